@@ -21,10 +21,10 @@ from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.features.job_features import tabulate_job
 from predictor_service.features.operator_times import rates_of, time_operators
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
+from predictor_service.grpc_api.answer_bytes import write_about, write_answer
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.request_pipeline import RequestPipeline
-from predictor_service.grpc_api.translate_answers import job_response, response_about
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.predictor import Predictor
@@ -70,15 +70,15 @@ def measure(predictor: Predictor, journal: OutcomeJournal, line: AdmissionQueue)
 
     def serve(number: int) -> bytes:
         request = read(sent[number])
-        return pipeline.answer(context, "PredictJob", request, lambda: answers.answer(request)).SerializeToString()
+        return pipeline.answer(context, "PredictJob", request, lambda: answers.answer(request))
 
     best_us(serve)
     new_job_us = best_us(lambda number: answers.answer(new_job(number, sha256)), NEW_JOBS)
     first = read(sent[0])
     prepared = predictor.prepare_job(job_question(first))
     answer = predictor.answer_job(prepared, 77)
-    about = response_about(answer.graph, answer.device, is_generic=answer.device_is_generic)
-    message = job_response(answer, about)
+    about = write_about(answer.graph, answer.device, is_generic=answer.device_is_generic)
+    written = write_answer(answer, about)
     figures = (*answer.utilization_ratio[:3], *answer.memory_bytes[:3], *answer.step_ms[:3], 1.0)
     row = PredictionRow("p", 1, "job", "d", "v", "x" * 450)
     return {
@@ -87,15 +87,14 @@ def measure(predictor: Predictor, journal: OutcomeJournal, line: AdmissionQueue)
         **measure_new_job(predictor, sha256),
         "read the question": best_us(lambda number: read(sent[number])),
         "admission, deadline, metrics, log": best_us(
-            lambda _: pipeline.answer(context, "PredictJob", first, lambda: message)
+            lambda _: pipeline.answer(context, "PredictJob", first, lambda: written)
         ),
         "use case: curves, intervals, job key": best_us(
             lambda number: predictor.answer_job(prepared, 1 + number % 509)
         ),
-        "write the answer": best_us(lambda _: job_response(answer, about)),
+        "write the answer": best_us(lambda _: write_answer(answer, about)),
         "write the figures for the journal": best_us(lambda _: write_figures(*figures)),
         "journal": best_us(lambda number: journal.remember_row(row._replace(prediction_id=f"p{number}"))),
-        "serialize the answer": best_us(lambda _: message.SerializeToString()),
     }
 
 

@@ -108,7 +108,7 @@ def draw_jobs(count: int, seed: int, scale: float) -> list[DrawnJob]:
                 steps=max(int(length_s * 1_000 / step_ms), 5),
                 step_cpu_ms=round(step_ms * (1 - wait_ratio), 3),
                 wait_ms=round(step_ms * wait_ratio, 3),
-                memory_mib=random.randint(20, 200),
+                memory_mib=random.randint(300, 600),
                 submit_after_s=random.uniform(0.0, 5.0),
             )
         )

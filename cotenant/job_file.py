@@ -97,8 +97,6 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
     if not spec.name:
         spec.name = name_of(spec.command)
-    if "steps" not in content:
-        raise InputError("steps is missing", remedy="state how many optimizer steps the job has, e.g. steps: 2000")
     spec.working_directory = str((folder / (spec.working_directory or ".")).resolve())
     graph = content.get("graph")
     return JobFile(spec=spec, graph=(folder / str(graph)).resolve() if graph else None)
@@ -122,6 +120,12 @@ def _text(field: str) -> Reader:
 
 def _whole(field: str, key: str) -> Reader:
     return lambda spec, value: setattr(spec, field, _whole_number(key, value))
+
+
+def _read_steps(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.steps_total = _whole_number("steps", value)
+    if spec.steps_total < 1:  # in the message 0 would be read as "unknown"
+        raise InputError(f"steps must be at least 1, not {value}", remedy="leave it out if you do not know")
 
 
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
@@ -189,7 +193,7 @@ _READERS: Mapping[str, Reader] = {
     "settings": _read_settings,
     "gpus": _read_gpus,
     "allowed_gpus": _read_allowed_gpus,
-    "steps": _whole("steps_total", "steps"),
+    "steps": _read_steps,
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
     "max_slowdown": _number("max_slowdown_ratio", "max_slowdown"),
     "cpu_cores": _number("cpu_cores", "cpu_cores"),

@@ -30,10 +30,13 @@ class WatchEvent:
 
     Attributes:
         job: The job as it now is; only with kind JOB. After a reconnection every job comes again.
+        missed_changes: How many changes were left out before this one, at most, since we read too slowly; this job and
+            those that follow are as they are now.
     """
 
     kind: WatchKind
     job: scheduling_pb2.Job | None = None
+    missed_changes: int = 0
 
 
 def watch_jobs(
@@ -77,4 +80,4 @@ def watch_jobs(
 def _as_event(response: scheduling_pb2.WatchJobsResponse) -> WatchEvent:
     if response.snapshot_end:
         return WatchEvent(kind=WatchKind.SNAPSHOT_END)
-    return WatchEvent(kind=WatchKind.JOB, job=response.job)
+    return WatchEvent(kind=WatchKind.JOB, job=response.job, missed_changes=response.missed_changes)

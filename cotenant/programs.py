@@ -26,6 +26,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),
         "audit": ("scheduler_service", "audit"),
+        "log": ("scheduler_service", "log"),
         "decide": ("scheduler_service", "decide"),
         "policies": ("scheduler_service", "policies"),
         "profile": ("cotenant_profiler", ""),

@@ -30,6 +30,10 @@ DEFAULT_ENVIRONMENT = (
     "HF_*", "LANG", "LC_*", "MLFLOW_*", "NCCL_*", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "SEED", "TORCH_*", "TZ",
     "WANDB_*",
 )  # fmt: skip
+# Of the names above, those by which a library loads code from where the job says. A plug-in's bare name is looked up
+# where the node keeps libraries.
+_LOADS_PLUGIN = "NCCL_*PLUGIN*"
+_LOADS_CODE = ("NCCL_CONF_FILE", "TORCH_EXTENSIONS_DIR", "TORCH_*PATH")
 _CODE = "COMMAND_NOT_ALLOWED"
 _OWN_PREFIX = "COTENANT_"
 
@@ -101,7 +105,12 @@ class AllowList:
         return resolved
 
     def check_environment(self, environment: Mapping[str, str]) -> None:
-        """Raises CommandRefusedError naming the variables that the list does not cover, or that are the agent's own."""
+        """Check what a job wants set.
+
+        Raises:
+            CommandRefusedError: naming the variables that the list does not cover, that are the agent's own, or that
+                would load code from elsewhere than the listed executables.
+        """
         own = sorted(name for name in environment if name.startswith(_OWN_PREFIX))
         if own:
             raise CommandRefusedError(
@@ -118,6 +127,17 @@ class AllowList:
                 _CODE, f"environment variables {', '.join(refused)} are not allowed on this node; allowed: "
                 f"{', '.join(self.environment)} (the node's owner adds them with --allow-environment)",
             )  # fmt: skip
+        loading = sorted(name for name, value in environment.items() if self._loads_code(name, value))
+        if loading:
+            raise CommandRefusedError(
+                _CODE, f"environment variables {', '.join(loading)} load code from a path, which a pattern does not "
+                "allow (the node's owner allows one by its full name: --allow-environment)",
+            )  # fmt: skip
+
+    def _loads_code(self, name: str, value: str) -> bool:
+        is_plugin = fnmatch.fnmatchcase(name, _LOADS_PLUGIN) and "/" in value
+        is_code = is_plugin or any(fnmatch.fnmatchcase(name, pattern) for pattern in _LOADS_CODE)
+        return is_code and name not in self.environment
 
 
 def load_allow_list(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import logging
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
 from cotenant_agent.pausing_means import uses_mps
-from cotenant_agent.processes import ProcessIdentity
+from cotenant_agent.processes import Processes, ProcessIdentity
 from cotenant_agent.progress import (
     ProgressReport,
     ProgressSocket,
@@ -35,8 +37,11 @@ from cotenant_agent.records import (
     LivingAttempt,
     MeasuredJob,
 )
+from cotenant_agent.seals import Seal
 from cotenant_agent.state_directory import AttemptDirectory
 from cotenant_agent.system_clock import boot_ms, steady_ns
+
+_log = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 4096
 _CLASSIFIED_TAIL_BYTES = 65536
@@ -56,8 +61,17 @@ class AttemptState(enum.Enum):
 class Attempt:
     """An attempt that lies in a directory; made again from it after a restart of the agent."""
 
-    def __init__(self, directory: AttemptDirectory, spec: dict[str, object], checkpoint_root: Path, run: Path) -> None:
+    def __init__(
+        self,
+        directory: AttemptDirectory,
+        spec: dict[str, object],
+        checkpoint_root: Path,
+        run: Path,
+        seal: Seal | None = None,
+    ) -> None:
         self.directory = directory
+        self.seal = seal
+        self._refused: set[str] = set()
         self.key = AttemptKey(
             job_id=read_text(spec, "job_id"), attempt=read_integer(spec, "attempt"), fence=read_integer(spec, "fence")
         )
@@ -66,7 +80,9 @@ class Attempt:
         self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         environment = spec.get("environment")
-        self._environment = environment if isinstance(environment, dict) else {}
+        self.environment = environment if isinstance(environment, dict) else {}
+        self.uid = read_integer(spec, "uid", os.geteuid())
+        self.owner = (self.uid, read_integer(spec, "gid")) if spec.get("uid") is not None else None
         self.can_pause = spec.get("can_pause") is True
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
@@ -81,18 +97,21 @@ class Attempt:
         self.memory_peak_bytes = read_integer(observed, "memory_peak_bytes")
         self.track = ProgressTrack(max(read_integer(observed, "steps_done"), self._resume_step, 0))
         pattern = read_text(spec, "progress_regex")
+        self._recognises = not pattern and "steps_total" in spec
+        self._steps_total = read_integer(spec, "steps_total")
         position = (observed or {}).get("log")
         position = position if isinstance(position, dict) else None
-        self._log_progress = LogProgress(directory.log, pattern, position) if pattern else None
+        self._log_progress = LogProgress(directory.log, pattern, position) if pattern or self._recognises else None
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
+        self._init: ProcessIdentity | None = None
 
     @property
     def state(self) -> AttemptState:
         """From the files; nothing is remembered."""
-        if self.end is not None or self.directory.exit.exists():
+        if self.end is not None or self.has_exit_record():
             return AttemptState.ENDED
         if self.directory.stop.exists():
             return AttemptState.STOPPING
@@ -100,12 +119,30 @@ class Attempt:
             return AttemptState.PREPARING
         return AttemptState.PAUSED if self.pause.is_paused else AttemptState.RUNNING
 
+    def read(self, path: Path) -> dict[str, object] | None:
+        """What the shim or this agent has written there; None when it is absent or somebody else's words."""
+        record = read_json(path)
+        if record is None or self.seal is None or self.seal.is_on(path.name, record):
+            return record
+        if path.name not in self._refused:
+            self._refused.add(path.name)
+            _log.error("record_refused", extra={**self.key.fields(), "file": path.name, "reason": "it has no seal"})
+        return None
+
+    def sealed(self, path: Path, record: dict[str, object]) -> dict[str, object]:
+        """The record as it may be written there for the shim."""
+        return record if self.seal is None else self.seal.put_on(path.name, record)
+
+    def has_exit_record(self) -> bool:
+        """Whether the end is written down, by who may."""
+        return self.directory.exit.exists() and (self.seal is None or self.read(self.directory.exit) is not None)
+
     @property
     def pause(self) -> AttemptPause:
         """What the shim has written down about pauses."""
         if not self.directory.paused.exists():
             return AttemptPause()
-        record, order = read_json(self.directory.paused), read_json(self.directory.pause)
+        record, order = self.read(self.directory.paused), read_json(self.directory.pause)
         since_ms, order_ms = read_integer(record, "since_boot_ms"), read_integer(order, "until_boot_ms")
         has_failed = order_ms > 0 and order_ms == read_integer(record, "failed_until_boot_ms")
         return AttemptPause(
@@ -124,16 +161,25 @@ class Attempt:
     @property
     def uses_mps(self) -> bool:
         """A server of MPS stands between it and its device."""
-        return "CUDA_VISIBLE_DEVICES" in self._environment and uses_mps(self._environment)
+        return "CUDA_VISIBLE_DEVICES" in self.environment and uses_mps(self.environment)
 
     def processes(self) -> tuple[ProcessIdentity | None, ProcessIdentity | None]:
         """(shim, leader) as recorded when the job started."""
         if self._shim is None:
-            record = read_json(self.directory.state)
+            record = self.read(self.directory.state)
             if record is not None:
                 self._shim = self._identity(record, "shim")
                 self._leader = self._identity(record, "job")
+                self._init = self._identity(record, "init") if "init_pid" in record else None
         return self._shim, self._leader
+
+    def members(self, processes: Processes) -> tuple[int, ...]:
+        """Pids of the job as this machine counts, the leader first; with its namespace also what left the leader."""
+        leader = self.processes()[1]
+        if self._init is not None:
+            # The namespace's first process is no part of the job.
+            return processes.tree(self._init.pid)[1:]
+        return () if leader is None else processes.tree(leader.pid)
 
     def note_pauses(self) -> bool:
         """Close what is being measured where the job has begun or ceased to stand still; whether it has."""
@@ -148,8 +194,25 @@ class Attempt:
         """Take in everything that the job reported since the last call."""
         now_ns = steady_ns()
         reports = self.socket.receive() if self.socket is not None else []
+        if reports:
+            self._stop_recognising()
+        self._accept(reports, now_ns)
         if self._log_progress is not None:
-            reports += self._log_progress.read(now_ns)
+            self._accept_log(self._log_progress.read(now_ns), now_ns)
+
+    def _stop_recognising(self) -> None:
+        """A job that says itself how far it is needs no guess."""
+        if self._recognises:
+            self._log_progress = None
+
+    def _accept_log(self, reports: list[ProgressReport], now_ns: int) -> None:
+        """Take in what the log shows; what was recognised only never completes a job that was told to stop."""
+        if (
+            self._recognises
+            and self._steps_total
+            and (self.directory.stop.exists() or not self.directory.exit.exists())
+        ):
+            reports = [replace(report, step=min(report.step, self._steps_total - 1)) for report in reports]
         self._accept(reports, now_ns)
 
     def _read_last_progress(self) -> None:
@@ -158,7 +221,7 @@ class Attempt:
         self.read_progress_file()
         if self._log_progress is not None:
             now_ns = steady_ns()
-            self._accept(self._log_progress.read_to_end(now_ns), now_ns)
+            self._accept_log(self._log_progress.read_to_end(now_ns), now_ns)
 
     def _accept(self, reports: list[ProgressReport], now_ns: int) -> None:
         for report in reports:
@@ -168,8 +231,9 @@ class Attempt:
     def read_progress_file(self) -> None:
         """Take in the file that the helper leaves next to its socket: nothing is lost with a dropped datagram."""
         report = parse_report(read_file(self.run_directory / "progress.json", _PROGRESS_FILE_BYTES))
-        if report is not None and is_plausible(report, steady_ns()):
-            self.track.accept(report)
+        if report is not None:
+            self._stop_recognising()
+            self._accept([report], steady_ns())
 
     def take_usage(self, usage: JobUsage) -> None:
         """Remember what was measured."""
@@ -218,7 +282,7 @@ class Attempt:
             co_located: the other jobs on its devices, in words.
         """
         self._read_last_progress()
-        record = read_json(self.directory.exit)
+        record = self.read(self.directory.exit)
         stop = read_json(self.directory.stop)
         facts = self._exit_facts(record)
         exit_class = classify(facts)
@@ -243,7 +307,7 @@ class Attempt:
 
     def max_resident_bytes(self) -> int:
         """Peak resident set of the ended leader, as the kernel reported it to the shim."""
-        return read_integer(read_json(self.directory.exit), "max_resident_bytes")
+        return read_integer(self.read(self.directory.exit), "max_resident_bytes")
 
     def _exit_facts(self, record: dict[str, object] | None) -> ExitFacts:
         return_code = (record or {}).get("return_code")

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Iterable, Iterator
 
+from cotenant_agent import job_processes
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
@@ -28,6 +29,7 @@ _STORED_ATTEMPTS_KEPT = 200
 NOT_PAUSABLE = "NOT_PAUSABLE"
 """Code of every refusal to pause: the scheduler then stops the job with a checkpoint instead."""
 _CAUSE_LIMIT = 100
+_NO_KEEPER = -1
 
 
 class AttemptTable:
@@ -67,6 +69,17 @@ class AttemptTable:
                 self._open_socket(attempt)
                 _log.info("attempt_adopted", extra={**attempt.key.fields(), "state": attempt.state.value})
         self._forget_oldest()
+        self._clear_groups()
+
+    def _clear_groups(self) -> None:
+        """Remove the groups of attempts that ended while no agent was here, and end what is left in them."""
+        known = {attempt.directory.path.name for attempt in self}
+        for name in self._groups.left_over_names():
+            directory = AttemptDirectory(self.directory.jobs / name)
+            if name in known or (directory.path.is_dir() and not directory.is_unkept()):
+                continue
+            self._groups.clear(name)
+            _log.info("control_group_removed", extra={"attempt_name": name})
 
     def find(self, key: AttemptKey) -> Attempt:
         """The attempt of exactly this key.
@@ -141,7 +154,7 @@ class AttemptTable:
         leader = attempt.processes()[1]
         if attempt.state not in (AttemptState.RUNNING, AttemptState.PAUSED) or leader is None:
             raise CommandRefusedError("NOT_RUNNING", f"{key.directory_name} is {attempt.state.value}")
-        catching = [pid for pid in self._processes.tree(leader.pid) if self._processes.catches(pid, signal.SIGUSR1)]
+        catching = [pid for pid in attempt.members(self._processes) if self._processes.catches(pid, signal.SIGUSR1)]
         identity = self._processes.identify(catching[0]) if catching else None
         attempt.directory.pause.unlink(missing_ok=True)
         if identity is None or not self._processes.send_signal(identity, signal.SIGUSR1):
@@ -166,7 +179,8 @@ class AttemptTable:
         if now_ms < known_ms <= until_ms and not attempt.pause.failure:
             return
         try:
-            write_json(attempt.directory.pause, {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]})
+            order: dict[str, object] = {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]}
+            write_json(attempt.directory.pause, attempt.sealed(attempt.directory.pause, order))
         except OSError as error:
             raise CommandRefusedError(NOT_PAUSABLE, f"this node cannot store the order: {error}") from error
 
@@ -190,8 +204,10 @@ class AttemptTable:
             attempt = self._attempts.get((key.job_id, key.attempt))
             if attempt is None or attempt.key != key or attempt.state is AttemptState.ENDED:
                 continue
-            if read_integer(read_json(attempt.directory.lease), "deadline_boot_ms") < deadline_boot_ms:
-                refresh_json(attempt.directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
+            path = attempt.directory.lease
+            if read_integer(attempt.read(path), "deadline_boot_ms") < deadline_boot_ms:
+                lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+                refresh_json(path, attempt.sealed(path, lease))
 
     def mark_stored(self, key: AttemptKey) -> None:
         """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""
@@ -206,7 +222,7 @@ class AttemptTable:
 
     def find_started(self) -> list[Attempt]:
         """Attempts whose start was not announced yet; each is named once."""
-        started = [item for item in self._attempts.values() if not item.announced and item.directory.state.exists()]
+        started = [item for item in self._attempts.values() if not item.announced and item.processes()[0] is not None]
         for attempt in started:
             attempt.announced = True
         return started
@@ -215,16 +231,15 @@ class AttemptTable:
         """Attempts that have ended since the last look, lost ones included; each is named once."""
         self._processes.reap()
         unreported = [attempt for attempt in self._attempts.values() if attempt.end is None]
-        ended = [item for item in unreported if item.directory.exit.exists() or self._is_lost(item)]
+        ended = [item for item in unreported if self._has_ended(item) or self._is_lost(item)]
         return [self._conclude(attempt) for attempt in ended]
 
     def processes_by_attempt(self) -> dict[AttemptKey, JobProcesses]:
         """Where the running attempts live."""
         found = {}
         for attempt in self._attempts.values():
-            leader = attempt.processes()[1] if attempt.state is not AttemptState.ENDED else None
-            if leader is not None:
-                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=self._processes.tree(leader.pid))
+            if attempt.state is not AttemptState.ENDED and attempt.processes()[1] is not None:
+                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=attempt.members(self._processes))
         return found
 
     def take_reading(self, reading: InventoryReading) -> None:
@@ -260,11 +275,18 @@ class AttemptTable:
         if attempt.directory.exit.exists() or not attempt.run_directory.is_dir():
             return
         path = attempt.run_directory / "progress.sock"
-        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), self._launcher.owner)
+        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), attempt.owner)
 
     def _belongs(self, attempt: Attempt, pid: int) -> bool:
         leader = attempt.processes()[1]
-        return leader is not None and (pid == leader.pid or pid in self._processes.tree(leader.pid))
+        return leader is not None and (pid == leader.pid or pid in attempt.members(self._processes))
+
+    def _has_ended(self, attempt: Attempt) -> bool:
+        """Whether its end is written down and its shim, whose last deed that is, is gone."""
+        if not attempt.has_exit_record():
+            return False
+        shim = attempt.processes()[0]
+        return shim is None or not self._processes.is_alive(shim)
 
     def _is_lost(self, attempt: Attempt) -> bool:
         """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
@@ -274,28 +296,28 @@ class AttemptTable:
         # Where the disk does not take the fact, it is looked at again.
         with contextlib.suppress(OSError), attempt.directory.taken() as is_free:
             # The lock is what a shim needs to start the job: its holder decides, once.
-            if not is_free or attempt.directory.exit.exists():
+            if not is_free or attempt.has_exit_record():
                 return False
             if shim is None and self._is_just_spawned(attempt):
                 return False
-            # In this order: version 1 kills nothing that is frozen.
-            self._groups.thaw(attempt.directory.path.name)
-            self._groups.kill(attempt.directory.path.name)
+            self._groups.clear(attempt.directory.path.name)
             if leader is not None and leader.boot_id == self._boot_id:
-                self._end_remains(leader.pid)
-            write_json(attempt.directory.exit, {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()})
+                self._end_remains(attempt, leader.pid)
+            lost: dict[str, object] = {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()}
+            write_json(attempt.directory.exit, attempt.sealed(attempt.directory.exit, lost))
             return True
         return False
 
     def _is_just_spawned(self, attempt: Attempt) -> bool:
         return wall_ms() - attempt.started_ms < 5_000
 
-    def _end_remains(self, leader_pid: int) -> None:
-        """Kill what the parent-death signal did not reach: processes of the leader's session."""
+    def _end_remains(self, attempt: Attempt, leader_pid: int) -> None:
+        """Kill what did not end with the shim: the leader's session, and bearers of the attempt's marker."""
         for pid in self._processes.session_members(leader_pid):
             identity = self._processes.identify(pid)
             if identity is not None:
                 self._processes.send_signal(identity, signal.SIGKILL)
+        job_processes.JobProcesses(_NO_KEEPER, (), attempt.environment, attempt.uid).kill_remains()
 
     def _conclude(self, attempt: Attempt) -> AttemptEnd:
         co_located = [
@@ -328,7 +350,8 @@ class AttemptTable:
 def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: object) -> None:
     if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING, AttemptState.PAUSED):
         grace_ms = grace_ms or attempt.stop_grace_ms
-        write_json(attempt.directory.stop, {"cause": cause, "grace_ms": grace_ms, **details})
+        order: dict[str, object] = {"cause": cause, "grace_ms": grace_ms, **details}
+        write_json(attempt.directory.stop, attempt.sealed(attempt.directory.stop, order))
 
 
 def _pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,13 @@ from cotenant_agent.kernel_files import try_write
 
 _PROBE_NAME = "probe"
 _FREEZE = "cgroup.freeze"
-_VERSION_1_FILES = {"memory": "memory.limit_in_bytes", "cpu": "cpu.cfs_quota_us", "freezer": "freezer.state"}
+_TASKS = "pids.max"
+_VERSION_1_FILES = {
+    "memory": "memory.limit_in_bytes",
+    "cpu": "cpu.cfs_quota_us",
+    "freezer": "freezer.state",
+    "pids": _TASKS,
+}
 _CPU_PERIOD_US = 100_000
 _SWEEPS_MAX = 50
 _SWEEP_PAUSE_S = 0.02
@@ -44,12 +51,14 @@ class ControlGroups:
         memory: parent directory that limits memory (version 1 or 2); None = host memory cannot be limited.
         cpu: parent directory that limits CPU time; None = it cannot be limited.
         freezer: parent directory that lets jobs stand still (version 1 or 2); None = only signals do.
+        pids: parent directory that bounds processes and threads (version 1 or 2); None = nothing bounds them.
     """
 
     unified: Path | None = None
     memory: Path | None = None
     cpu: Path | None = None
     freezer: Path | None = None
+    pids: Path | None = None
     _left_over: set[Path] = field(default_factory=set)
 
     @property
@@ -62,9 +71,11 @@ class ControlGroups:
             found.append("cgroup_memory")
         if self.cpu is not None:
             found.append("cgroup_cpu")
+        if self.pids is not None:
+            found.append("cgroup_pids")
         return tuple(found)
 
-    def create(self, name: str, *, memory_bytes: int = 0, cpu_cores: float = 0.0) -> GroupFiles:
+    def create(self, name: str, *, memory_bytes: int = 0, cpu_cores: float = 0.0, tasks_max: int = 0) -> GroupFiles:
         """Make the group of one attempt with its limits; a limit of 0 is none."""
         directories = [parent / name for parent in self._parents()]
         for directory in directories:
@@ -73,6 +84,8 @@ class ControlGroups:
             _limit_memory(self.memory / name, memory_bytes)
         if self.cpu is not None and cpu_cores > 0:
             _limit_cpu(self.cpu / name, cpu_cores)
+        if self.pids is not None and tasks_max > 0:
+            try_write(self.pids / name / _TASKS, str(tasks_max))
         oom_files = [] if self.memory is None else [_oom_file(self.memory / name)]
         return GroupFiles(
             procs_files=tuple(str(directory / "cgroup.procs") for directory in directories),
@@ -91,6 +104,22 @@ class ControlGroups:
         """Kill whatever is left in the group of an attempt."""
         if self.unified is not None:
             try_write(self.unified / name / "cgroup.kill", "1")
+
+    def left_over_names(self) -> tuple[str, ...]:
+        """Attempts that have a group, whichever agent with this state folder made it."""
+        found = {
+            path.name for parent in self._parents() if parent.is_dir() for path in parent.iterdir() if path.is_dir()
+        }
+        return tuple(sorted(found - {_PROBE_NAME}))
+
+    def clear(self, name: str) -> None:
+        """Kill whatever is left in the group of an attempt that no shim keeps, and remove the group."""
+        # In this order: version 1 kills nothing that is frozen.
+        self.thaw(name)
+        self.kill(name)
+        for parent in self._parents():
+            _kill_members(parent / name / "cgroup.procs")
+        self.remove(name)
 
     def remove(self, name: str) -> None:
         """Remove the group of an ended attempt; what the kernel still holds busy is removed with the next ones."""
@@ -114,7 +143,7 @@ class ControlGroups:
 
     def _parents(self) -> Iterator[Path]:
         yield from dict.fromkeys(
-            path for path in (self.unified, self.memory, self.cpu, self.freezer) if path is not None
+            path for path in (self.unified, self.memory, self.cpu, self.freezer, self.pids) if path is not None
         )
 
 
@@ -144,6 +173,7 @@ def detect(
         groups.memory = parent if _usable(parent, "memory.max") else None
         groups.cpu = parent if _usable(parent, "cpu.max") else None
         groups.freezer = parent if _usable(parent, _FREEZE) else None
+        groups.pids = parent if _usable(parent, _TASKS) else None
     for controller, name in _VERSION_1_FILES.items():
         if getattr(groups, controller) is None and controller in own:
             parent = root / controller / own[controller].lstrip("/") / f"cotenant-{agent_name}"
@@ -167,7 +197,7 @@ def _enable_controllers(parent: Path) -> None:
     with contextlib.suppress(OSError):
         parent.mkdir(exist_ok=True)
     for directory in (parent.parent, parent):
-        for controller in ("memory", "cpu"):
+        for controller in ("memory", "cpu", "pids"):
             try_write(directory / "cgroup.subtree_control", f"+{controller}")
 
 
@@ -195,6 +225,31 @@ def _remove_group(directory: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _kill_members(procs_file: Path) -> None:
+    """SIGKILL to the members of a group, and to what they start meanwhile; for a second at most."""
+    for _ in range(_SWEEPS_MAX):
+        members = _read_pids(procs_file)
+        for pid in members:
+            with contextlib.suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+                try:
+                    # The descriptor holds on to one process; only now is it certain that it is a member.
+                    if pid in _read_pids(procs_file):
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                finally:
+                    os.close(descriptor)
+        if not members:
+            return
+        time.sleep(_SWEEP_PAUSE_S)
+
+
+def _read_pids(procs_file: Path) -> set[int]:
+    with contextlib.suppress(OSError):
+        # A member that this process cannot see is listed as 0.
+        return {int(line) for line in procs_file.read_text().splitlines() if line.isdigit()} - {0}
+    return set()
 
 
 def _limit_memory(directory: Path, limit_bytes: int) -> None:

@@ -46,6 +46,7 @@ class JobProcesses:
 
     def __init__(self, supervisor_pid: int, group_files: Iterable[str], environment: dict[str, str], uid: int) -> None:
         self._supervisor_pid = supervisor_pid
+        self._keepers = {supervisor_pid}
         self._group_files = tuple(group_files)
         path = environment.get(_MARKER_VARIABLE, "")
         self._marker = f"{_MARKER_VARIABLE}={path}".encode() if path else b""
@@ -53,6 +54,10 @@ class JobProcesses:
         self._files = _mounted_files("self")
         self._told: dict[tuple[int, int], SeenProcess] = {}
         self._held: dict[tuple[int, int], SeenProcess] = {}
+
+    def leave_out(self, pid: int) -> None:
+        """Name another keeper: a namespace's first process descends from the shim and is no part of the job."""
+        self._keepers.add(pid)
 
     def ask_to_stop(self) -> bool:
         """SIGTERM to every process, once, except to helpers of one that handles it; whether any was signalled."""
@@ -77,6 +82,11 @@ class JobProcesses:
         outsiders = (named | _descendants(named, parents)) - _descendants({self._supervisor_pid}, parents)
         for process in _look_at(outsiders - {self._supervisor_pid}):
             _signal(process, signal.SIGKILL)
+
+    def kill_remains(self) -> None:
+        """SIGKILL to all that a keeper which is gone has left behind, and to what they start meanwhile."""
+        for _ in range(_SWEEPS_MAX):
+            self.kill_outsiders()
 
     def hold(self, frozen_files: Iterable[str] = ()) -> bool:
         """SIGSTOP to every process that runs, parents first; whether all of them stand still.
@@ -105,7 +115,7 @@ class JobProcesses:
         parents = _parents()
         named = self._named(parents)
         pids = named | _descendants(named | {self._supervisor_pid}, parents)
-        return {process.pid: process for process in _look_at(pids - {self._supervisor_pid})}
+        return {process.pid: process for process in _look_at(pids - self._keepers)}
 
     def _named(self, parents: dict[int, int]) -> set[int]:
         """Members of the control group, and bearers of the marker."""
@@ -113,7 +123,7 @@ class JobProcesses:
         if self._marker:
             found.update(pid for pid in parents if self._bears_marker(pid))
         # A number that names no process here stands for members in another namespace.
-        return (found & set(parents)) - {self._supervisor_pid, os.getpid()}
+        return (found & set(parents)) - self._keepers - {os.getpid()}
 
     def _bears_marker(self, pid: int) -> bool:
         with contextlib.suppress(OSError):
@@ -159,6 +169,12 @@ def catches(pid: int, number: int) -> bool:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes whose parent it is, oldest first."""
+    found = [child for child, parent in _parents().items() if parent == pid]
+    return sorted(found, key=lambda child: (start_ticks(child), child))
 
 
 def start_ticks(pid: int) -> int:

@@ -51,8 +51,20 @@ def plan_launch(
     checkpoint_interval_ms: int,
     device_memory_bytes: int,
     is_owners: bool = False,
+    login_name: str = "",
 ) -> LaunchPlan:
-    """Put a launch together; `is_owners` = jobs run as the owner of the agent, with the owner's home.
+    """Put a launch together.
+
+    Args:
+        request: What the scheduler wants started.
+        allow_list: What this node runs.
+        binding: How the job is tied to its devices.
+        places: Its directories.
+        grace_ms: How long it has to end after its lease.
+        checkpoint_interval_ms: How often the helper checkpoints; 0 = never.
+        device_memory_bytes: Of the smallest of its devices.
+        is_owners: Jobs run as the owner of the agent, with the owner's home.
+        login_name: For a user that the machine's list does not have; empty = it has.
 
     Raises:
         CommandRefusedError: the node's allow-list, or the shape of the request, forbids it.
@@ -73,9 +85,12 @@ def plan_launch(
         contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{fraction:.4f}"
     names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
     inherited = {name: os.environ[name] for name in names if name in os.environ}
-    home = {"HOME": str(places.run_directory)}
+    # Caches of PyTorch are named after the user, and one that nobody can name is an error there.
+    login = dict.fromkeys(("LOGNAME", "USER"), login_name) if login_name else {}
+    # Without it Python keeps 8 KiB of output back where nobody watches: progress would come in bursts, minutes late.
+    defaults = {"HOME": str(places.run_directory), "PYTHONUNBUFFERED": "1", **login}
     # The later ones win: what ties the job to its devices and its attempt cannot be overridden.
-    environment = {**home, **inherited, **request.environment, **binding.environment, **contract}
+    environment = {**defaults, **inherited, **request.environment, **binding.environment, **contract}
     overridden = tuple(sorted(name for name, value in request.environment.items() if environment[name] != value))
     return LaunchPlan(
         argv=argv,

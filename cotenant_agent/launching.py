@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +13,14 @@ from cotenant_agent.attempt import Attempt, stored_job
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import write_json
-from cotenant_agent.errors import CommandRefusedError, DeviceError, OperatorError
+from cotenant_agent.errors import CommandRefusedError, DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.job_processes import start_ticks
+from cotenant_agent.job_users import JobUsers, Owner, hand_over
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.records import LaunchRequest
+from cotenant_agent.seals import SEALED, Seal
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.system_clock import wall_ms
 
@@ -29,11 +31,23 @@ _STOP_GRACE_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRules:
-    """What holds for every job of this node: user, log size, intervals in milliseconds."""
+    """What holds for every job of this node; intervals are milliseconds.
+
+    Attributes:
+        user: runs all jobs; empty = the agent's.
+        users: range of users, of which each tenant has one; empty = none.
+        tasks_max: processes and threads of a job; 0 = no bound.
+        namespaces: each job gets its own.
+        seals: jobs could write the agent's files, which are therefore sealed.
+    """
 
     user: str = ""
+    users: str = ""
     log_limit_bytes: int = 8 << 20
     checkpoint_interval_ms: int = 60_000
+    tasks_max: int = 0
+    namespaces: bool = False
+    seals: bool = False
 
 
 class Launcher:
@@ -56,7 +70,7 @@ class Launcher:
         self._allow_list = allow_list
         self._rules = rules
         self._boot_id = read_boot_id()
-        self.owner = _find_owner(rules.user)
+        self._users = JobUsers(directory.root / "job_users.json", rules.user, rules.users)
 
     def launch(
         self,
@@ -74,27 +88,37 @@ class Launcher:
         """
         self._check_capacity(request, live)
         places = self._places(request, resume)
+        owner = self._users.find(request.tenant)
         plan = self._plan(request, places, grace_ms)
         try:
             directory = self._directory.create(request.key)
         except FileExistsError:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
         for path in (places.run_directory, places.checkpoint_directory):
-            self._make_job_directory(path)
+            _make_job_directory(path, owner)
+        if resume is not None and owner is not None:
+            hand_over(resume.directory, owner)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
-        write_json(directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
-        spec = self._spec(request, plan, stop_grace_ms, resume)
-        write_json(directory.spec, spec)
         if plan.overridden:
             names = ", ".join(plan.overridden)
             directory.log.touch(mode=0o600)
             directory.log.write_text(f"cotenant: this node sets {names}; the values that were submitted are ignored\n")
-        return Attempt(directory, spec, self._directory.checkpoints, self._directory.run)
+        spec = self._spec(request, plan, stop_grace_ms, resume, owner)
+        seal = Seal.draw() if self._rules.seals else None
+        attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
+        lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+        write_json(directory.lease, attempt.sealed(directory.lease, lease))
+        write_json(directory.spec, attempt.sealed(directory.spec, spec))
+        return attempt
 
     def start_shim(self, attempt: Attempt) -> None:
         """Start the keeper of a prepared attempt; it starts the job at most once."""
         argv = [sys.executable, "-I", "-S", "-E", str(_SHIM), str(attempt.directory.path)]
-        self._processes.spawn(argv, attempt.directory.shim_log)
+        introduction = b""
+        if attempt.seal is not None:
+            argv.append(SEALED)
+            introduction = attempt.seal.introduce(os.getpid(), start_ticks(os.getpid()))
+        self._processes.spawn(argv, attempt.directory.shim_log, introduction)
 
     def _check_capacity(self, request: LaunchRequest, live: Sequence[Attempt]) -> None:
         devices = {gpu.gpu_id: gpu for gpu in self._inventory.describe()}
@@ -135,15 +159,23 @@ class Launcher:
             grace_ms=grace_ms,
             checkpoint_interval_ms=self._rules.checkpoint_interval_ms,
             device_memory_bytes=min(own, default=0),
-            is_owners=self._allow_list.any_command and not self._rules.user,
+            is_owners=self._allow_list.any_command and not (self._rules.user or self._rules.users),
+            login_name=self._users.login_name(request.tenant),
         )
 
     def _spec(
-        self, request: LaunchRequest, plan: LaunchPlan, stop_grace_ms: int, resume: Checkpoint | None
+        self,
+        request: LaunchRequest,
+        plan: LaunchPlan,
+        stop_grace_ms: int,
+        resume: Checkpoint | None,
+        owner: Owner | None,
     ) -> dict[str, object]:
         name = request.key.directory_name
-        files = self._groups.create(name, memory_bytes=request.host_memory_bytes, cpu_cores=request.cpu_cores)
-        uid, gid = self.owner or (None, None)
+        files = self._groups.create(
+            name, memory_bytes=request.host_memory_bytes, cpu_cores=request.cpu_cores, tasks_max=self._rules.tasks_max
+        )
+        uid, gid = owner or (None, None)
         return {
             "job_id": request.key.job_id,
             "attempt": request.key.attempt,
@@ -155,6 +187,7 @@ class Launcher:
             "memory_limit_bytes": request.memory_limit_bytes,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
+            "steps_total": request.steps_total,
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": self._rules.log_limit_bytes,
             "argv": list(plan.argv),
@@ -166,25 +199,28 @@ class Launcher:
             "cgroup_freeze_file": files.freeze_file,
             "can_pause": True,
             "cgroup_oom_files": list(files.oom_files),
+            "namespaces": self._job_view(request, plan) if self._rules.namespaces else None,
             "uid": uid,
             "gid": gid,
         }
 
-    def _make_job_directory(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-        if self.owner is not None:
-            os.chown(path, *self.owner)
+    def _job_view(self, request: LaunchRequest, plan: LaunchPlan) -> dict[str, list[str]]:
+        """The agent's folder looks empty to the job, except for what is the job's own."""
+        root = self._directory.root.resolve()
+        kept = [
+            (self._directory.run / request.key.directory_name).resolve(),
+            (self._directory.checkpoints / request.key.job_id).resolve(),
+        ]
+        working = Path(plan.working_directory).resolve()
+        is_known = any(working.is_relative_to(path) for path in (*kept, self._directory.jobs.resolve()))
+        # An allowed folder may lie in the agent's; one that holds attempts is none to be seen.
+        if not is_known and not self._directory.jobs.resolve().is_relative_to(working):
+            kept.append(working)
+        return {"covered": [str(root)], "kept": [str(path) for path in kept if path.is_relative_to(root)]}
 
 
-def _find_owner(user: str) -> tuple[int, int] | None:
-    """(uid, gid) of the user that jobs run as; None = the agent's own."""
-    if not user:
-        return None
-    if os.geteuid() != 0:
-        raise OperatorError("--job-user needs an agent that runs as root")
-    try:
-        record = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-    except KeyError as error:
-        raise OperatorError(f"--job-user {user}: there is no such user") from error
-    return record.pw_uid, record.pw_gid
+def _make_job_directory(path: Path, owner: Owner | None) -> None:
+    path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    if owner is not None:
+        os.chown(path, *owner)

@@ -19,10 +19,13 @@ from typing import NamedTuple
 
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.progress import ProgressReport, is_counter
+from cotenant_agent.progress_recognition import GROWING_VALUES_MIN, RECOGNISED, is_other_work
 from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
+from cotenant_agent.system_clock import wall_ms
 
 _READ_BYTES = 1 << 18
 _READS_AT_END_MAX = 16
+_AGE_MS_MAX = 2_000
 _LINE_END = re.compile("[\r\n]+")
 _LINE_LIMIT = 8192
 """Of a longer line the end is searched."""
@@ -53,23 +56,26 @@ class LogProgress:
 
     Args:
         path: The log; what was written before it lies next to it, with the suffix `.1`.
-        pattern: Expression with a group `step`, and `loss` or `epoch` if it likes.
+        pattern: Expression with a group `step`, and `loss` or `epoch` if it likes; empty = the usual forms count.
         record: What an agent's earlier life has left (`to_record`).
     """
 
     def __init__(self, path: Path, pattern: str, record: Mapping[str, object] | None = None) -> None:
         self._path = path
         self._older_path = path.with_name(f"{path.name}.1")
-        self._pattern: re.Pattern[str] | None = re.compile(pattern)
+        self._pattern: re.Pattern[str] | None = re.compile(pattern or RECOGNISED)
+        self._recognises = not pattern
+        values_min = 1 if pattern else GROWING_VALUES_MIN
         self._rest = ""
         self._windows = self._lines = 0
         self._timeouts = 0
         self._loss: float | None = None
         self._epoch = 0
-        self._counter = StepCounter()
+        self._counter = StepCounter(values_min)
         self._inode, self._offset = 0, 0
+        self._written_wall_ms = self._reported_at_ns = 0
         with contextlib.suppress(ValueError):
-            self._counter = StepCounter.from_record(record or {})
+            self._counter = StepCounter.from_record(record or {}, values_min)
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
 
     def to_record(self) -> dict[str, object]:
@@ -92,12 +98,18 @@ class LogProgress:
         else:
             self._skip_to_end()
             found = self._search_next() or found
-        return self._report(self._search_text("\n") or found, now_ns)
+        found = self._search_text("\n") or found
+        # What was held back while the job ran is told now, though nothing was written since.
+        return self._report(found or (self._recognises and self._counter.steps > 0), now_ns)
 
     def _report(self, found: bool, now_ns: int) -> list[ProgressReport]:
         if not found:
             return []
-        return [ProgressReport(step=self._counter.steps, at_ns=now_ns, epoch=self._epoch, loss=self._loss)]
+        # A line is as old as the file: a step time is no multiple of the time between two readings.
+        age_ms = min(max(wall_ms() - self._written_wall_ms, 0), _AGE_MS_MAX)
+        self._reported_at_ns = max(now_ns - age_ms * 1_000_000, self._reported_at_ns + 1)
+        at_ns = min(self._reported_at_ns, now_ns)
+        return [ProgressReport(step=self._counter.steps, at_ns=at_ns, epoch=self._epoch, loss=self._loss)]
 
     def _search_next(self) -> bool:
         text = self._new_content().decode("utf-8", "replace") if self._pattern is not None else ""
@@ -162,7 +174,7 @@ class LogProgress:
                 break
             item = _read_match(match, window[end : match.start("step")][-_LABEL_REACH:])
             end = match.end()
-            if item is not None:
+            if item is not None and not (self._recognises and is_other_work(item.printed.label)):
                 found.append(item)
         return end
 
@@ -193,6 +205,7 @@ class LogProgress:
         found = os.fstat(descriptor)
         if found.st_ino != self._inode or found.st_size < self._offset:
             self._inode, self._offset = found.st_ino, 0
+        self._written_wall_ms = found.st_mtime_ns // 1_000_000
         content = os.pread(descriptor, _READ_BYTES, self._offset)
         self._offset += len(content)
         return content

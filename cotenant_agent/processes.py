@@ -59,8 +59,14 @@ class Processes(Protocol):
     def usage(self, pids: Sequence[int]) -> ProcessUsage:
         """Summed over those of the processes that still live."""
 
-    def spawn(self, argv: Sequence[str], log_path: Path) -> ProcessIdentity:
-        """Start a program in a session of its own that outlives the agent; its output goes to the file."""
+    def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
+        """Start a program in a session of its own that outlives the agent; its output goes to the file.
+
+        Args:
+            argv: The program, by its path, and its arguments.
+            log_path: The file.
+            stdin: What it finds there, at most a few hundred bytes; through a pipe, which no other process can read.
+        """
 
     def reap(self) -> None:
         """Collect children of the agent that have ended."""
@@ -134,9 +140,12 @@ class LinuxProcesses:
                 ticks += sum(int(value) for value in fields[11:15])
         return ProcessUsage(resident_bytes=resident_bytes, cpu_s=ticks / _TICKS_PER_S)
 
-    def spawn(self, argv: Sequence[str], log_path: Path) -> ProcessIdentity:
+    def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         """See `Processes.spawn`."""
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        words, mouth = os.pipe()
+        os.write(mouth, stdin)
+        os.close(mouth)
         # posix_spawn and not fork: gRPC's threads must not be copied into the child.
         pid = os.posix_spawn(
             argv[0],
@@ -146,11 +155,12 @@ class LinuxProcesses:
             setsigmask=[],
             setsigdef=[signal.SIGPIPE],
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, words, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log_path), append, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
         )
+        os.close(words)
         self._children.add(pid)
         fields = _stat_fields(pid)
         return ProcessIdentity(boot_id=self._boot_id, pid=pid, start_ticks=int(fields[19]) if fields else 0)

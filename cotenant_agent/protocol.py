@@ -67,7 +67,9 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         host_memory_bytes=spec.host_memory_bytes,
         cpu_cores=spec.cpu_cores,
         progress_regex=spec.progress_regex,
+        steps_total=spec.steps_total,
         measured_job=_measured_job(message),
+        tenant=spec.tenant,
     )
 
 

@@ -40,6 +40,7 @@ class LaunchRequest:
         host_memory_bytes: limit on host memory; 0 = none.
         cpu_cores: limit on CPU cores; 0 = none.
         measured_job: what may be recorded of it where its run is measured; None = nothing.
+        tenant: whose job it is, as the scheduler says; empty = nobody's in particular.
     """
 
     key: AttemptKey
@@ -57,7 +58,9 @@ class LaunchRequest:
     host_memory_bytes: int = 0
     cpu_cores: float = 0.0
     progress_regex: str = ""
+    steps_total: int = 0
     measured_job: MeasuredJob | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

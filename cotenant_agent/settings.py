@@ -44,7 +44,14 @@ class AgentSettings:
         "Run any executable with any environment (directories stay listed); for a scheduler on this machine only.",
     )
     job_user: str = setting("", "Unprivileged user for jobs; the agent must be root.")
+    job_users: str = setting(
+        "", "Users for jobs, one per tenant, that nobody else has; the agent must be root.", metavar="FIRST-LAST"
+    )
     cgroups: bool = setting(True, "Use control groups where possible.")
+    namespaces: bool = setting(True, "Give each job a process namespace of its own where possible.")
+    job_tasks_max: int = setting(
+        8_192, "Processes and threads of a job, where control groups bound them; 0 = no bound.", kind=click.IntRange(0)
+    )
     log_limit_bytes: int = setting(8 << 20, "Size of each of the two log files of a job.", kind=click.IntRange(4096))
     checkpoint_interval_ms: int = setting(
         60_000, "Jobs with the helper checkpoint this often; 0 = never.", kind=click.IntRange(0)
@@ -75,6 +82,8 @@ def _check(settings: AgentSettings) -> None:
     if not _NODE_ID.fullmatch(settings.node_id):
         remedy = "give --node-id 1 to 63 letters, digits, '.', '_' and '-'"
         raise InputError(f"{settings.node_id!r} cannot be the name of a node (node_id)", remedy=remedy)
+    if settings.job_user and settings.job_users:
+        raise InputError("one user for all jobs, or one for each tenant", remedy="give --job-user or --job-users")
     check_client_tls(settings)
     if settings.metrics_address:
         split_address(settings.metrics_address)

@@ -1,16 +1,15 @@
-"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with two modules of ours next to it.
+"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with a few modules of ours next to it.
 
 It outlives the agent. It starts the job at most once (a lock and a state file), copies its output into bounded logs,
 holds the lease, carries out stop requests and leaves an exit record. It opens no connection: files in, files out.
-If it is killed itself, the job is killed with it (parent-death signal), so that no job ever runs unwatched.
+If it is killed itself, the job is killed with it, so that no job ever runs unwatched: everything in its process
+namespace, or, where there is none, its first process (parent-death signal).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import json
 import os
 import select
 import signal
@@ -23,80 +22,19 @@ if not __package__:
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100,PTH120
 
 from cotenant_agent.job_pausing import JobPauser
-from cotenant_agent.job_processes import JobProcesses, start_ticks
+from cotenant_agent.job_processes import JobProcesses, children_of, start_ticks
+from cotenant_agent.job_start import EXIT_CANNOT_EXECUTE, become_job
+from cotenant_agent.namespaces import INIT_PID, JobView, control_process, start_namespace
+from cotenant_agent.shim_records import Records, read_counter, read_number, take_records
+from cotenant_agent.system_clock import boot_ms
 
 _TICK_MS = 100
 _LOOK_INTERVAL_MS = 1000
 _PIPE_READ_BYTES = 65536
 _TAIL_BYTES = 8192
 _DRAIN_MS = 1000
-_RECORD_PATIENCE_MS = 3_600_000
-_RECORD_RETRY_S = 0.5
 _EXIT_ALREADY_STARTED = 3
-_EXIT_CANNOT_EXECUTE = 127
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_NO_NEW_PRIVS = 38
-
-
-def boot_ms() -> int:
-    """Milliseconds since the machine started, suspended time included."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def control_process(option: int, value: int) -> None:
-    """prctl(2); raises OSError."""
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
-
-
-def read_record(name: str) -> dict[str, Any] | None:
-    """A JSON object of the attempt's directory; None when it is absent."""
-    try:
-        with open(name, encoding="utf-8") as file:  # noqa: PTH123 (pathlib would double the size of this process)
-            return dict(json.load(file))
-    except (OSError, ValueError):
-        return None
-
-
-def write_record(name: str, record: dict[str, Any]) -> None:
-    """Replace a JSON object of the attempt's directory for good: temporary file, fsync, rename, fsync."""
-    temporary = f".{name}.shim"
-    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, name)  # noqa: PTH105
-    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def write_record_at_last(name: str, record: dict[str, Any]) -> None:
-    """Replace a JSON object, trying again while the disk is full: the end of an attempt is known here only."""
-    give_up_at_ms = boot_ms() + _RECORD_PATIENCE_MS
-    while True:
-        try:
-            write_record(name, record)
-        except OSError:
-            if boot_ms() >= give_up_at_ms:
-                raise
-            time.sleep(_RECORD_RETRY_S)
-        else:
-            return
-
-
-def read_counter(path: str, name: str) -> int:
-    """A `name value` line of a control-group file; 0 when there is none."""
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:  # noqa: PTH123
-        for line in file:
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
-    return 0
 
 
 class RotatingLog:
@@ -150,10 +88,15 @@ class RotatingLog:
 class AttemptSupervisor:
     """One attempt from fork to exit record."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], records: Records) -> None:
         self._spec = spec
+        self._records = records
+        self._deadline_ms = 0
+        self._lease_grace_ms = 0
         self._log = RotatingLog(int(spec["log_limit_bytes"]))
         self._leader = 0
+        self._init = 0
+        self._news = -1
         self._leader_gone = False
         self._status = 0
         self._max_resident_bytes = 0
@@ -165,42 +108,46 @@ class AttemptSupervisor:
         groups = spec.get("cgroup_procs_files", [])
         self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
-        self._pauser = JobPauser(self._processes, freeze_file, lambda record: write_record("paused.json", record))
+        self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
         self._oom_kills_before = self._oom_kills()
 
     def run(self) -> None:
         """Start the job, keep it until every process of it is gone, write the exit record."""
-        output, go = self._start()
+        output, ending, go = self._start()
         os.write(go, b"g")
         os.close(go)
         poller = select.poll()
         poller.register(output, select.POLLIN)
-        leader = os.pidfd_open(self._leader)
-        poller.register(leader, select.POLLIN)
+        poller.register(ending, select.POLLIN)
         while not self._finished():
             self._supervise()
             for descriptor, _ in poller.poll(_TICK_MS):
-                if descriptor == leader:
-                    poller.unregister(leader)
+                if descriptor == ending:
+                    poller.unregister(ending)
                 elif not self._copy(output):
                     poller.unregister(output)
         self._processes.kill_outsiders()
         self._drain(output)
         self._record_exit()
 
-    def _start(self) -> tuple[int, int]:
+    def _start(self) -> tuple[int, int, int]:
+        """Fork the job; returns where its output arrives, what becomes readable with its end, and what lets it go."""
         output, job_output = os.pipe()
         wait, go = os.pipe()
         supervisor = os.getpid()
-        self._leader = os.fork()
-        if self._leader == 0:
-            os.close(go)
-            become_job(self._spec, job_output, wait, supervisor)
+        if self._spec.get("namespaces"):
+            ending = self._news = self._start_in_namespace(job_output, wait, go)
+        else:
+            self._leader = os.fork()
+            if self._leader == 0:
+                os.close(go)
+                become_job(self._spec, job_output, wait, supervisor)
+            ending = os.pidfd_open(self._leader)
         os.close(job_output)
         os.close(wait)
         os.set_blocking(output, False)
         # The job waits for the byte on `go` until this record is on disk: it can never run twice.
-        write_record(
+        self._records.write(
             "state.json",
             {
                 "boot_id": self._spec["boot_id"],
@@ -208,11 +155,45 @@ class AttemptSupervisor:
                 "shim_start_ticks": start_ticks(supervisor),
                 "job_pid": self._leader,
                 "job_start_ticks": start_ticks(self._leader),
+                **({"init_pid": self._init, "init_start_ticks": start_ticks(self._init)} if self._init else {}),
                 "started_boot_ms": boot_ms(),
                 "started_wall_ms": time.time_ns() // 1_000_000,
             },
         )
-        return output, go
+        return output, ending, go
+
+    def _start_in_namespace(self, job_output: int, wait: int, go: int) -> int:
+        """Fork the job below the first process of a namespace; returns where that tells of the job's end."""
+
+        def run_job() -> NoReturn:
+            os.close(go)
+            become_job(self._spec, job_output, wait, INIT_PID)
+
+        news, report = os.pipe()
+        wanted = self._spec["namespaces"]
+        try:
+            self._init = start_namespace(run_job, JobView(wanted["covered"], wanted["kept"]), report)
+            os.close(report)
+            line = os.read(news, _PIPE_READ_BYTES).decode("utf-8", "replace").strip()
+            started = children_of(self._init)
+            if line != "started" or not started:
+                raise OSError(f"its view of the machine cannot be made: {line}")
+        except OSError as error:
+            # Without an exit record the attempt is lost, which is no fault of the job, and starts again.
+            self._log.write(f"cotenant: {error}\n".encode())
+            raise
+        self._leader = started[0]
+        self._processes.leave_out(self._init)
+        os.set_blocking(news, False)
+        return news
+
+    def _take_news(self) -> None:
+        """Read how the job has ended, where the first process of its namespace collects it."""
+        with contextlib.suppress(BlockingIOError):
+            status, _, resident_bytes = os.read(self._news, _PIPE_READ_BYTES).partition(b" ")
+            if resident_bytes:
+                self._leader_gone = True
+                self._status, self._max_resident_bytes = int(status), int(resident_bytes)
 
     def _finished(self) -> bool:
         """Collect what ended; true when no process of the job is left, adopted orphans included."""
@@ -221,11 +202,14 @@ class AttemptSupervisor:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return not self._is_anybody_stopping()
+            if self._init and not self._leader_gone:
+                self._take_news()
             if pid == 0:
                 return False
-            if pid == self._leader:
+            if pid == self._leader or (pid == self._init and not self._leader_gone):
                 self._leader_gone = True
-                self._status = status
+                # What ends with its namespace is killed by the kernel.
+                self._status = status if pid == self._leader else signal.SIGKILL
                 self._max_resident_bytes = usage.ru_maxrss * 1024
 
     def _is_anybody_stopping(self) -> bool:
@@ -238,7 +222,7 @@ class AttemptSupervisor:
         if self._kill_at_ms is None and not self._leader_gone:
             self._look_for_stop(now_ms)
         is_to_run = self._kill_at_ms is not None or self._leader_gone
-        self._pauser.look(None if is_to_run else read_record("pause.json"), now_ms)
+        self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
         overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
         if overdue or (self._leader_gone and self._kill_at_ms is None):
             self._kill_everything()
@@ -253,13 +237,17 @@ class AttemptSupervisor:
         return True
 
     def _look_for_stop(self, now_ms: int) -> None:
-        request = read_record("stop.json")
+        request = self._records.read("stop.json")
         if request is not None:
-            self._begin_stop(str(request["cause"]), now_ms + int(request["grace_ms"]))
+            self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return
-        lease = read_record("lease.json")
-        if lease is not None and now_ms >= int(lease["deadline_boot_ms"]):
-            self._begin_stop("fenced", now_ms + int(lease["grace_ms"]))
+        lease = self._records.read("lease.json") or {}
+        deadline_ms = read_number(lease, "deadline_boot_ms")
+        # One that is gone, or older than the newest known one, changes nothing.
+        if deadline_ms > self._deadline_ms:
+            self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
+        if self._deadline_ms and now_ms >= self._deadline_ms:
+            self._begin_stop("fenced", now_ms + self._lease_grace_ms)
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
@@ -305,7 +293,7 @@ class AttemptSupervisor:
         return sum(read_counter(path, "oom_kill") for path in self._spec.get("cgroup_oom_files", []))
 
     def _record_exit(self) -> None:
-        write_record_at_last(
+        self._records.write_at_last(
             "exit.json",
             {
                 "return_code": os.waitstatus_to_exitcode(self._status),
@@ -320,48 +308,6 @@ class AttemptSupervisor:
         )
 
 
-def open_without_links(path: str) -> int:
-    """A directory whose every component is a directory and no link; raises OSError."""
-    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    for component in path.strip("/").split("/"):
-        if component:
-            below = os.open(component, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = below
-    return descriptor
-
-
-def become_job(spec: dict[str, Any], output: int, wait: int, supervisor: int) -> NoReturn:
-    """In the child: put on every restriction, wait for the word, become the job's program."""
-    try:
-        os.setsid()
-        for path in spec.get("cgroup_procs_files", []):
-            with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-                file.write("0")
-        if spec.get("cpu_cores"):
-            os.sched_setaffinity(0, spec["cpu_cores"])
-        null = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((null, 0), (output, 1), (output, 2)):
-            os.dup2(source, target)
-        if spec.get("uid") is not None:
-            os.setgroups([])
-            os.setgid(int(spec["gid"]))
-            os.setuid(int(spec["uid"]))
-        os.umask(0o077)
-        # After the change of user, which would clear it.
-        control_process(_PR_SET_NO_NEW_PRIVS, 1)
-        control_process(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor or os.read(wait, 1) != b"g":
-            os._exit(_EXIT_CANNOT_EXECUTE)
-        os.fchdir(open_without_links(spec["working_directory"]))
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.execve(spec["argv"][0], spec["argv"], spec["environment"])
-    except BaseException as error:
-        os.write(2, f"cotenant: cannot start {spec['argv'][0]}: {error}\n".encode())
-    os._exit(_EXIT_CANNOT_EXECUTE)
-
-
 def main() -> int:
     """Keep the attempt whose directory is the only argument."""
     os.chdir(sys.argv[1])
@@ -372,13 +318,14 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return _EXIT_ALREADY_STARTED
-    if read_record("state.json") or read_record("exit.json"):
+    records = take_records(sys.argv[2:])
+    if records.read("state.json") or records.read("exit.json"):
         return _EXIT_ALREADY_STARTED
-    spec = read_record("spec.json")
+    spec = records.read("spec.json")
     if spec is None:
-        return _EXIT_CANNOT_EXECUTE
+        return EXIT_CANNOT_EXECUTE
     control_process(_PR_SET_CHILD_SUBREAPER, 1)
-    AttemptSupervisor(spec).run()
+    AttemptSupervisor(spec, records).run()
     return 0
 
 

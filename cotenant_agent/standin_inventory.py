@@ -129,7 +129,7 @@ class StandinInventory:
 
     def peak_bytes(self, max_resident_bytes: int) -> int:
         """See `GpuInventory.peak_bytes`."""
-        return max(0, max_resident_bytes - self._baseline_bytes)
+        return self._held_bytes(max_resident_bytes)
 
     def close(self) -> None:
         """See `GpuInventory.close`; there is no driver."""
@@ -143,7 +143,11 @@ class StandinInventory:
         if before is not None and now.at_ns > before.at_ns:
             available_s = (now.at_ns - before.at_ns) / 1e9 * max(1, len(job.gpu_ids))
             ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
-        return JobUsage(memory_bytes=max(0, usage.resident_bytes - self._baseline_bytes), utilization_ratio=ratio)
+        return JobUsage(memory_bytes=self._held_bytes(usage.resident_bytes), utilization_ratio=ratio)
+
+    def _held_bytes(self, resident_bytes: int) -> int:
+        """What lies above the baseline; a living job below it holds a byte, because 0 means that nobody knows."""
+        return max(resident_bytes - self._baseline_bytes, 1 if resident_bytes > 0 else 0)
 
     def _core_busy_ratio(self, core: int) -> float | None:
         now = _read_core_ticks(core)

@@ -103,6 +103,11 @@ class AttemptDirectory:
         self.older_log = path / "out.log.1"
         self.shim_log = path / "shim.log"
 
+    def is_unkept(self) -> bool:
+        """Whether no shim lives."""
+        with self.taken() as is_free:
+            return is_free
+
     @contextlib.contextmanager
     def taken(self) -> Iterator[bool]:
         """Try to hold the attempt's lock; yields whether no shim lives (and none can start the job now)."""

@@ -120,9 +120,14 @@ class _Bar:
 
 
 class StepCounter:
-    """The steps of one attempt; of several bars the one that is furthest counts."""
+    """The steps of one attempt; of several bars the one that is furthest counts.
 
-    def __init__(self) -> None:
+    Args:
+        values_min: So many growing numbers a bar shows before it counts.
+    """
+
+    def __init__(self, values_min: int = 1) -> None:
+        self._values_min = values_min
         self._bars: dict[tuple[str, int], _Bar] = {}
         self.steps = 0
 
@@ -135,6 +140,8 @@ class StepCounter:
         if len(self._bars) > _BARS_MAX:
             del self._bars[next(iter(self._bars))]
         bar.take(printed)
+        if bar.values < self._values_min and not bar.base:
+            return False
         is_furthest = bar.steps >= self.steps
         self.steps = min(max(self.steps, bar.steps), STEPS_LIMIT - 1)
         return is_furthest
@@ -144,13 +151,13 @@ class StepCounter:
         return {"steps": self.steps, "bars": [[*key, *astuple(bar)] for key, bar in self._bars.items()]}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, object]) -> StepCounter:
+    def from_record(cls, record: Mapping[str, object], values_min: int = 1) -> StepCounter:
         """The counter of an earlier life.
 
         Raises:
             ValueError: that is no such record.
         """
-        counter = cls()
+        counter = cls(values_min)
         bars, counter.steps = record.get("bars"), _integer(record.get("steps"))
         for fields in bars if isinstance(bars, list) else []:
             label, total, *numbers = fields if isinstance(fields, list) and len(fields) > 1 else ("", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
+from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
@@ -23,9 +25,12 @@ from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
 from cotenant_agent.scheduler_link import LinkSettings
+from cotenant_agent.seals import hide_memory
 from cotenant_agent.settings import AgentSettings
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
+
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -46,17 +51,14 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
         stack.callback(inventory.close)
         agent_name = name_agent(settings.node_id, directory.root)
         groups = detect(agent_name) if settings.cgroups else ControlGroups()
+        isolation = _isolation(settings)
         launcher = Launcher(
             directory=directory,
             processes=processes,
             inventory=inventory,
             groups=groups,
             allow_list=allow_list,
-            rules=JobRules(
-                user=settings.job_user,
-                log_limit_bytes=settings.log_limit_bytes,
-                checkpoint_interval_ms=settings.checkpoint_interval_ms,
-            ),
+            rules=_job_rules(settings, isolation),
         )
         table = AttemptTable(
             directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher
@@ -78,7 +80,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
         if settings.metrics_address:
             metrics.serve(settings.metrics_address)
         yield NodeAgent(
-            rules=_agent_rules(settings, inventory, groups, allow_list),
+            rules=_agent_rules(settings, inventory, groups, allow_list, isolation),
             link=_link_settings(settings),
             table=table,
             windows=windows,
@@ -86,6 +88,32 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             calibrations=calibrations,
             metrics=metrics,
         )
+
+
+def _isolation(settings: AgentSettings) -> tuple[str, ...]:
+    """By what jobs are kept apart, in the words of the Hello; empty = this machine refuses it, or nobody wants it."""
+    obstacle = find_namespace_obstacle() if settings.namespaces else "--no-namespaces"
+    if obstacle:
+        _log.warning("no_namespaces", extra={"reason": obstacle})
+    if not obstacle:
+        return NAMESPACE_ENFORCEMENTS
+    if settings.job_user or settings.job_users:
+        # The agent's files have a mode that keeps another user out.
+        return ()
+    hide_memory()
+    return (SEALED_FILES,)
+
+
+def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
+    return JobRules(
+        user=settings.job_user,
+        users=settings.job_users,
+        log_limit_bytes=settings.log_limit_bytes,
+        checkpoint_interval_ms=settings.checkpoint_interval_ms,
+        tasks_max=settings.job_tasks_max,
+        namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
+        seals=SEALED_FILES in isolation,
+    )
 
 
 def _build_inventory(settings: AgentSettings, state: Path, processes: Processes) -> GpuInventory:
@@ -126,9 +154,13 @@ def _allow_list(settings: AgentSettings) -> AllowList:
 
 
 def _agent_rules(
-    settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups, allow_list: AllowList
+    settings: AgentSettings,
+    inventory: GpuInventory,
+    groups: ControlGroups,
+    allow_list: AllowList,
+    isolation: tuple[str, ...],
 ) -> AgentRules:
-    user = ("job_user",) if settings.job_user else ()
+    user = tuple(name for name in ("job_user", "job_users") if getattr(settings, name))
     pausing = pausing_enforcements(groups, os.environ if settings.nvml else {})
     return AgentRules(
         node_id=settings.node_id,
@@ -139,7 +171,7 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *pausing, *user),
+        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *pausing, *isolation, *user),
     )
 
 

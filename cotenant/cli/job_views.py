@@ -91,7 +91,7 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         job.job_id,
         job.spec.name,
         phase,
-        f"{job.steps_done}/{job.spec.steps_total}",
+        f"{job.steps_done}/{job.spec.steps_total or '?'}",
         ",".join(assignment.gpu_id for assignment in job.assignments) or "-",
         neighbour_names(job, names) or "-",
         slowdown_pair(job),
@@ -178,7 +178,11 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("paused", pause_text(job, system_clock.now_ms()).removeprefix("paused ") if job.HasField("pause") else ""),
         ("reason", coded_reason(job.reason)),
         ("command", " ".join(job.spec.command)),
-        ("steps", f"{job.steps_done} of {job.spec.steps_total}" + (f", loss {job.loss:.4g}" if job.loss else "")),
+        (
+            "steps",
+            f"{job.steps_done} of {job.spec.steps_total or 'an unknown number'}"
+            + (f", loss {job.loss:.4g}" if job.loss else ""),
+        ),
         ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory_count}"),
         ("times", _times_text(job)),
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),

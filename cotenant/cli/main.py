@@ -46,6 +46,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "export-log": ("program_commands", "export_log", "Write the scheduler's event log as JSON lines."),
         "certs": ("certs_commands", "certs", "Make and renew certificates with roles, for mutual TLS."),
         "audit": ("program_commands", "audit", "Show who did what, from the scheduler's event log."),
+        "log": ("program_commands", "log", "Verify the scheduler's event log, record by record."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
         "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),
         "profiles": ("program_commands", "profiles", "List, export and forget what running jobs taught."),

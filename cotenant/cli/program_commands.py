@@ -1,4 +1,4 @@
-"""Verbs that a service's own program runs: backup, restore, export-log, audit, decide, datasets, calibrate."""
+"""Verbs that a service's own program runs: backup, restore, export-log, log, audit, decide, datasets, calibrate."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ backup = _pass_on("backup", "Back the scheduler's state up (python -m scheduler_
 restore = _pass_on("restore", "Restore the scheduler's state (python -m scheduler_service restore).")
 export_log = _pass_on("export-log", "Write the event log as JSON lines (python -m scheduler_service export-log).")
 audit = _pass_on("audit", "Show who did what (python -m scheduler_service audit).")
+log = _pass_on("log", "Verify the event log, record by record (python -m scheduler_service log).")
 decide = _pass_on("decide", "Decide on a snapshot file of another cluster (python -m scheduler_service decide).")
 datasets = _pass_on(
     "datasets", "Import public measured sets, check dataset folders (python -m predictor_service datasets)."

@@ -105,7 +105,9 @@ class JobSpec(_message.Message):
     gpus: _builtins.int
     """GPUs at the start; 0 = 1."""
     steps_total: _builtins.int
-    """Optimizer steps of the whole job."""
+    """Optimizer steps of the whole job; 0 = unknown: it has finished when its program ends with success, comes last where
+    the shortest job comes first, and its sharing cannot be weighed by remaining times.
+    """
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
     """How much longer a step may take than alone: 0.2 = 20 % longer; 0 = the cluster's default."""
@@ -827,10 +829,15 @@ class WatchJobsResponse(_message.Message):
     SNAPSHOT_END_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     OVERFLOWED_FIELD_NUMBER: _builtins.int
+    MISSED_CHANGES_FIELD_NUMBER: _builtins.int
     snapshot_end: _builtins.bool
     """True: the snapshot is complete, changes follow."""
     overflowed: _builtins.bool
-    """The watcher was too slow and must start again."""
+    """The scheduler stops, or cannot say what was missed: the watcher must start again."""
+    missed_changes: _builtins.int
+    """Above 0: the watcher was too slow, and at most this many changes were left out. This job and those that follow are
+    as they are now, so that nothing else is missing.
+    """
     @_builtins.property
     def job(self) -> Global___Job: ...
     def __init__(
@@ -839,10 +846,11 @@ class WatchJobsResponse(_message.Message):
         snapshot_end: _builtins.bool = ...,
         job: Global___Job | None = ...,
         overflowed: _builtins.bool = ...,
+        missed_changes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ off, and its others; a network unlike all of them has a wider one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,9 @@ from predictor_service.features.devices import DeviceType, Generation
 
 FORMAT: Final = "cotenant.cross_device_step/1"
 FILE_NAME: Final = "step_model.json"
+FOLDS_FILE_NAME: Final = "step_model_folds.json"
+FOLDS: Final = 5
+"""Models that have each seen all families of networks but every fifth, see `fold_of_family`."""
 LEVELS: Final = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
 """Shares of left-out rows for which a range is stored; between them it is interpolated, beyond the last it is that."""
 CONVOLUTIONAL: Final = "convolutional"
@@ -82,8 +86,12 @@ class CrossDeviceStep:
         width = math.exp(float(np.interp(confidence, LEVELS, self.widths[kind_of_network(work)])))
         return StepRange(value=value, lower=value / width, upper=value * width)
 
-    def to_json(self) -> str:
-        """As stored."""
+    def to_json(self, indent: int | None = 1) -> str:
+        """As stored.
+
+        Args:
+            indent: Of the lines; None = one line.
+        """
         stored = {
             "format": FORMAT,
             "rows_sha256": self.rows_sha256,
@@ -95,7 +103,7 @@ class CrossDeviceStep:
             "widths": _widths_to_json(self.widths),
             "correction": self.correction.to_json(),
         }
-        return json.dumps(stored, indent=1) + "\n"
+        return json.dumps(stored, indent=indent) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> CrossDeviceStep:
@@ -133,6 +141,11 @@ def answers_for(device: DeviceType) -> bool:
     return device.generation is not Generation.PROCESSOR
 
 
+def fold_of_family(family: str) -> int:
+    """Which of the `FOLDS` models has not seen a family, on whatever device."""
+    return int(hashlib.sha256(family.encode()).hexdigest(), 16) % FOLDS
+
+
 @cache
 def load_step_model() -> CrossDeviceStep:
     """Reads the model that comes with the program.
@@ -140,7 +153,27 @@ def load_step_model() -> CrossDeviceStep:
     Raises:
         ModelError: It is damaged.
     """
-    return CrossDeviceStep.from_json(resources.files(__package__ or "").joinpath(FILE_NAME).read_text(encoding="utf-8"))
+    return CrossDeviceStep.from_json(_read(FILE_NAME))
+
+
+@cache
+def load_step_folds() -> tuple[CrossDeviceStep, ...]:
+    """Reads the models that have not seen every fifth family, by the number of `fold_of_family`.
+
+    What is learned of a device type beside the model of all is learned, and judged, by what they say: the model of all
+    has seen the very rows that a public set states.
+
+    Raises:
+        ModelError: They are damaged.
+    """
+    lines = _read(FOLDS_FILE_NAME).splitlines()
+    if len(lines) != FOLDS:
+        raise ModelError(f"{FOLDS_FILE_NAME} is damaged ({len(lines)} models)", remedy="install the program again")
+    return tuple(CrossDeviceStep.from_json(line) for line in lines)
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 
 def _widths_to_json(widths: Mapping[str, FloatArray]) -> dict[str, list[float]]:

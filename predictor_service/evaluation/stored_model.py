@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import find_device_type
-from predictor_service.fitting.answers import forecast_known, list_results
+from predictor_service.fitting.answers import describe_choice, forecast_known, list_results
 from predictor_service.fitting.known_rows import why_unanswerable
 from predictor_service.learning.learning_task import ALL_DEVICES, CandidateResult, Forecast, JobFacts, LearningTask
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
@@ -49,7 +49,7 @@ class StoredModel:
     @property
     def selected(self) -> str:
         """The candidate that was chosen when it was trained."""
-        return self._model.record.winner
+        return describe_choice(self._model.record)
 
     @property
     def candidates(self) -> Sequence[CandidateResult]:

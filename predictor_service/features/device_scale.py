@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cotenant.device_calibration import Anchor, DeviceCalibration
@@ -48,6 +48,7 @@ class DeviceScale:
         memory_shift_bytes: Added to what the models say; 0 where the anchors do not agree about it.
         memory_deviation_bytes: How far the anchors are from that.
         anchors: How many were used.
+        foreign_load: Others used the device meanwhile: rates and shares of time are lower bounds of what it can do.
     """
 
     step_ratio: float
@@ -57,6 +58,25 @@ class DeviceScale:
     memory_shift_bytes: float
     memory_deviation_bytes: float
     anchors: int
+    foreign_load: bool = False
+
+    @property
+    def fastest_ratio(self) -> float:
+        """The smallest `step_ratio` that the anchors allow: not above 1 where others may have slowed them down."""
+        return min(self.step_ratio, 1.0) if self.foreign_load else self.step_ratio
+
+    def for_pairs(self) -> DeviceScale:
+        """The scale by which pairs of jobs are answered.
+
+        What others took while the device was calibrated is nothing that jobs will miss on it: such a calibration makes
+        the device no slower and no less able to be busy than its type, and widens nothing.
+        """
+        if not self.foreign_load:
+            return self
+        deviation = math.sqrt(max(0.0, self.step_deviation**2 - FOREIGN_DEVIATION**2))
+        return replace(
+            self, step_ratio=self.fastest_ratio, step_deviation=deviation, busy_ratio=1.0, busy_deviation=0.0
+        )
 
 
 def scale_of(
@@ -85,6 +105,7 @@ def scale_of(
         memory_shift_bytes=shift if abs(shift) > shift_deviation else 0.0,
         memory_deviation_bytes=shift_deviation,
         anchors=len(pairs),
+        foreign_load=calibration.foreign_load,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from predictor_service.fitting.known_rows import read_known_rows
+from predictor_service.fitting.step_bases import served_step_ms
 from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
 from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, every_pair, pair_up, widest_pair
 from predictor_service.registry.manifest import TargetRecord
@@ -21,15 +22,25 @@ def list_results(record: TargetRecord) -> Sequence[CandidateResult]:
     return [CandidateResult(name=line.name, inner_mae=line.error_mean_unit) for line in record.candidates]
 
 
+def describe_choice(record: TargetRecord) -> str:
+    """The chosen candidate, and what it is relative to where that was chosen too."""
+    return record.winner if record.basis is None else f"{record.winner} of {record.basis.name}"
+
+
 def forecast_known(model: ServedTarget, learning_task: LearningTask) -> Forecast:
     """Answers rows for which `known_rows.why_unanswerable` has no reason; of several jobs by their pairs."""
     if learning_task.target is SLOWDOWN and any(len(others) != 1 for others in learning_task.others):
         return _forecast_crowds(model, learning_task)
     rows = read_known_rows(learning_task)
+    bases = rows.analytical_estimate
+    if model.is_of_all_types:
+        found = served_step_ms(learning_task)
+        assert found is not None  # rows that can be answered have what the model of all types asks
+        bases = found
     columns, near = rows.columns, None
     if rows.features is not None:  # an earlier version may have learned from other columns of the same vector
         columns, near = model.select(rows.features), model.novelty(rows.features)
-    bounded = model.predict_bounded(columns, rows.analytical_estimate, _CONFIDENCE, novelty=near)
+    bounded = model.predict_bounded(columns, bases, _CONFIDENCE, novelty=near)
     return Forecast(
         value=bounded.value,
         lower_90=bounded.lower,

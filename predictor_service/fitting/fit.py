@@ -15,14 +15,30 @@ import numpy as np
 from cotenant.job_settings import PRECISIONS
 from predictor_service.errors import ModelError
 from predictor_service.features.job_features import FEATURE_INDEX
-from predictor_service.fitting.answers import forecast_known, list_results
+from predictor_service.fitting.answers import describe_choice, forecast_known, list_results
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
+from predictor_service.fitting.step_bases import unseen_step_ms
 from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
-from predictor_service.registry.manifest import GoldenVectors, NearRecord, ScoredCandidate, SpreadRecord, TargetRecord
+from predictor_service.registry.manifest import (
+    OF_ALL_TYPES,
+    OF_DEVICE,
+    BasisRecord,
+    GoldenVectors,
+    NearRecord,
+    ScoredCandidate,
+    SpreadRecord,
+    TargetRecord,
+)
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.registry.served_version import ServedTarget, load_target
-from predictor_service.regressors.candidates import CANDIDATES, FASTER_FOR_PAIRS, CandidateBuilder
+from predictor_service.regressors.candidates import (
+    CANDIDATES,
+    FASTER_FOR_PAIRS,
+    UNCORRECTED,
+    CandidateBuilder,
+    uncorrected,
+)
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
@@ -49,6 +65,9 @@ class FittingTask:
         groups: Families of each row.
         seed: Of every regressor.
         features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None = nearness of jobs is not needed.
+        all_types_ms: Of step times, what the model of all device types says that has not seen the row's family, shape
+            (rows,): the other basis that is tried; None = there is none.
+        is_of_all_types: Whether `analytical_estimate` is that.
     """
 
     target: Target
@@ -59,6 +78,8 @@ class FittingTask:
     groups: Sequence[frozenset[str]]
     seed: int
     features: FloatArray | None = None
+    all_types_ms: FloatArray | None = None
+    is_of_all_types: bool = False
 
 
 def task_of(learning_task: LearningTask, level: str, seed: int) -> FittingTask:
@@ -79,6 +100,7 @@ def task_of(learning_task: LearningTask, level: str, seed: int) -> FittingTask:
         groups=learning_task.groups(level),
         seed=seed,
         features=rows.features,
+        all_types_ms=unseen_step_ms(learning_task),
     )
 
 
@@ -92,6 +114,7 @@ class FittedTarget:
         files: ONNX files by name, as the record names them.
         score: How the winner did on held-out groups, with the models of each fold.
         folds: The folds.
+        error_mean: On rows that neither the models nor the choice among them had seen, in the target's own scale.
     """
 
     task: FittingTask
@@ -99,6 +122,7 @@ class FittedTarget:
     files: Mapping[str, bytes]
     score: CandidateScore
     folds: tuple[Fold, ...]
+    error_mean: float
 
     @cached_property
     def served(self) -> ServedTarget:
@@ -108,7 +132,7 @@ class FittedTarget:
     @property
     def selected(self) -> str:
         """Name of the winner."""
-        return self.record.winner
+        return describe_choice(self.record)
 
     @property
     def candidates(self) -> Sequence[CandidateResult]:
@@ -137,7 +161,7 @@ def fit_rows(learning_task: LearningTask, level: str, seed: int) -> FittedTarget
 
 
 def fit_target(task: FittingTask) -> FittedTarget:
-    """Learns one target.
+    """Learns one target, relative to the basis that errs least where there are two.
 
     Args:
         task: Rows and their groups.
@@ -148,12 +172,24 @@ def fit_target(task: FittingTask) -> FittedTarget:
     Raises:
         NotLearnable: Too few rows or groups, or no candidate converts.
     """
+    fitted = _fit_relative(task)
+    if task.all_types_ms is None:
+        return fitted
+    # Of a type with few or odd rows all other types together know more than its own peaks.
+    other = _fit_relative(replace(task, analytical_estimate=task.all_types_ms, is_of_all_types=True))
+    errors = {OF_DEVICE: round(fitted.error_mean, 9), OF_ALL_TYPES: round(other.error_mean, 9)}
+    best, name = (fitted, OF_DEVICE) if fitted.error_mean < other.error_mean else (other, OF_ALL_TYPES)
+    return replace(best, record=replace(best.record, basis=BasisRecord(name=name, errors=errors)))
+
+
+def _fit_relative(task: FittingTask) -> FittedTarget:
+    """Learns one target relative to its basis; see `fit_target`."""
     folds = grouped_folds(task.groups)
     families = len(frozenset[str]().union(*task.groups)) if task.groups else 0
     if len(task.measured) < ROWS_MIN or not folds:
         raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
     encoded = task.target.encode(task.measured, task.analytical_estimate)
-    scores = score_candidates(_list_candidates(task.target), task.columns, encoded, folds, task.seed)
+    scores = score_candidates(_list_candidates(task), task.columns, encoded, folds, task.seed)
     refusals: dict[str, str] = {}
     for score in scores:
         try:
@@ -171,12 +207,17 @@ def fit_target(task: FittingTask) -> FittedTarget:
             record = replace(record, spread=spread[0])
             files[spread[0].file_name] = spread[1]
         record = replace(record, near=_near(task, served, record, files))
-        return FittedTarget(task=task, record=record, files=files, score=score, folds=tuple(folds))
+        error_mean = float(np.mean(np.abs(encoded[score.held_out.row] - unchosen)))
+        return FittedTarget(
+            task=task, record=record, files=files, score=score, folds=tuple(folds), error_mean=error_mean
+        )
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
-def _list_candidates(target: Target) -> Mapping[str, CandidateBuilder]:
-    if target is not SLOWDOWN:
+def _list_candidates(task: FittingTask) -> Mapping[str, CandidateBuilder]:
+    if task.is_of_all_types:  # few rows of a type may teach nothing that the model does not know
+        return {UNCORRECTED: uncorrected, **CANDIDATES}
+    if task.target is not SLOWDOWN:
         return CANDIDATES
     return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
 
@@ -207,7 +248,7 @@ def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) 
 
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
     """Refits on all rows and converts; the converted model must answer as the original does."""
-    model = _list_candidates(task.target)[name](task.seed).fit(task.columns, encoded)
+    model = _list_candidates(task)[name](task.seed).fit(task.columns, encoded)
     golden = _golden(task.columns, model.predict)
     return _proven(model.to_onnx, golden, name), golden
 
@@ -272,7 +313,7 @@ def _near(
     chosen = np.empty(len(encoded), dtype=object)
     chosen[held_out.row] = [scores[best].name for best in np.array(choose_unseen(scores, encoded))[held_out.fold]]
     errors = errors_at_settings(
-        CANDIDATES, chosen.tolist(), task.columns, encoded, features=task.features, seed=task.seed
+        _list_candidates(task), chosen.tolist(), task.columns, encoded, features=task.features, seed=task.seed
     )
     return learn_near(
         errors, task.features, task.groups, bounded.novel_half_width(task.columns, task.analytical_estimate, CONFIDENCE)

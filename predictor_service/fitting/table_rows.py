@@ -41,7 +41,7 @@ def is_described(job: JobFacts) -> bool:
 def has_usual_settings(job: JobFacts) -> bool:
     """Whether a job could be submitted with these settings; an optimizer that is not published may be any."""
     try:
-        _settings(job)
+        stated_settings(job)
     except CallerError:
         return False
     return job.precision in PRECISIONS
@@ -53,7 +53,7 @@ def served_figures(job: JobFacts) -> JobFacts:
     graph = None if has_vector(job) else describe_figures(job.graph, job.micro_batch_size)
     if graph is None or device is None:
         return job
-    built = build_features(graph, _settings(job), device)
+    built = build_features(graph, stated_settings(job), device)
     named = zip((feature.name for feature in FEATURES), built.values.tolist(), strict=True)
     vector = {
         **dict(named),
@@ -63,8 +63,12 @@ def served_figures(job: JobFacts) -> JobFacts:
     return dataclasses.replace(job, graph={**job.graph, **vector})
 
 
-def _settings(job: JobFacts) -> JobSettings:
-    """The settings as published; of an optimizer that no job can state, the usual one."""
+def stated_settings(job: JobFacts) -> JobSettings:
+    """The settings of a row as published; of an optimizer that no job can state, the usual one.
+
+    Raises:
+        CallerError: `has_usual_settings` denies it.
+    """
     mode = job.labels.get("mode", "train")
     known = job.optimizer in OPTIMIZERS
     return check_settings(

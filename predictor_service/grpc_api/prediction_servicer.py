@@ -68,6 +68,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictJobResponse:
         """Predicts one job on one type of device."""
+        return prediction_pb2.PredictJobResponse.FromString(self.predict_job_bytes(request, context))
+
+    def predict_job_bytes(self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext) -> bytes:
+        """Answers PredictJob as the server sends it, see `answer_bytes`."""
         return self._pipeline.answer(context, "PredictJob", request, lambda: self._predict_job(request))
 
     def PredictPairs(  # noqa: N802 (named by the contract)
@@ -136,10 +140,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         """Predicts speeds on other numbers of workers and servers."""
         return self._pipeline.answer(context, "FitSpeedModel", request, lambda: fit_speed_model(request))
 
-    def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
+    def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> bytes:
         if request.validate_only:
             self._predictor.check_job(job_question(request))
-            return prediction_pb2.PredictJobResponse()
+            return b""
         return self._jobs.answer(request)
 
     def _predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:

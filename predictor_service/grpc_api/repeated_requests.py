@@ -18,13 +18,13 @@ ANSWERS_BYTES_MAX: Final = 64 << 20
 ANSWERS_MAX: Final = 10_000
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 
-Answer = TypeVar("Answer", bound=Message)
+Answer = TypeVar("Answer", bound=Message | bytes)
 
 
 @dataclass(slots=True)
 class _Remembered:
     body_sha256: bytes
-    answer: Future[Message]
+    answer: Future[Message | bytes]
     size_bytes: int = 0
 
 
@@ -79,7 +79,7 @@ class RepeatedRequests:
             raise
         mine.answer.set_result(answer)
         with self._lock:
-            mine.size_bytes = answer.ByteSize()
+            mine.size_bytes = len(answer) if isinstance(answer, bytes) else answer.ByteSize()
             self._bytes += mine.size_bytes
             self._make_room()
         return answer
@@ -93,7 +93,7 @@ class RepeatedRequests:
             self._bytes -= remembered.size_bytes
 
 
-def _repeat(earlier: _Remembered, body_sha256: bytes, request_id: str, wait_s: float) -> Message:
+def _repeat(earlier: _Remembered, body_sha256: bytes, request_id: str, wait_s: float) -> Message | bytes:
     if earlier.body_sha256 != body_sha256:
         raise RequestConflictError(
             f"request_id {request_id!r} was used with another body",

@@ -24,7 +24,7 @@ SLOW_MS: Final = 1_000
 BRIEF_METHODS: Final = frozenset({"PredictJob"})
 """They hold the interpreter's lock nearly all of their time; see `shared_core`."""
 
-Answer = TypeVar("Answer", bound=Message)
+Answer = TypeVar("Answer", bound=Message | bytes)
 _logger = logging.getLogger(__name__)
 
 

@@ -20,8 +20,10 @@ from predictor_service.errors import InvalidRequestError, OverloadedError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.access_interceptor import AccessInterceptor
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
+from predictor_service.grpc_api.decoding_interceptor import DecodingInterceptor
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+from predictor_service.grpc_api.status_codes import STATUS_CODES
 
 SERVICE_NAME: Final = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
 MODEL_SERVICE_NAME: Final = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
@@ -74,8 +76,8 @@ class _GuardedReflection(reflection.ReflectionServicer):
         try:
             with self._queue.streams.admitted(context):
                 yield from super().ServerReflectionInfo(request_iterator, context)
-        except OverloadedError as error:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except (OverloadedError, InvalidRequestError) as error:
+            context.abort(STATUS_CODES[type(error)], str(error))
 
 
 class PredictionServer:
@@ -105,7 +107,7 @@ class PredictionServer:
         self._server = grpc.server(
             queue,
             # Where everyone may do everything no call pays for being looked at.
-            interceptors=[] if rules.is_open else [AccessInterceptor(rules)],
+            interceptors=[*([] if rules.is_open else [AccessInterceptor(rules)]), DecodingInterceptor()],
             maximum_concurrent_rpcs=queue.calls_max + _REFUSALS_MAX,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -117,6 +119,7 @@ class PredictionServer:
         )
         self._health = health.HealthServicer()
         prediction_pb2_grpc.add_PredictionServiceServicer_to_server(servicer, self._server)
+        self._answer_jobs_by_bytes(servicer)
         if models is not None:
             models_pb2_grpc.add_ModelServiceServicer_to_server(models, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -144,6 +147,13 @@ class PredictionServer:
         stopped: threading.Event = self._server.stop(grace_s)
         stopped.wait(grace_s + 1)
         self._queue.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_jobs_by_bytes(self, servicer: PredictionServicer) -> None:
+        """Replaces the one handler whose answers are not serialized, because they are bytes; see `answer_bytes`."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            servicer.predict_job_bytes, request_deserializer=prediction_pb2.PredictJobRequest.FromString
+        )
+        self._server.add_registered_method_handlers(SERVICE_NAME, {"PredictJob": handler})
 
     def _bind(self, options: ServerOptions) -> int:
         address, credentials = options.address, server_credentials(options)

@@ -6,12 +6,18 @@ keep a property that no regressor promises: a larger batch never seems to need l
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 import numpy as np
 
 from cotenant.job_settings import BATCH_SIZE_MAX
 from predictor_service.features.job_features import JobFeatures, JobTable, tabulate_work
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.inference.job_work import JobWork
+
+_BATCHES_MAX: Final = 4_096
+"""Batches whose place in the grid is known again: every answer asks five times."""
 
 
 class JobSamples:
@@ -48,12 +54,14 @@ class JobSamples:
         return features
 
 
+@lru_cache(_BATCHES_MAX)
 def neighbours(batch: int) -> tuple[int, int]:
     """Places of the grid points around a batch, equal to each other where it is one itself."""
     high = (batch - 1).bit_length()
     return (high, high) if batch == 1 << high else (high - 1, high)
 
 
+@lru_cache(_BATCHES_MAX)
 def nearest_point(batch: int) -> int:
     """Place of the grid point whose ratio to the batch is closest to 1."""
     high = (batch - 1).bit_length()

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.registry.served_version import Bounded
 
-
-class CurvePoint(NamedTuple):
-    """The curve at one batch, in the target's unit."""
-
-    value: float
-    lower: float
-    upper: float
-    upper_99: float
+CurvePoint: TypeAlias = tuple[float, float, float, float]
+"""Value, lower, upper and 99 % bound at one batch, in the target's unit; a record of it costs more than reading it."""
 
 
 class BoundedCurve:
@@ -57,11 +51,11 @@ class BoundedCurve:
         """
         index = (batch - 1).bit_length()
         if batch == 1 << index:
-            return CurvePoint(*self._points[index])
+            return self._points[index]
         distance = batch - (1 << (index - 1))
         value, lower, upper, upper_99 = self._points[index - 1]
         by_value, by_lower, by_upper, by_upper_99 = self._slopes[index] or self._measure_slope(index)
-        return CurvePoint(
+        return (
             by_value * distance + value,
             by_lower * distance + lower,
             by_upper * distance + upper,
@@ -92,9 +86,11 @@ def read_between(low: CurvePoint, high: CurvePoint, start: int, batch: int) -> C
         batch: From `start` to twice `start`.
     """
     weight = (batch - start) / start
-    return CurvePoint(
-        low.value + weight * (high.value - low.value),
-        low.lower + weight * (high.lower - low.lower),
-        low.upper + weight * (high.upper - low.upper),
-        low.upper_99 + weight * (high.upper_99 - low.upper_99),
+    value, lower, upper, upper_99 = low
+    to_value, to_lower, to_upper, to_upper_99 = high
+    return (
+        value + weight * (to_value - value),
+        lower + weight * (to_lower - lower),
+        upper + weight * (to_upper - upper),
+        upper_99 + weight * (to_upper_99 - upper_99),
     )

@@ -77,7 +77,9 @@ def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScal
         return ()
     if scale is None:
         return (Notice(code="CALIBRATION_UNUSED", message="the calibration has no anchor network that is known here"),)
-    load = "; others used the device while it was calibrated, so ranges are wider" if calibration.foreign_load else ""
+    load = ""
+    if calibration.foreign_load:
+        load = "; others used the device meanwhile, so it may be faster: ranges are wider, pairs are answered without"
     message = f"steps take {scale.step_ratio:.2f} times what is known of the type, by {scale.anchors} networks measured"
     return (Notice(code="CALIBRATED", message=f"{message} on the device at hand{load}"),)
 

@@ -15,6 +15,7 @@ from typing import Final
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
+from predictor_service.registry.manifest import BasisRecord
 from predictor_service.selection.oom_risk import MemoryEstimate
 from predictor_service.selection.targets import MEMORY, STEP, Target
 
@@ -68,6 +69,11 @@ class CalibratedEstimator(JobEstimator):
         scale = self._scale
         return self._inner.largest_batch(round(memory_bytes - scale.memory_shift_bytes - scale.memory_deviation_bytes))
 
+    @property
+    def has_memory_model(self) -> bool:
+        """See `JobEstimator.has_memory_model`."""
+        return self._inner.has_memory_model
+
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """See `JobEstimator.oom_risk`."""
         return self._inner.oom_risk(batch, max(1.0, device_memory_bytes - self._scale.memory_shift_bytes))
@@ -83,6 +89,10 @@ class CalibratedEstimator(JobEstimator):
     def novelty(self, batch: int) -> dict[str, float]:
         """See `JobEstimator.novelty`."""
         return self._inner.novelty(batch)
+
+    def step_basis(self) -> BasisRecord | None:
+        """See `JobEstimator.step_basis`."""
+        return self._inner.step_basis()
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """See `JobEstimator.explain`; what the calibration changed is one contribution more."""
@@ -106,7 +116,8 @@ class CalibratedEstimator(JobEstimator):
         if estimate.level is Level.FALLBACK:  # its factor is about devices, and this one was measured
             below, above = (min(each, self._reach(estimate, _ROOFLINE_DEVIATION)) for each in (below, above))
         noise = self._reach(estimate, self._scale.step_deviation)
-        lower = ratio * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
+        fastest = self._scale.fastest_ratio
+        lower = fastest * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
         upper = ratio * busy_ms * math.exp(math.hypot(above, noise)) + wait_ms * math.exp(above)
         return estimate._replace(value=ratio * busy_ms + wait_ms, lower=lower, upper=upper)
 
@@ -116,7 +127,8 @@ class CalibratedEstimator(JobEstimator):
         busy_ratio, reach = (1.0, 0.0) if self._of_device else (scale.busy_ratio, scale.busy_deviation + _BUSY_LEAST)
         value = busy_ratio * _busy_share(estimate.value, scale.step_ratio)
         lower = max(0.0, busy_ratio - reach) * _busy_share(estimate.lower, scale.step_ratio / noise)
-        upper = min(1.0, busy_ratio + reach) * _busy_share(estimate.upper, scale.step_ratio * noise)
+        most = 1.0 if scale.foreign_load else min(1.0, busy_ratio + reach)
+        upper = most * _busy_share(estimate.upper, scale.step_ratio * noise)
         return estimate._replace(value=value, lower=min(lower, value), upper=max(upper, value))
 
     def _shifted(self, estimate: Estimate) -> Estimate:

@@ -25,8 +25,14 @@ from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import Estimate, Level
-from predictor_service.inference.untrained_step import estimate_untrained_step, is_step_range_calibrated
+from predictor_service.inference.untrained_step import (
+    estimate_untrained_step,
+    is_step_range_calibrated,
+    step_of_all_types_at_ms,
+    step_of_all_types_ms,
+)
 from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
+from predictor_service.registry.manifest import BasisRecord
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_chance_above
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -85,6 +91,11 @@ class JobEstimator:
         """Largest batch whose memory bound fits; 0 = none."""
         return largest_within(GRID, self._curve(MEMORY, len(GRID)).upper_99, memory_bytes)
 
+    @property
+    def has_memory_model(self) -> bool:
+        """Whether a trained model answers for the job's memory, so that `oom_risk` is a number."""
+        return MEMORY.name in self._models
+
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
         memory_estimate = self.estimate_memory(batch)
@@ -98,7 +109,7 @@ class JobEstimator:
         place, spreads = nearest_point(batch), {} if model.sees_wait else self._work.memory_spreads
         if place not in spreads:
             spreads[place] = float(model.spread(model.select(self._nearest_vector(batch)))[0])
-        value_bytes = self._curve(MEMORY, points_up_to(batch)).at(batch).value
+        value_bytes = self._curve(MEMORY, points_up_to(batch)).at(batch)[0]
         return MemoryEstimate(value_bytes=value_bytes, bounds=model.scores, spread=spreads[place])
 
     def novelty(self, batch: int) -> dict[str, float]:
@@ -106,6 +117,11 @@ class JobEstimator:
         vector = self._nearest_vector(batch)
         near = {name: model.novelty(vector) for name, model in self._models.items()}
         return {name: float(values[0]) for name, values in near.items() if values is not None}
+
+    def step_basis(self) -> BasisRecord | None:
+        """What the model of step times is relative to, and what else was tried; None where nothing else was."""
+        model = self._models.get(STEP.name)
+        return model.record.basis if model else None
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions of inputs; they add up to the estimate."""
@@ -115,6 +131,8 @@ class JobEstimator:
         sample = self._samples.at(batch)
         row = model.select(sample.values[None, :])[0]
         analytical_estimate = _analytical_estimate(target, sample)
+        if model.is_of_all_types:
+            analytical_estimate = step_of_all_types_at_ms(self._work, batch) / sample.utilization_ceiling_ratio
         explanation = list_contributions(
             model.record.columns,
             row,
@@ -137,6 +155,8 @@ class JobEstimator:
         analytical_estimate = _anchors(target, table)[points]
         if model is None:
             return self._untrained_step(points, analytical_estimate)
+        if model.is_of_all_types:
+            analytical_estimate = step_of_all_types_ms(self._work, points) / table.utilization_ceiling_ratio
         near = self._novelty_at(model, points, table.values[points])
         columns, excess = self._work.columns(model, points, table.values, self._input_wait_ratio)
         return model.predict_bounded(
@@ -224,7 +244,7 @@ class JobEstimator:
         if known is None:
             bounded = self._bounded(target, slice(place, last + 1))
             bounds = (bounded.value, bounded.lower, bounded.upper, bounded.upper_99)
-            points = [CurvePoint(*values) for values in zip(*(each.tolist() for each in bounds), strict=True)]
+            points = list(zip(*(each.tolist() for each in bounds), strict=True))
             self._shares.update({(target.name, place + offset): point for offset, point in enumerate(points)})
             known = points[0]
         return known

@@ -131,7 +131,8 @@ class Predictor:
         """
         device = self.check_pairs(question)
         version = self._versions.current()
-        scale = self._calibrated.scale(question.calibration, device, version)
+        found = self._calibrated.scale(question.calibration, device, version)
+        scale = found.for_pairs() if found is not None else None
 
         def estimator_of(job: PairJob) -> JobEstimator:
             return self._estimator(job, device, version, question.confidence, scale)

@@ -18,6 +18,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, RelatedJob, line_key, weigh_observed
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.inference.related_jobs import Curve, follow_memory, follow_step, keep_above_smaller
+from predictor_service.registry.manifest import BasisRecord, say_basis
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
@@ -100,8 +101,9 @@ class PreparedJob:
             memory = keep_above_smaller(memory, question.settings.precision, batch, related)
         raised_ratio = max((memory.upper_99 or memory.upper) / predicted_99, 1.0)
         fits = (memory.upper_99 or memory.upper) <= memory_bytes
-        oom_risk = None if fits or not memory_bytes else estimator.oom_risk(batch, memory_bytes)
-        notices = _notices(memory, step, memory_bytes, oom_risk, is_generic=device.is_generic)
+        notices = _notices(memory, step, memory_bytes, is_generic=device.is_generic)
+        if memory_bytes and not fits:
+            notices += _risk_notices(estimator, memory, batch, memory_bytes)
         # By position, in the order of the record: fifteen names double the time.
         return JobAnswer(
             prediction_id,
@@ -120,7 +122,7 @@ class PreparedJob:
             (
                 *self._steady_notices,
                 *notices,
-                *(_interval_notices(estimator.novelty(batch)) if question.explain else ()),
+                *(_explanations(estimator, batch) if question.explain else ()),
             ),
             job_key,
             device.device.name,
@@ -189,11 +191,21 @@ def _micro_batch_size(estimator: JobEstimator, batch: int, size: int) -> MicroBa
     )
 
 
+def _explanations(estimator: JobEstimator, batch: int) -> Iterator[Notice]:
+    yield from _interval_notices(estimator.novelty(batch))
+    yield from _basis_notices(estimator.step_basis())
+
+
 def _interval_notices(novelty: Mapping[str, float]) -> Iterator[Notice]:
     if novelty:
         placed = ", ".join(f"{name} at {share:.0%}" for name, share in sorted(novelty.items()))
         message = f"from 0 % (its graph was measured at other settings) to 100 % (nothing like it was): {placed}"
         yield Notice(code="INTERVAL_WIDTH", message=message)
+
+
+def _basis_notices(basis: BasisRecord | None) -> Iterator[Notice]:
+    if basis is not None:
+        yield Notice(code="STEP_TIME_MODEL", message=f"step time: {say_basis(basis)}")
 
 
 def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
@@ -207,20 +219,32 @@ def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
         yield Notice(code="DEVICE_MEMORY_UNKNOWN", message=message)
 
 
-def _notices(
-    memory: Estimate, step: Estimate, device_memory_bytes: int, oom_risk: float | None, *, is_generic: bool
-) -> Iterator[Notice]:
+def _notices(memory: Estimate, step: Estimate, device_memory_bytes: int, *, is_generic: bool) -> tuple[Notice, ...]:
+    found: tuple[Notice, ...] = ()
     if memory.level is Level.FALLBACK:
-        if not is_generic:
-            yield _NO_TRAINED_MODEL
+        found = () if is_generic else (_NO_TRAINED_MODEL,)
     elif not (memory.in_domain and step.in_domain):
-        yield _out_of_domain((memory if not memory.in_domain else step).unusual_features)
+        found = (_out_of_domain((memory if not memory.in_domain else step).unusual_features),)
     if device_memory_bytes and memory.value > device_memory_bytes:
-        yield _does_not_fit(memory, device_memory_bytes)
-    if oom_risk is not None:
-        # The chance comes from errors inside of what was trained; farther out it is not known.
-        chance = "a chance that is not known" if memory.range_not_calibrated else f"a chance of up to {oom_risk:.0%}"
-        yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with {chance}")
+        found += (_does_not_fit(memory, device_memory_bytes),)
+    return found
+
+
+def _risk_notices(
+    estimator: JobEstimator, memory: Estimate, batch: int, device_memory_bytes: int
+) -> tuple[Notice, ...]:
+    """How likely a job that may not fit runs out of memory; the chance comes from errors inside of what was trained."""
+    if memory.range_not_calibrated:
+        return (_RISK_NOT_KNOWN,) if estimator.has_memory_model else ()
+    oom_risk = estimator.oom_risk(batch, device_memory_bytes)
+    return () if oom_risk is None else (_risk(f"a chance of up to {oom_risk:.0%}"),)
+
+
+def _risk(chance: str) -> Notice:
+    return Notice(code="MEMORY_RISK", message=f"runs out of device memory with {chance}")
+
+
+_RISK_NOT_KNOWN: Final = _risk("a chance that is not known")
 
 
 @lru_cache(_REASONS_MAX)

@@ -27,19 +27,34 @@ def estimate_untrained_step(work: JobWork, points: slice, confidence: float, roo
         confidence: Coverage of the range; of GPUs it is that of device types left out, of processors a round factor.
         roofline_ms: At the device's peaks, at the same points, without waiting.
     """
-    device, settings = work.device, work.settings
+    device = work.device
     if not answers_for(device):
         upper = roofline_ms * STEP_FALLBACK_FACTOR
         return Bounded(value=roofline_ms, lower=roofline_ms / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper)
-    kind = StepKind(
-        device=device,
+    step_work = work_of_table(work.graph.table(points.stop)).rows(points)
+    found = load_step_model().estimate(step_work, _kind_of(work), confidence)
+    return Bounded(value=found.value, lower=found.lower, upper=found.upper, upper_99=found.upper)
+
+
+def step_of_all_types_ms(work: JobWork, points: slice) -> FloatArray:
+    """What the model of all device types says of a step at consecutive points of the grid, without waiting."""
+    step_work = work_of_table(work.graph.table(points.stop)).rows(points)
+    return load_step_model().time_ms(step_work, [_kind_of(work)])
+
+
+def step_of_all_types_at_ms(work: JobWork, batch: int) -> float:
+    """The same at one batch."""
+    return float(load_step_model().time_ms(work_of_table(work.graph.at(batch)), [_kind_of(work)])[0])
+
+
+def _kind_of(work: JobWork) -> StepKind:
+    settings = work.settings
+    return StepKind(
+        device=work.device,
         precision=settings.precision,
         is_training=settings.mode == "train",
         optimizer_slots=float(OPTIMIZER_SLOTS[settings.optimizer]),
     )
-    step_work = work_of_table(work.graph.table(points.stop)).rows(points)
-    found = load_step_model().estimate(step_work, kind, confidence)
-    return Bounded(value=found.value, lower=found.lower, upper=found.upper, upper_99=found.upper)
 
 
 def is_step_range_calibrated(device: DeviceType) -> bool:

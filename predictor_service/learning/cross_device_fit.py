@@ -17,7 +17,14 @@ from typing import Final
 import numpy as np
 
 from predictor_service.cross_device.step_correction import StepCorrection, kernel, traits_of
-from predictor_service.cross_device.step_model import CONVOLUTIONAL, LEVELS, OTHER, CrossDeviceStep
+from predictor_service.cross_device.step_model import (
+    CONVOLUTIONAL,
+    FOLDS,
+    LEVELS,
+    OTHER,
+    CrossDeviceStep,
+    fold_of_family,
+)
 from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
     PRIORS,
@@ -78,6 +85,14 @@ def fit_step_model(rows: Sequence[StepRow], *, with_widths: bool = True) -> Cros
     if not with_widths:
         return model
     return replace(model, widths=find_widths(rows))
+
+
+def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
+    """Fits the models that have not seen every fifth family; see `step_model.load_step_folds`."""
+    return tuple(
+        fit_step_model([row for row in rows if fold_of_family(row.family) != fold], with_widths=False)
+        for fold in range(FOLDS)
+    )
 
 
 def find_widths(rows: Sequence[StepRow]) -> Mapping[str, FloatArray]:

@@ -39,6 +39,7 @@ class StepRow:
         machine: Rows of one machine share its host.
         device: The device type by name.
         architecture: As the set names it.
+        family: Of the architecture.
         kind: What the time depends on apart from the work.
         facts: Figures of the graph.
         batch: Samples per device.
@@ -49,6 +50,7 @@ class StepRow:
     machine: str
     device: str
     architecture: str
+    family: str
     kind: StepKind
     facts: Mapping[str, float]
     batch: int
@@ -115,6 +117,7 @@ def _read_row(set_name: str, row: SoloRow) -> StepRow | None:
         machine=f"{set_name}|{row.device}|{campaign}",
         device=row.device,
         architecture=row.architecture,
+        family=row.family,
         kind=kind_of_row(row, device),
         facts=facts,
         batch=row.sub_batch,

@@ -14,11 +14,14 @@ import numpy as np
 
 from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow
+from predictor_service.cross_device.step_model import answers_for
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import check_settings
+from predictor_service.features.operator_families import MULTIPLYING_FAMILIES
 from predictor_service.learning.graph_tables import REFERENCE, join_figures
 from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, LearningTask, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles
@@ -296,11 +299,23 @@ def _graph_numbers(graph: GraphDescription, row: SoloRow) -> dict[str, float]:
         return numbers
     built = build_features(features, settings, device)
     named = zip(FEATURES, built.values.tolist(), strict=True)
+    if answers_for(device):  # what is told of processors is what it was: their models read every number of a graph
+        numbers |= _macs_by_family(features)
     return numbers | {
         **{feature.name: value for feature, value in named},
         "roofline_ms": built.roofline_ms,
         "analytical_memory_bytes": built.analytical_memory_bytes,
     }
+
+
+def _macs_by_family(features: GraphFeatures) -> dict[str, float]:
+    """Multiply-accumulates as the model of all device types sums them."""
+    counted = zip(features.operator_families, features.operator_flops.tolist(), strict=True)
+    macs = {f"{family.value}_macs": 0.0 for family in MULTIPLYING_FAMILIES}
+    for family, flops in counted:
+        if family in MULTIPLYING_FAMILIES:
+            macs[f"{family.value}_macs"] += flops / 2
+    return macs
 
 
 def _settings(row: SoloRow) -> JobSettings:

@@ -16,7 +16,7 @@ from predictor_service.selection.domain import TrainingDomain
 from predictor_service.selection.nearness import Nearness
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 9
+LEARNING_VERSION: Final = 10
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -85,6 +85,35 @@ class NearRecord:
     nearness: Nearness
 
 
+OF_DEVICE: Final = "device_peaks"
+OF_ALL_TYPES: Final = "all_device_types"
+"""Anchors of step times by name: the roofline of the device type, and the model of all device types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisRecord:
+    """What a target is learned relative to, where more than the target's own basis was tried.
+
+    Attributes:
+        name: The basis that erred least.
+        errors: Mean absolute error by basis, in the target's own scale, over groups that neither the models nor the
+            choice among them had seen.
+    """
+
+    name: str
+    errors: Mapping[str, float]
+
+
+def say_basis(basis: BasisRecord) -> str:
+    """Says in one clause what was chosen and how much each way errs."""
+    words = {OF_DEVICE: "the peaks of the device type", OF_ALL_TYPES: "the model of all device types"}
+    others = ", ".join(
+        f"{words.get(name, name)} {error:.3f}" for name, error in sorted(basis.errors.items()) if name != basis.name
+    )
+    chosen = words.get(basis.name, basis.name)
+    return f"learned relative to {chosen}, error {basis.errors[basis.name]:.3f} on families not seen ({others})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetRecord:
     """One trained target of one device type.
@@ -109,6 +138,7 @@ class TargetRecord:
         spread: How far errors of different jobs spread; None = `bounds` hold for every job alike.
         near: Narrower intervals of jobs that are near to measured ones; None = all are taken for unseen jobs.
         precisions: Of the training rows of jobs alone; empty = not known.
+        basis: What it was learned relative to; None = the target's own basis, and no other was tried.
     """
 
     target: str
@@ -129,6 +159,7 @@ class TargetRecord:
     spread: SpreadRecord | None = None
     near: NearRecord | None = None
     precisions: tuple[str, ...] = ()
+    basis: BasisRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -247,6 +278,7 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
         # Left out where there is none: versions of before keep their names.
         **({"near": _near_to_json(record.near)} if record.near else {}),
         **({"precisions": record.precisions} if record.precisions else {}),
+        **({"basis": asdict(record.basis)} if record.basis else {}),
     }
 
 
@@ -278,6 +310,7 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         spread=_spread_from_json(read["spread"]) if read["spread"] else None,
         near=_near_from_json(read["near"]) if read.get("near") else None,
         precisions=tuple(read.get("precisions", ())),
+        basis=BasisRecord(**read["basis"]) if read.get("basis") else None,
     )
 
 

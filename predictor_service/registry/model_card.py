@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from predictor_service.registry.manifest import Manifest, NearRecord, SpreadRecord, TargetRecord
+from predictor_service.registry.manifest import Manifest, NearRecord, SpreadRecord, TargetRecord, say_basis
 from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
 
 _CLEAR_LEAD = 0.05
@@ -46,6 +46,9 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
     yield f"{record.rows} rows of {record.groups} families; winner **{record.winner}**, "
     yield f"mean |predicted - measured| / measured {record.mape_ratio:.1%} on families not seen."
     yield _why_it_won(record)
+    if record.basis is not None:
+        sentence = say_basis(record.basis)
+        yield f"{sentence[:1].upper()}{sentence[1:]}; errors are logarithms of measured over predicted."
     yield _bounds_line("Interval", record.bounds)
     if record.spread is not None:
         yield _spread_line(record.spread)

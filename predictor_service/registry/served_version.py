@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor_service.features.job_features import FEATURE_INDEX, INPUT_WAIT
-from predictor_service.registry.manifest import Manifest, TargetRecord
+from predictor_service.registry.manifest import OF_ALL_TYPES, Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
 from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Target
@@ -71,6 +71,7 @@ class ServedTarget:
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._kept_reaches: dict[float, _Reaches] = {}
         self._indices = _places(record.columns)
+        self.is_of_all_types = record.basis is not None and record.basis.name == OF_ALL_TYPES
         self.sees_wait = INPUT_WAIT in record.columns
         self._wait_place = record.columns.index(INPUT_WAIT) if self.sees_wait else -1
         nearness = record.near.nearness if record.near else None

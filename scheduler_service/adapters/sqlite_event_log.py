@@ -21,7 +21,11 @@ from scheduler_service.adapters.event_log import (
     StoredEvent,
     StoredSnapshot,
 )
+from scheduler_service.adapters.file_shrinking import convert_old_file, give_pages_back, let_shrink
+from scheduler_service.adapters.log_head import HEAD_ENDING, HeadFile, check_head, head_path, read_head
+from scheduler_service.adapters.log_upgrade import begin_chain, upgrade
 from scheduler_service.adapters.private_files import create_private, make_private, sync_folder
+from scheduler_service.adapters.record_chain import next_link, request_checksum, snapshot_checksum
 from scheduler_service.adapters.sqlite_faults import reading, strict_text, writing
 from scheduler_service.adapters.state_marker import (
     MARKER_NAME,
@@ -34,12 +38,15 @@ from scheduler_service.adapters.state_marker import (
 from scheduler_service.adapters.stored_records import (
     APPLICATION_ID,
     DATABASE_NAME,
-    FORMAT_VERSION,
     answered_requests,
     check_format,
     last_sequence,
     latest_snapshot,
+    link_at,
+    newest_link,
+    read_anchor,
     read_events,
+    stored_state_id,
 )
 from scheduler_service.core.codec import encode_event
 from scheduler_service.core.events import JobSubmitted
@@ -49,7 +56,13 @@ LOCK_NAME = "scheduler.lock"
 _KEPT_SNAPSHOTS = 2
 _DELETED_EVENTS_AT_ONCE = 5_000
 # Next to the database; SQLite gives them the database's mode, older versions may have given more.
-_FILES_BESIDE = ("-wal", "-shm", "-journal", ".arriving", ".replaced", ".replaced-wal", ".replaced-shm")
+_FILES_BESIDE = (
+    "-wal",
+    "-shm",
+    "-journal",
+    ".arriving",
+    *(".replaced" + end for end in ("", "-wal", "-shm", HEAD_ENDING)),
+)
 # Waited for a reader such as a backup; the writer itself is alone.
 _BUSY_TIMEOUT_S = 10.0
 
@@ -98,6 +111,10 @@ class SqliteEventLog:
             self._state_id = self._read_state_id(marked_id)
             self._is_marked = self._state_id == marked_id
             self._last_sequence = last_sequence(self._connection, self._path)
+            self._link = newest_link(self._connection, self._path, self._last_sequence)
+            check_head(self._connection, self._path, self._last_sequence, read_head(self._path))
+            self._head = _open_head(self._path, self._state_id)
+            self._head.write(self._last_sequence, self._link)
         except BaseException:
             os.close(self._lock_descriptor)
             raise
@@ -109,22 +126,23 @@ class SqliteEventLog:
             self.mark_used()
         first = self._last_sequence + 1
         last = self._last_sequence + len(records)
+        rows = _linked_rows(self._link, first, records)
         with writing(self._connection, self._path):
-            self._connection.executemany(
-                "INSERT INTO events VALUES (?, ?, ?)",
-                [_row(sequence, record) for sequence, record in enumerate(records, start=first)],
-            )
+            self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
             self._connection.executemany(
                 # The live loop remembers fewer requests than are kept here until the next snapshot.
-                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)",
                 [
-                    (record.request.request_id, sequence, record.request.body_sha256, record.request.answer)
+                    _request_row(sequence, record.request)
                     for sequence, record in enumerate(records, start=first)
                     if record.request is not None
                 ],
             )
             self._connection.execute("UPDATE counters SET value = ? WHERE name = 'last_sequence'", (last,))
         self._last_sequence = last
+        if rows:
+            self._link = rows[-1][3]
+        self._head.write(last, self._link)
         return last
 
     def mark_used(self) -> None:
@@ -149,7 +167,11 @@ class SqliteEventLog:
         """Store the snapshot, drop old events in small transactions; see `EventLog.store_snapshot`."""
         body = zlib.compress(json.dumps(snapshot.state, separators=(",", ":")).encode())
         with writing(self._connection, self._path):
-            self._connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (snapshot.sequence, body))
+            link = link_at(self._connection, self._path, snapshot.sequence)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
+                (snapshot.sequence, body, link, snapshot_checksum(link or b"", snapshot.sequence, body)),
+            )
             self._connection.execute(
                 "DELETE FROM snapshots WHERE sequence NOT IN (SELECT sequence FROM snapshots ORDER BY 1 DESC LIMIT ?)",
                 (_KEPT_SNAPSHOTS,),
@@ -160,6 +182,7 @@ class SqliteEventLog:
                 (REMEMBERED_REQUESTS,),
             )
         self._delete_events_before(min(snapshot.sequence, self._last_sequence - retained_events) + 1)
+        give_pages_back(self._connection, self._path)
 
     def latest_snapshot(self) -> StoredSnapshot | None:
         """Return the newest snapshot; see `EventLog.latest_snapshot`."""
@@ -171,19 +194,19 @@ class SqliteEventLog:
 
     def close(self) -> None:
         """Close the file and unlock the directory."""
+        self._head.close()
         self._connection.close()
         os.close(self._lock_descriptor)
 
     def _read_state_id(self, marked_id: str | None) -> str:
         """Return which state this is; it must be the marked one where a readable marker names one."""
-        with reading(self._path):
-            rows = self._connection.execute("SELECT state_id FROM identity LIMIT 1").fetchall()
-        state_id = str(rows[0][0]) if rows else ""
+        state_id = stored_state_id(self._connection, self._path)
         if not state_id or (marked_id and marked_id != state_id):
             raise another_state(self._path)
         return state_id
 
     def _delete_events_before(self, sequence: int) -> None:
+        self._move_anchor(sequence - 1)
         deleted = _DELETED_EVENTS_AT_ONCE
         while deleted == _DELETED_EVENTS_AT_ONCE:
             with writing(self._connection, self._path):
@@ -193,9 +216,39 @@ class SqliteEventLog:
                     (sequence, _DELETED_EVENTS_AT_ONCE),
                 ).rowcount
 
+    def _move_anchor(self, sequence: int) -> None:
+        """Let the chain begin after an event that is about to leave."""
+        anchor = read_anchor(self._connection, self._path)
+        link = link_at(self._connection, self._path, sequence)
+        if anchor is None or sequence <= anchor.sequence or link is None:
+            return
+        with writing(self._connection, self._path):
+            self._connection.execute("UPDATE chain SET sequence = ?, link = ?", (sequence, link))
 
-def _row(sequence: int, record: LogRecord) -> tuple[int, int, str]:
-    return sequence, record.event.at_ms, json.dumps(encode_event(record.event), separators=(",", ":"))
+
+def _linked_rows(previous: bytes, first: int, records: Sequence[LogRecord]) -> list[tuple[int, int, str, bytes]]:
+    rows = []
+    for sequence, record in enumerate(records, start=first):
+        at_ms, body = record.event.at_ms, json.dumps(encode_event(record.event), separators=(",", ":"))
+        previous = next_link(previous, sequence, at_ms, body.encode())
+        rows.append((sequence, at_ms, body, previous))
+    return rows
+
+
+def _request_row(sequence: int, request: AnsweredRequest) -> tuple[str, int, str, str, bytes | None]:
+    content = (request.request_id, request.body_sha256, request.answer)
+    # What is no text is refused by the table itself, and with it the whole append.
+    checksum = request_checksum(sequence, *content) if all(isinstance(text, str) for text in content) else None
+    return request.request_id, sequence, request.body_sha256, request.answer, checksum
+
+
+def _open_head(path: Path, state_id: str) -> HeadFile:
+    try:
+        return HeadFile(path, state_id)
+    except OSError as error:
+        raise StateUnwritableError(
+            f"{head_path(path)} cannot be used ({error.strerror}); look at the disk and the directory's permissions"
+        ) from error
 
 
 def lock_state(state_dir: Path) -> int:
@@ -238,6 +291,7 @@ def _open(path: Path, *, is_marked: bool) -> sqlite3.Connection:
     connection.text_factory = strict_text
     try:
         with reading(path):
+            let_shrink(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
         _prepare(connection, path, is_marked=is_marked)
@@ -271,13 +325,15 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_marked: bool) -> 
     if tables > 0:
         check_format(connection, path)
         _identify(connection, path, is_marked=is_marked)
+        upgrade(connection, path)
+        convert_old_file(connection, path)
         return
     with writing(connection, path):
         for statement in (*_SCHEMA.split(";"), _IDENTITY):
             connection.execute(statement)
+        begin_chain(connection, 0)
         connection.execute("INSERT INTO identity VALUES (?)", (new_state_id(),))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
 def _identify(connection: sqlite3.Connection, path: Path, *, is_marked: bool) -> None:

@@ -39,6 +39,8 @@ _FINDINGS = {
     sqlite3.SQLITE_NOTADB: "it is no database, or its first bytes are overwritten",
     sqlite3.SQLITE_READONLY: "its header forbids writing",
 }
+# Of an SQLite file; the page size is at 16, the number of pages at 28.
+_HEADER_BYTES = 100
 
 
 @contextmanager
@@ -84,7 +86,8 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StateDa
         )
     if code not in _DISK_CODES or (code == sqlite3.SQLITE_READONLY and _is_writable(path)):
         name = getattr(error, "sqlite_errorname", "") or "a text is not UTF-8"
-        return damaged(path, _FINDINGS.get(code, f"a part of it cannot be read ({name})"))
+        cut_off = _cut_off(path) if code == sqlite3.SQLITE_CORRUPT else ""
+        return damaged(path, cut_off or _FINDINGS.get(code, f"a part of it cannot be read ({name})"))
     return StateUnwritableError(f"{path} cannot be used ({error}); look at the disk and the directory's permissions")
 
 
@@ -103,10 +106,30 @@ def damaged(path: Path, finding: str) -> StateDamagedError:
         path: The file.
         finding: What is wrong and where, without content.
     """
-    return StateDamagedError(
-        f"{path} is damaged: {finding}; keep the file for analysis and restore the newest backup "
-        f"(python -m scheduler_service restore BACKUP --state-dir {path.parent} --force)"
-    )
+    return StateDamagedError(f"{path} is damaged: {finding}; keep the file for analysis and {restore_remedy(path)}")
+
+
+def restore_remedy(path: Path) -> str:
+    """Return the way out of a state that is not whole, as a part of a sentence."""
+    return f"restore the newest backup (python -m scheduler_service restore BACKUP --state-dir {path.parent} --force)"
+
+
+def _cut_off(path: Path) -> str:
+    """Say that a file is shorter than its own header states; empty = it is not, or cannot be looked at."""
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(_HEADER_BYTES)
+        size_bytes = path.stat().st_size
+    except OSError:
+        return ""
+    if len(header) < _HEADER_BYTES:
+        return f"it is cut off after {size_bytes:,} bytes"
+    page_bytes = int.from_bytes(header[16:18], "big")
+    stated_bytes = int.from_bytes(header[28:32], "big") * (65_536 if page_bytes == 1 else page_bytes)
+    # The number of pages counts only where the header says that it was written with the newest change.
+    if size_bytes >= stated_bytes or header[24:28] != header[92:96]:
+        return ""
+    return f"it is cut off: {size_bytes:,} of {stated_bytes:,} bytes are there"
 
 
 def _is_writable(path: Path) -> bool:

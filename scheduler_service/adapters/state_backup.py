@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from scheduler_service.adapters.log_head import HEAD_ENDING
 from scheduler_service.adapters.private_files import create_private, make_private, sync_folder
 from scheduler_service.adapters.sqlite_event_log import lock_state, set_state_id
 from scheduler_service.adapters.sqlite_faults import translated
@@ -126,7 +127,7 @@ def _replace(source: Path, target: Path, *, force: bool) -> None:
     _copy_as(state_id, source, arriving)
     # From here to the last rename a scheduler refuses to start: the marker names what is not there yet.
     write_marker(target.parent, state_id)
-    for ending in ("", "-wal", "-shm"):
+    for ending in ("", "-wal", "-shm", HEAD_ENDING):
         old = target.with_name(target.name + ending)
         if old.exists():
             make_private(old)

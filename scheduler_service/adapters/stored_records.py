@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_service.adapters.event_log import REMEMBERED_REQUESTS, AnsweredRequest, StoredEvent, StoredSnapshot
+from scheduler_service.adapters.record_chain import Anchor, next_link, request_checksum, snapshot_checksum
 from scheduler_service.adapters.sqlite_faults import damaged, from_newer, reading
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
@@ -18,14 +19,18 @@ from scheduler_service.core.events import Event
 from scheduler_service.errors import SettingsError
 
 # Raised with every change of the tables or of the encoding of events that an older program could not read.
-FORMAT_VERSION = 1
+# 2: a chain of checksums; older files get one when they are opened for writing.
+FORMAT_VERSION = 2
 # "CtnS" in ASCII: distinguishes our files from other SQLite files.
 APPLICATION_ID = 0x43746E53
 DATABASE_NAME = "events.sqlite3"
 # Waited for the writer.
 _BUSY_TIMEOUT_S = 10.0
 # As bytes, so that one unreadable body does not hide which event it is.
-_PAGE_OF_EVENTS = "SELECT sequence, CAST(body AS BLOB) FROM events WHERE sequence >= ? ORDER BY 1 LIMIT 1000"
+_PAGE_OF_EVENTS = (
+    "SELECT sequence, at_ms, CAST(body AS BLOB), {link} FROM events WHERE sequence >= ? ORDER BY 1 LIMIT 1000"
+)
+_REQUESTS = "SELECT sequence, request_id, body_sha256, answer, {checksum} FROM requests ORDER BY sequence DESC LIMIT ?"
 
 
 def last_sequence(connection: sqlite3.Connection, path: Path) -> int:
@@ -40,32 +45,104 @@ def last_sequence(connection: sqlite3.Connection, path: Path) -> int:
     return int(rows[0][0])
 
 
+def stored_state_id(connection: sqlite3.Connection, path: Path) -> str:
+    """Return which state a log is; empty in one of a version that gave none.
+
+    Raises:
+        StateDamagedError: It cannot be read.
+    """
+    if not _select(connection, path, "SELECT 1 FROM sqlite_master WHERE name = 'identity'"):
+        return ""
+    rows = _select(connection, path, "SELECT state_id FROM identity LIMIT 1")
+    return str(rows[0][0]) if rows else ""
+
+
 def latest_snapshot(connection: sqlite3.Connection, path: Path) -> StoredSnapshot | None:
     """Return the newest snapshot, or None.
 
     Raises:
         StateDamagedError: It is unreadable.
     """
-    rows = _select(connection, path, "SELECT sequence, body FROM snapshots ORDER BY 1 DESC LIMIT 1")
+    anchor = read_anchor(connection, path)
+    columns = "sequence, body, link, checksum" if anchor is not None else "sequence, body, NULL, NULL"
+    rows = _select(connection, path, f"SELECT {columns} FROM snapshots ORDER BY 1 DESC LIMIT 1")
     if not rows:
         return None
-    sequence, body = rows[0]
+    sequence, body, link, checksum = rows[0]
+    if checksum is not None and (
+        not isinstance(body, bytes) or snapshot_checksum(link or b"", sequence, body) != checksum
+    ):
+        raise damaged(path, f"the snapshot at event {sequence} is altered: its checksum does not fit its content")
+    if checksum is None and anchor is not None and sequence > anchor.sequence:
+        raise damaged(path, f"the snapshot at event {sequence} has no checksum")
+    if link and link_at(connection, path, sequence) not in (None, link):
+        raise damaged(path, f"the snapshot at event {sequence} does not belong to the events next to it")
     try:
         return StoredSnapshot(sequence=sequence, state=json.loads(zlib.decompress(body)))
     except (zlib.error, ValueError, TypeError):
         raise damaged(path, f"the snapshot at event {sequence} is unreadable") from None
 
 
+def read_anchor(connection: sqlite3.Connection, path: Path) -> Anchor | None:
+    """Return where the chain begins; None in a file of a version without one.
+
+    Raises:
+        StateDamagedError: There is a chain without a beginning.
+    """
+    if not _select(connection, path, "SELECT 1 FROM sqlite_master WHERE name = 'chain'"):
+        return None
+    rows = _select(connection, path, "SELECT sequence, link FROM chain")
+    if len(rows) != 1:
+        raise damaged(path, "the beginning of its chain of checksums is missing")
+    return Anchor(sequence=rows[0][0], link=rows[0][1])
+
+
+def link_at(connection: sqlite3.Connection, path: Path, sequence: int) -> bytes | None:
+    """Return the link of an event; None where it has none, or has left.
+
+    Raises:
+        StateDamagedError: It cannot be read.
+    """
+    anchor = read_anchor(connection, path)
+    if anchor is None or sequence == anchor.sequence:
+        return anchor.link if anchor is not None else None
+    rows = _select(connection, path, "SELECT link FROM events WHERE sequence = ?", sequence)
+    return rows[0][0] if rows else None
+
+
+def newest_link(connection: sqlite3.Connection, path: Path, sequence: int) -> bytes:
+    """Return the link to which the next event is linked.
+
+    Args:
+        connection: A log with a chain.
+        path: Its file.
+        sequence: Its newest event.
+
+    Raises:
+        StateDamagedError: That event is not there, or has none.
+    """
+    link = link_at(connection, path, sequence)
+    if link is None:
+        raise damaged(path, f"event {sequence} is missing, or has no checksum")
+    return link
+
+
 def answered_requests(connection: sqlite3.Connection, path: Path) -> Sequence[AnsweredRequest]:
     """Return the newest `REMEMBERED_REQUESTS` answered requests, oldest first.
 
     Raises:
-        StateDamagedError: They are unreadable.
+        StateDamagedError: They are unreadable or altered.
     """
-    query = "SELECT request_id, body_sha256, answer FROM requests ORDER BY sequence DESC LIMIT ?"
+    anchor = read_anchor(connection, path)
+    query = _REQUESTS.format(checksum="checksum" if anchor is not None else "NULL")
+    rows = _select(connection, path, query, REMEMBERED_REQUESTS)
+    for sequence, *content, checksum in rows:
+        is_older = checksum is None and (anchor is None or sequence <= anchor.sequence)
+        if not is_older and request_checksum(sequence, *content) != checksum:
+            raise damaged(path, f"the answered request of event {sequence} is altered")
     return [
         AnsweredRequest(request_id=request_id, body_sha256=body_sha256, answer=answer)
-        for request_id, body_sha256, answer in reversed(_select(connection, path, query, REMEMBERED_REQUESTS))
+        for _, request_id, body_sha256, answer, _ in reversed(rows)
     ]
 
 
@@ -108,6 +185,9 @@ def read_stored_events(state_dir: Path, *, from_sequence: int = 1) -> Iterator[S
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     with closing(connection):
         check_format(connection, path)
+        with reading(path):
+            # One instant of the log, whatever its writer compacts meanwhile.
+            connection.execute("BEGIN")
         yield from read_events(connection, path, from_sequence)
 
 
@@ -115,21 +195,64 @@ def read_events(connection: sqlite3.Connection, path: Path, sequence: int) -> It
     """Yield events from a sequence on, page by page: a log may be larger than the memory.
 
     Raises:
-        StateDamagedError: One in between is missing or unreadable.
+        StateDamagedError: One in between is missing, unreadable or altered.
         StateFromNewerVersionError: A newer version wrote one.
     """
+    chain = _ReadChain(connection, path, sequence)
     is_first = True
-    while rows := _page(connection, path, sequence):
-        for found, body in rows:
-            if found != sequence and not is_first:
+    while rows := _page(connection, path, sequence, has_links=chain.anchor is not None):
+        for found, at_ms, body, link in rows:
+            if found != sequence and not (is_first and chain.may_begin_at(found)):
                 raise damaged(path, f"event {sequence} is missing")
             is_first, sequence = False, found + 1
-            yield StoredEvent(sequence=found, event=_decoded(path, found, body))
+            event = _decoded(path, found, body)
+            chain.check(found, at_ms, body, link)
+            yield StoredEvent(sequence=found, event=event)
 
 
-def _page(connection: sqlite3.Connection, path: Path, sequence: int) -> list[tuple[int, bytes]]:
+class _ReadChain:
+    """Follows the links of events as they are read.
+
+    Args:
+        connection: The log.
+        path: Its file.
+        sequence: The first event that is wanted.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, sequence: int) -> None:
+        self._path = path
+        self.anchor = read_anchor(connection, path)
+        self._previous = link_at(connection, path, sequence - 1)
+
+    def may_begin_at(self, sequence: int) -> bool:
+        """Say whether all events before may have left."""
+        return self.anchor is None or sequence <= self.anchor.sequence + 1
+
+    def check(self, sequence: int, at_ms: int, body: bytes, link: bytes | None) -> None:
+        """Compare an event with its link and the one before.
+
+        Raises:
+            StateDamagedError: They do not fit.
+        """
+        if self.anchor is None:
+            return
+        if self._previous is None and sequence == self.anchor.sequence + 1:
+            self._previous = self.anchor.link
+        if link is None and sequence > self.anchor.sequence:
+            raise damaged(self._path, f"event {sequence} has no checksum")
+        previous, self._previous = self._previous, link
+        if None in (previous, link) or next_link(previous or b"", sequence, at_ms, body) == link:
+            return
+        finding = "is altered, or is not the one that followed: its checksum does not fit"
+        raise damaged(self._path, f"event {sequence} {finding}")
+
+
+def _page(
+    connection: sqlite3.Connection, path: Path, sequence: int, *, has_links: bool
+) -> list[tuple[int, int, bytes, bytes | None]]:
     with reading(path):
-        return connection.execute(_PAGE_OF_EVENTS, (sequence,)).fetchall()
+        query = _PAGE_OF_EVENTS.format(link="link" if has_links else "NULL")
+        return connection.execute(query, (sequence,)).fetchall()
 
 
 def _decoded(path: Path, sequence: int, body: bytes) -> Event:

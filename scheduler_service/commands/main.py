@@ -10,7 +10,7 @@ from scheduler_service.commands.audit import audit
 from scheduler_service.commands.decide import decide
 from scheduler_service.commands.policies import policies
 from scheduler_service.commands.serve import serve
-from scheduler_service.commands.state import backup, export_log, restore
+from scheduler_service.commands.state import backup, export_log, log, restore
 from scheduler_service.errors import CallerError, SchedulerServiceError
 
 _EXIT_CODES = ((CallerError, EXIT_USAGE), (InputError, EXIT_USAGE), (SchedulerServiceError, EXIT_ERROR))
@@ -21,7 +21,7 @@ def cli() -> None:
     """Decide which jobs share a GPU: the scheduler of cotenant."""
 
 
-for command in (serve, backup, restore, export_log, audit, decide, policies):
+for command in (serve, backup, restore, export_log, log, audit, decide, policies):
     cli.add_command(command)
 
 

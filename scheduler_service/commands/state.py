@@ -1,4 +1,4 @@
-"""backup, restore and export-log: what can be done with a state directory."""
+"""backup, restore, export-log and log verify: what can be done with a state directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TextIO
 import click
 
 from scheduler_service.adapters.event_log import StoredEvent
+from scheduler_service.adapters.log_verification import verify_log
 from scheduler_service.adapters.private_files import create_private
 from scheduler_service.adapters.state_backup import back_up
 from scheduler_service.adapters.state_backup import restore as restore_state
@@ -62,3 +63,19 @@ def export_log(settings: Settings, output: Path | None, from_sequence: int) -> N
 def _write_events(events: Iterable[StoredEvent], stream: TextIO) -> None:
     for stored in events:
         stream.write(json.dumps({"sequence": stored.sequence, **encode_event(stored.event)}) + "\n")
+
+
+@click.group()
+def log() -> None:
+    """Look after the event log."""
+
+
+@log.command()
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@_STATE_DIR
+def verify(path: Path | None, settings: Settings) -> None:
+    """Check the event log in PATH, a database file or the folder of one; without PATH that of the state directory.
+
+    Every record's checksum is computed again. The file is only read, and the scheduler may run meanwhile.
+    """
+    click.echo(json.dumps(verify_log(path if path is not None else Path(settings.state_dir))))

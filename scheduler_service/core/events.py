@@ -199,6 +199,8 @@ class JobProgressed(AttemptReport):
         steps_done: Optimizer steps since the job's very first start.
         window_steps: Steps inside the measured window.
         window_ms: Length of that window.
+        window_span_ms: From the start of the earliest window in it to this report, gaps between merged windows and
+            the wait for this report included; 0 = not said: the window ended with the report.
         checkpoint_step: Newest believed checkpoint; -1 = none.
         quality_flags: Reasons for doubt of the window; see the contract.
         paused_ms: How long the attempt has stood still by order, in sum; no part of the window.
@@ -214,6 +216,7 @@ class JobProgressed(AttemptReport):
     checkpoint_step: int = -1
     quality_flags: tuple[str, ...] = ()
     paused_ms: int = 0
+    window_span_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,7 +192,8 @@ def _finish_if_complete(
 ) -> bool:
     """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
     told = event.exit_class in ("stopped", "fenced")
-    if not (told and event.exit_code == 0 and event.steps_done >= job.request.steps_total):
+    is_complete = 0 < job.request.steps_total <= event.steps_done
+    if not (told and event.exit_code == 0 and is_complete):
         return False
     end(state, _with_end(job, event).exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
     return True

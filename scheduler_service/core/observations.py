@@ -66,7 +66,7 @@ def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -
 
 def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> bool:
     """A window counts when it lies after the last change of the co-located jobs and all of them train."""
-    if report.at_ms - report.window_ms < job.measured.neighbours_since_ms:
+    if report.at_ms - max(report.window_ms, report.window_span_ms) < job.measured.neighbours_since_ms:
         return False
     return all(state.jobs[other].phase is Phase.RUNNING for other in others)
 

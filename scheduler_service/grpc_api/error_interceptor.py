@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from scheduler_service.errors import SchedulerServiceError
+from cotenant.request_decoding import MALFORMED_MESSAGE, MalformedRequest, tolerant
+from scheduler_service.errors import FieldViolation, InvalidRequestError, SchedulerServiceError
 from scheduler_service.grpc_api.status_codes import Context, abort, internal_status, status_of
 
 _log = logging.getLogger(__name__)
@@ -29,16 +30,16 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        codec = {
-            "request_deserializer": handler.request_deserializer,
+        codec: dict[str, Any] = {
+            "request_deserializer": tolerant(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(_answering(handler.unary_unary), **codec)
         if handler.unary_stream is not None and isasyncgenfunction(handler.unary_stream):
-            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream), **codec)
+            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream, _decoded), **codec)
         if handler.stream_stream is not None and isasyncgenfunction(handler.stream_stream):
-            return grpc.stream_stream_rpc_method_handler(_streaming(handler.stream_stream), **codec)
+            return grpc.stream_stream_rpc_method_handler(_streaming(handler.stream_stream, _each_decoded), **codec)
         # Health and reflection bring their own style of streaming and raise nothing of ours.
         return handler
 
@@ -46,7 +47,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 def _answering(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
     async def answer(request: Message, context: Context) -> Message | None:
         try:
-            answered: Message = await method(request, context)
+            answered: Message = await method(_decoded(request), context)
         except Exception as error:
             await _report(context, error)
             return None
@@ -55,17 +56,30 @@ def _answering(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, A
     return answer
 
 
-def _streaming(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _streaming(
+    method: Callable[[Any, Any], Any], decoded: Callable[[Any], Any]
+) -> Callable[[Any, Any], AsyncIterator[Any]]:
     async def stream(request: object, context: Context) -> AsyncIterator[Message]:
         try:
             # Closed at once when the caller goes away, not when the garbage is collected.
-            async with aclosing(method(request, context)) as messages:
+            async with aclosing(method(decoded(request), context)) as messages:
                 async for message in messages:
                     yield message
         except Exception as error:
             await _report(context, error)
 
     return stream
+
+
+def _decoded(request: object) -> object:
+    if isinstance(request, MalformedRequest):
+        raise InvalidRequestError(FieldViolation(field="request", description=MALFORMED_MESSAGE))
+    return request
+
+
+async def _each_decoded(requests: AsyncIterator[object]) -> AsyncIterator[object]:
+    async for request in requests:
+        yield _decoded(request)
 
 
 async def _report(context: Context, error: Exception) -> None:

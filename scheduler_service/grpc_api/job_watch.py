@@ -1,9 +1,9 @@
-"""Sends watchers the jobs that have changed, without letting a slow one cost memory."""
+"""Sends watchers the jobs that have changed, without letting a slow one cost memory, or many of them the loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from cotenant.v1 import scheduling_pb2
@@ -14,24 +14,33 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import OverloadedError
+from scheduler_service.grpc_api.job_changes import JobChanges
 from scheduler_service.grpc_api.job_reasons import present_reason
 from scheduler_service.grpc_api.translate_jobs import job_message
 
 WATCHERS_MAX = 100
-CHANGES_WAITING_MAX = 1_000
-# A look at all living jobs costs about a microsecond each; several batches share one look.
+# Several batches share one look at all living jobs; looking may take a twentieth of the time.
 SWEEP_INTERVAL_NS = 50_000_000
+SWEEP_PAUSE_FACTOR = 20
+# Messages to all watchers after one look about jobs of which only the progress has changed; the others wait their turn.
+PROGRESS_MESSAGES_MAX = 100
 _LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Watcher:
-    job_ids: frozenset[str]
-    changes: asyncio.Queue[JobRecord | None] = field(default_factory=lambda: asyncio.Queue(CHANGES_WAITING_MAX))
-    overflowed: asyncio.Event = field(default_factory=asyncio.Event)
+class _Everything:
+    """Contains every job: what a watcher wants that names none."""
 
-    def wants(self, job_id: str) -> bool:
-        return not self.job_ids or job_id in self.job_ids
+    def __contains__(self, job_id: object) -> bool:
+        return True
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Watcher:
+    """One watch; `position` is the number of the next change to send."""
+
+    wanted: Container[str]
+    position: int
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,9 +49,12 @@ class WatchHub:
 
     state: Callable[[], ClusterState]
     _watchers: list[_Watcher] = field(default_factory=list)
+    _changes: JobChanges = field(default_factory=JobChanges)
     _told: dict[str, tuple[JobRecord, Reason]] = field(default_factory=dict)
     _touched: set[str] = field(default_factory=set)
-    _swept_at_ns: int = 0
+    _progressed: dict[str, None] = field(default_factory=dict)
+    _next_sweep_ns: int = 0
+    _is_closed: bool = False
 
     def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
         """Note the job that the event is about: it may have come and gone before the next look."""
@@ -51,25 +63,34 @@ class WatchHub:
             self._touched.add(job_id)
 
     def batch_handled(self) -> None:
-        """Look for changes unless that was done a moment ago; `sweep` is called later anyway."""
-        if self._watchers and read_monotonic_ns() - self._swept_at_ns >= SWEEP_INTERVAL_NS:
+        """Look for changes unless that was done a moment ago; it is called again soon, events or not."""
+        if self._watchers and read_monotonic_ns() >= self._next_sweep_ns:
             self.sweep()
 
     def sweep(self) -> None:
-        """Queue every changed job for those watching it."""
+        """Note every changed job for those watching it."""
         if not self._watchers:
             return
-        self._swept_at_ns = read_monotonic_ns()
+        started_ns = read_monotonic_ns()
         previous, self._told = self._told, self._living()
         state = self.state()
         for job_id, present in self._told.items():
-            if previous.pop(job_id, None) != present:
+            before = previous.pop(job_id, None)
+            if before is not None and _is_progress(before, present):
+                self._progressed[job_id] = None
+            elif before != present:
                 self._tell(present[0])
         for job_id in dict.fromkeys([*previous, *sorted(self._touched - self._told.keys())]):
             ended = state.jobs.get(job_id)
             if ended is not None:
                 self._tell(ended)
         self._touched.clear()
+        self._tell_progress(state)
+        self._changes.forget_unknown(state.jobs, len(state.jobs))
+        for watcher in self._watchers:
+            watcher.woken.set()
+        ended_ns = read_monotonic_ns()
+        self._next_sweep_ns = ended_ns + max(SWEEP_INTERVAL_NS, SWEEP_PAUSE_FACTOR * (ended_ns - started_ns))
 
     def _living(self) -> dict[str, tuple[JobRecord, Reason]]:
         state = self.state()
@@ -77,22 +98,29 @@ class WatchHub:
         return {job.job_id: (job, present_reason(state, job)) for job in living}
 
     def _tell(self, job: JobRecord) -> None:
-        for watcher in self._watchers:
-            if watcher.wants(job.job_id) and not watcher.overflowed.is_set():
-                try:
-                    watcher.changes.put_nowait(job)
-                except asyncio.QueueFull:
-                    watcher.overflowed.set()
+        self._progressed.pop(job.job_id, None)
+        self._changes.add(job)
+
+    def _tell_progress(self, state: ClusterState) -> None:
+        """Tell the progress of as many jobs as all watchers together can take, those that waited longest first."""
+        room = max(PROGRESS_MESSAGES_MAX // len(self._watchers), 1)
+        for job_id in list(self._progressed)[:room]:
+            del self._progressed[job_id]
+            job = state.jobs.get(job_id)
+            if job is not None:
+                self._changes.add(job)
 
     def close(self) -> None:
         """End every watch: the scheduler is stopping, and watchers must start again."""
+        self._is_closed = True
         for watcher in self._watchers:
-            watcher.overflowed.set()
-            if watcher.changes.empty():
-                watcher.changes.put_nowait(None)
+            watcher.woken.set()
 
     async def watch(self, job_ids: frozenset[str]) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
-        """Yield a snapshot, its end, then changes; `overflowed` last, for a watcher too slow, which must start again.
+        """Yield a snapshot, its end, then changes; `overflowed` last, when the scheduler stops.
+
+        A watcher too slow for every change gets the present state of the jobs that have changed, and learns how many
+        changes it missed.
 
         Raises:
             OverloadedError: Too many watchers.
@@ -101,16 +129,58 @@ class WatchHub:
             raise OverloadedError(f"{WATCHERS_MAX} clients watch already; close one, or list the jobs instead")
         if not self._watchers:
             self._told = self._living()
-        watcher = _Watcher(job_ids=job_ids)
+            self._progressed.clear()
+            self._changes.clear()
+        watcher = _Watcher(wanted=job_ids or _Everything(), position=self._changes.end)
         self._watchers.append(watcher)
         try:
-            for job in [job for job in self.state().jobs.values() if watcher.wants(job.job_id)]:
-                yield scheduling_pb2.WatchJobsResponse(job=job_message(self.state(), job))
+            for job_id in sorted(job_ids) or list(self.state().jobs):
+                job = self.state().jobs.get(job_id)
+                if job is not None:
+                    yield scheduling_pb2.WatchJobsResponse(job=job_message(self.state(), job))
             yield scheduling_pb2.WatchJobsResponse(snapshot_end=True)
-            while not watcher.overflowed.is_set():
-                changed = await watcher.changes.get()
-                if changed is not None:
-                    yield scheduling_pb2.WatchJobsResponse(job=job_message(self.state(), changed))
+            while not self._is_closed:
+                watcher.woken.clear()
+                async for message in self._read_on(watcher):
+                    yield message
+                await watcher.woken.wait()
             yield scheduling_pb2.WatchJobsResponse(overflowed=True)
         finally:
             self._watchers.remove(watcher)
+
+    async def _read_on(self, watcher: _Watcher) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
+        """Yield what has changed since the watcher last read."""
+        changes = self._changes
+        while watcher.position < changes.end and not self._is_closed:
+            if watcher.position < changes.start:
+                async for message in self._present(watcher):
+                    yield message
+                continue
+            number, watcher.position = watcher.position, watcher.position + 1
+            if changes.job_at(number).job_id in watcher.wanted:
+                yield scheduling_pb2.WatchJobsResponse(job=changes.message_at(number, self.state()))
+
+    async def _present(self, watcher: _Watcher) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
+        """Yield, as they are now, the jobs of which changes were missed; the first one says how many."""
+        changes, missed = self._changes, self._changes.end - watcher.position
+        job_ids = changes.changed_since(watcher.position, watcher.wanted)
+        watcher.position = changes.end
+        for job_id in job_ids:
+            job = self.state().jobs.get(job_id)
+            if job is not None and not self._is_closed:
+                message = job_message(self.state(), job)
+                yield scheduling_pb2.WatchJobsResponse(job=message, missed_changes=missed)
+                missed = 0
+
+
+def _is_progress(before: tuple[JobRecord, Reason], present: tuple[JobRecord, Reason]) -> bool:
+    """Say whether a job has changed only in how far it is and what was measured of it."""
+    (earlier, _), (job, _) = before, present
+    is_same = (
+        earlier.phase is job.phase
+        and earlier.fence == job.fence
+        and earlier.pause == job.pause
+        and len(earlier.history) == len(job.history)
+        and before[1].code == present[1].code
+    )
+    return is_same and earlier is not job and job.phase is not Phase.PENDING

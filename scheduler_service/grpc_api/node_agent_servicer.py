@@ -195,7 +195,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         if standing is AttemptStanding.FOREIGN:
             return
         if standing in _ENDING:
-            waiting = self._progress.forget(exited.key.job_id, exited.key.fence)
+            now_ms = self._loop.clock.now_ms()
+            waiting = self._progress.forget(exited.key.job_id, exited.key.fence, now_ms=now_ms)
             if waiting is not None:
                 self._loop.note(waiting)
             await self._loop.tell(agent_messages.attempt_ended(exited))

@@ -183,7 +183,7 @@ def _environment_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViola
 
 def _size_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     limits = (
-        ("steps_total", spec.steps_total, 1, STEPS_MAX),
+        ("steps_total", spec.steps_total, 0, STEPS_MAX),
         ("cpu_cores", spec.cpu_cores, 0, 100_000),
         ("host_memory_bytes", spec.host_memory_bytes, 0, BYTES_MAX),
         ("memory_bytes", spec.memory_bytes, 0, BYTES_MAX),

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from scheduler_service.adapters.event_log import AnsweredRequest, EventLog, LogRecord, StoredSnapshot
+from scheduler_service.adapters.log_head import HEAD_ENDING
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.state_backup import MANIFEST_NAME, back_up, restore
 from scheduler_service.adapters.stored_records import DATABASE_NAME, FORMAT_VERSION
@@ -134,11 +135,15 @@ def test_an_append_that_fails_in_the_middle_stores_nothing(state_dir: Path) -> N
 @pytest.mark.parametrize("torn_bytes", [1, 100, 4_000])
 def test_a_torn_last_write_costs_that_write_only(state_dir: Path, tmp_path: Path, torn_bytes: int) -> None:
     crashed = tmp_path / "crashed"
+    head = f"{DATABASE_NAME}{HEAD_ENDING}"
     with closing(SqliteEventLog(state_dir)) as log:
         log.append(records(1, 1))
+        before = (state_dir / head).read_bytes()
         log.append(records(2, 2))
         # What the disk holds at a crash: the files of a log that was never closed.
         shutil.copytree(state_dir, crashed)
+    # An event is noted after its write: one whose write was torn was not.
+    (crashed / head).write_bytes(before)
     write_ahead = crashed / f"{DATABASE_NAME}-wal"
     with write_ahead.open("r+b") as stream:
         stream.truncate(write_ahead.stat().st_size - torn_bytes)

@@ -88,8 +88,33 @@ def test_jobs_run_as_the_unprivileged_user_when_there_is_one(tmp_path: Path, sch
         scheduler.send(launch_job=launch("job-1", ["/bin/sh", "-c", program, spec], GPU))
         exited = scheduler.wait_for_exit("job-1")
         assert exited.log_tail.splitlines()[0] == "65534"
-        assert "Permission denied" in exited.log_tail
+        is_hidden = "hidden_state" in scheduler.wait_for_hello().enforcements
+        assert ("No such file" if is_hidden else "Permission denied") in exited.log_tail
         assert exited.log_tail.splitlines()[-1] == "written"
+
+
+def test_tenants_do_not_read_each_others_files(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
+        mode = directory.stat().st_mode
+        if mode & 0o011 != 0o011:
+            directory.chmod(mode | 0o011)
+    flags = ("--job-users", "700000-700009", "--no-namespaces", "--allow-executable", "/bin/sh")
+    with running_agent(tmp_path / "state", scheduler, *flags):
+        secret = tmp_path / "state" / "checkpoints" / "first" / "1" / "secret"
+        for name, program in (
+            ("first", f"id -u; echo $USER; umask 0; echo mine > {secret} && cat {secret}"),
+            ("second", f"id -u; cat {secret} {secret.parents[3]}/run/first.1/progress.json"),
+        ):
+            order = launch(name, ["/bin/sh", "-c", program], GPU)
+            order.spec.tenant = name
+            scheduler.send(launch_job=order)
+            scheduler.wait_for_exit(name)
+        tails = {name: scheduler.wait_for_exit(name).log_tail.splitlines() for name in ("first", "second")}
+        assert tails["first"] == ["700000", "job-700000", "mine"]
+        assert tails["second"][0] == "700001"
+        assert [line.rpartition(": ")[2] for line in tails["second"][1:]] == ["Permission denied"] * 2
 
 
 @pytest.mark.parametrize("flag", ["--no-cgroups", "--cgroups"])
@@ -109,6 +134,38 @@ def test_a_cancelled_launcher_leaves_the_checkpoint_of_its_child(
         assert (exited.exit_class, exited.exit_code) == ("stopped", -signal.SIGTERM)
         assert exited.checkpoint_step > 0
         wait_until(lambda: not find_processes(training), "the child has ended")
+
+
+FORGER = """
+import os, pathlib, sys, time
+jobs = pathlib.Path(sys.argv[1])
+for path, content in (
+    (jobs / "victim.1" / "exit.json", '{"return_code": 0, "cause": ""}'),
+    (jobs / "victim.1" / "stop.json", '{"cause": "forged", "grace_ms": 0}'),
+    (jobs / "forger.1" / "lease.json", '{"deadline_boot_ms": 9000000000000000, "grace_ms": 0}'),
+):
+    try:
+        path.write_text(content)
+        print("wrote", path.name)
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+@pytest.mark.parametrize("flag", ["--namespaces", "--no-namespaces"])
+def test_a_job_of_the_agents_user_forges_neither_anothers_end_nor_its_stop(
+    tmp_path: Path, scheduler: FakeScheduler, flag: str
+) -> None:
+    forger, training = write_script(tmp_path, FORGER, "forger.py"), write_script(tmp_path, TRAINING, "train.py")
+    with running_agent(tmp_path / "state", scheduler, flag) as agent:
+        can_write = "sealed_files" in scheduler.wait_for_hello().enforcements
+        scheduler.send(launch_job=launch("victim", [sys.executable, training, "60", "0.05"], GPU))
+        scheduler.wait_for_observation("victim", lambda item: item.steps_done > 0)
+        scheduler.send(launch_job=launch("forger", [sys.executable, forger, str(agent.state / "jobs")], GPU))
+        assert ("wrote exit.json" in scheduler.wait_for_exit("forger").log_tail) == can_write
+        exited = scheduler.wait_for_exit("victim")
+        assert (exited.exit_class, exited.steps_done) == ("done", 60)
+        assert ('"record_refused"' in agent.output()) == can_write
 
 
 def test_twenty_jobs_survive_their_agent_and_all_report_their_steps(tmp_path: Path, scheduler: FakeScheduler) -> None:

@@ -129,7 +129,7 @@ class FakeProcesses:
             cpu_s=sum(process.cpu_s for process in living),
         )
 
-    def spawn(self, argv: Sequence[str], log_path: Path) -> ProcessIdentity:
+    def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         log_path.write_text("")
         pid = 1000 + len(self.table)
         self.table[pid] = FakeProcess(

@@ -19,8 +19,9 @@ SHIM = [sys.executable, "-I", "-S", "-E", str(Path(shim_module.__file__))]
 class Bench:
     """Directories in which shims are started, each with the spec of one attempt."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, with_namespaces: bool = False) -> None:
         self.root = root
+        self._namespaces: Mapping[str, list[str]] | None = {"covered": [], "kept": []} if with_namespaces else None
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def prepare(self, source: str, *, name: str = "job.1", changes: Mapping[str, object] | None = None) -> Path:
@@ -29,7 +30,7 @@ class Bench:
         spec = {
             "job_id": name.rpartition(".")[0], "attempt": 1, "fence": 1, "boot_id": read_boot_id(),
             "argv": [sys.executable, "-S", "-c", source], "environment": {"MARK": "kept"}, "log_limit_bytes": 1 << 20,
-            "working_directory": str(self.root), **(changes or {}),
+            "working_directory": str(self.root), "namespaces": self._namespaces, **(changes or {}),
         }  # fmt: skip
         (directory / "spec.json").write_text(json.dumps(spec))
         return directory
@@ -52,9 +53,9 @@ class Bench:
 
 
 @contextlib.contextmanager
-def running_shims(root: Path) -> Iterator[Bench]:
+def running_shims(root: Path, *, with_namespaces: bool = False) -> Iterator[Bench]:
     """A bench; afterwards its shims are gone, and nothing of their jobs may be left."""
-    bench = Bench(root)
+    bench = Bench(root, with_namespaces=with_namespaces)
     try:
         yield bench
     finally:

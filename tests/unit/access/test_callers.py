@@ -45,7 +45,7 @@ def test_a_certificate_gives_role_and_name() -> None:
 @pytest.mark.parametrize(
     "uris",
     [
-        ("cotenant://root/alice",),
+        ("cotenant://king/alice",),
         ("cotenant://user/",),
         ("cotenant://user/alice/../bob",),
         ("cotenant://user/al ice",),

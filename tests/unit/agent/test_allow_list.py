@@ -57,6 +57,29 @@ def test_the_environment_is_allowed_by_pattern() -> None:
         allowed.check_environment({"LD_PRELOAD": "x", "PYTHONPATH": "y", "SEED": "1"})
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        ("NCCL_NET_PLUGIN", "/data/libmine.so"),
+        ("NCCL_TUNER_PLUGIN", "../libmine.so"),
+        ("NCCL_PROFILER_PLUGIN", "/x"),
+        ("NCCL_CONF_FILE", "mine.conf"),
+        ("TORCH_EXTENSIONS_DIR", "mine"),
+        ("TORCH_CUPTI_MONITOR_LIBCUPTI_PATH", "/x"),
+    ],
+)
+def test_a_variable_that_loads_code_from_a_path_is_refused_unless_the_owner_names_it(variable: tuple[str, str]) -> None:
+    with pytest.raises(CommandRefusedError, match=f"{variable[0]} load code.*--allow-environment"):
+        load_allow_list(None, (), (), ("NCCL_*", "TORCH_*")).check_environment(dict([variable]))
+    load_allow_list(None, (), (), (variable[0],)).check_environment(dict([variable]))
+    load_allow_list(None, (), (), (), any_command=True).check_environment(dict([variable]))
+
+
+def test_a_plugin_that_the_node_has_may_be_chosen_by_its_name() -> None:
+    chosen = {"NCCL_NET_PLUGIN": "none", "NCCL_TUNER_PLUGIN": "ofi", "NCCL_DEBUG": "INFO", "TORCH_LOGS": "+dynamo"}
+    load_allow_list(None, (), (), ()).check_environment(chosen)
+
+
 def test_the_nodes_file_replaces_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "allow.toml"
     file.write_text('executables = ["/bin/sh"]\ndirectories = ["/srv"]\n')

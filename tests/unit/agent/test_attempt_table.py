@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +20,7 @@ from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import Launcher
+from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
 from cotenant_agent.state_directory import StateDirectory
@@ -64,6 +69,51 @@ def test_an_older_attempt_is_ended_for_memory_and_on_leaving_although_a_newer_on
     (directory / "stop.json").unlink()
     assert not table.stop_all("agent_exit")
     assert json.loads((directory / "stop.json").read_text())["cause"] == "agent_exit"
+
+
+def test_groups_of_ended_attempts_are_cleared_at_the_start_and_those_with_a_live_keeper_are_not(
+    state: StateDirectory, tmp_path: Path
+) -> None:
+    parent = tmp_path / "groups"
+    table = AttemptTable(
+        directory=state,
+        processes=FakeProcesses(),
+        inventory=FakeInventory(["gpu-0"], memory_bytes=1_000),
+        groups=ControlGroups(memory=parent),
+        launcher=cast("Launcher", SimpleNamespace(owner=None)),
+    )
+    for name in ("forgotten.1", "ended.1", "kept.1", "running.1"):
+        (parent / name).mkdir(parents=True)
+    for name in ("ended", "kept", "running"):
+        directory = write_attempt(state, AttemptKey(job_id=name, attempt=1, fence=1))
+        if name != "running":
+            (directory / "stored").write_text("{}")
+    with (state.jobs / "kept.1" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        table.adopt()
+    assert sorted(path.name for path in parent.iterdir()) == ["kept.1", "running.1"]
+
+
+def test_what_outlived_its_shim_is_found_by_the_attempts_marker_and_ended(
+    state: StateDirectory,
+) -> None:
+    mark = {"COTENANT_PROGRESS": str(state.run / "job.1" / "progress.sock")}
+    directory = write_attempt(state, KEY, environment=mark)
+    gone = {"pid": 999_999_999, "start_ticks": 1}
+    record = {f"{role}_{name}": value for role in ("shim", "job") for name, value in gone.items()}
+    (directory / "state.json").write_text(json.dumps({"boot_id": read_boot_id(), **record}))
+    sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    escaped, other = (subprocess.Popen(sleeping, env=one, start_new_session=True) for one in (mark, {}))
+    table = table_of(state)
+    table.adopt()
+    try:
+        assert [end.exit_class for end in table.find_ended()] == ["lost"]
+        assert escaped.wait(30) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (escaped, other):
+            process.kill()
+            process.wait()
 
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)

@@ -54,11 +54,14 @@ def test_only_files_that_are_really_there_count(tmp_path: Path) -> None:
 
 def test_limits_are_written_in_the_words_of_each_version(tmp_path: Path) -> None:
     unified, memory = tmp_path / "v2", tmp_path / "v1"
-    for directory, names in ((unified, ["cpu.max"]), (memory, ["memory.limit_in_bytes"])):
+    for directory, names in ((unified, ["cpu.max", "pids.max"]), (memory, ["memory.limit_in_bytes"])):
         (directory / "job.1").mkdir(parents=True)
         for name in names:
             (directory / "job.1" / name).write_text("")
-    files = ControlGroups(unified=unified, memory=memory, cpu=unified).create("job.1", memory_bytes=1000, cpu_cores=1.5)
+    groups = ControlGroups(unified=unified, memory=memory, cpu=unified, pids=unified)
+    files = groups.create("job.1", memory_bytes=1000, cpu_cores=1.5, tasks_max=77)
+    assert (unified / "job.1" / "pids.max").read_text() == "77"
+    assert groups.enforcements == ("cgroup_kill", "cgroup_memory", "cgroup_cpu", "cgroup_pids")
     assert (unified / "job.1" / "cpu.max").read_text() == "150000 100000"
     assert (memory / "job.1" / "memory.limit_in_bytes").read_text() == "1000"
     assert files.procs_files == (str(unified / "job.1" / "cgroup.procs"), str(memory / "job.1" / "cgroup.procs"))
@@ -113,3 +116,48 @@ def test_the_real_group_kills_processes_that_left_every_session() -> None:
         groups.remove("job.1")
         groups.remove_parents()
     assert not groups.unified.exists()
+
+
+def test_what_is_left_in_a_group_is_killed_in_every_version_and_others_are_not(tmp_path: Path) -> None:
+    parent = tmp_path / "v1"
+    groups = ControlGroups(memory=parent)
+    groups.create("job.1")
+    (parent / "probe").mkdir()
+    assert groups.left_over_names() == ("job.1",)
+    sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    member, other = subprocess.Popen(sleeping), subprocess.Popen(sleeping)
+    procs = parent / "job.1" / "cgroup.procs"
+    procs.write_text(f"0\n999999999\n{member.pid}\n")
+    try:
+        groups.clear("job.1")
+        assert member.wait(30) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (member, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_fork_bomb_ends_at_its_bound_and_leaves_no_group_behind() -> None:
+    groups = detect(f"test-{os.getpid()}")
+    if groups.pids is None:
+        groups.remove_parents()
+        pytest.skip("this machine does not let the tests bound processes by control groups")
+    files = groups.create("job.1", tasks_max=20)
+    source = (
+        f"import os, sys, time\nfor path in {list(files.procs_files)!r}: open(path, 'w').write('0')\n"
+        "try:\n    for _ in range(200):\n        if os.fork() == 0: time.sleep(600)\n"
+        "except BlockingIOError:\n    print('refused', flush=True)\n    time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-S", "-c", source], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"refused\n"
+        assert len((groups.pids / "job.1" / "cgroup.procs").read_text().splitlines()) == 20
+    finally:
+        groups.clear("job.1")
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        groups.remove_parents()
+    assert not groups.pids.exists()

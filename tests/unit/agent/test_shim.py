@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import shim as shim_module
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.log_reading import LogReader, read_tail
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import find_processes, wait_until
 from tests.support.shim_bench import Bench, running_shims
 
@@ -134,7 +134,7 @@ def test_an_expired_lease_ends_a_job_that_ignores_it(bench: Bench) -> None:
     directory = bench.prepare(f"{ignoring}time.sleep(600)")
     shim = bench.start(directory)
     wait_until(lambda: read_tail(AttemptDirectory(directory), 10) == b"deaf\n", "the job ignores it")
-    lease = {"deadline_boot_ms": shim_module.boot_ms(), "grace_ms": 200}
+    lease = {"deadline_boot_ms": boot_ms(), "grace_ms": 200}
     (directory / "lease.json").write_text(json.dumps(lease))
     assert shim.wait(30) == 0
     record = json.loads((directory / "exit.json").read_text())

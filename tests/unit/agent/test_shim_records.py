@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import shim
+from cotenant_agent import shim, shim_records
 
 # A file may grow to one page here, so that the kernel takes the beginning of a longer one and refuses the rest.
 WRITE_TOO_MUCH = """
 import importlib.util, resource, signal, sys
-found = importlib.util.spec_from_file_location("shim", sys.argv[1])
-shim = importlib.util.module_from_spec(found)
-found.loader.exec_module(shim)
+found = importlib.util.spec_from_file_location("shim_records", sys.argv[1])
+shim_records = importlib.util.module_from_spec(found)
+found.loader.exec_module(shim_records)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    shim.write_record("exit.json", {"return_code": 0, "log_tail": "x" * 8192})
+    shim_records.write_record("exit.json", {"return_code": 0, "log_tail": "x" * 8192})
 except OSError:
     print("refused")
 """
@@ -35,10 +35,10 @@ def test_the_exit_record_is_written_once_the_disk_takes_it_again(
     obstacle = tmp_path / ".exit.json.shim"
     obstacle.mkdir()
     with pytest.raises(OSError, match="directory"):
-        shim.write_record("exit.json", {"return_code": 0})
+        shim_records.write_record("exit.json", {"return_code": 0})
     relief = threading.Timer(0.2, obstacle.rmdir)
     relief.start()
-    shim.write_record_at_last("exit.json", {"return_code": 0})
+    shim_records.write_record_at_last("exit.json", {"return_code": 0})
     relief.join()
     assert json.loads((tmp_path / "exit.json").read_text()) == {"return_code": 0}
 
@@ -49,12 +49,12 @@ def test_a_refused_record_holds_no_descriptor(tmp_path: Path, monkeypatch: pytes
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
         with pytest.raises(OSError, match="No space"):
-            shim.write_record("exit.json", {"return_code": 0})
+            shim_records.write_record("exit.json", {"return_code": 0})
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_half_a_record_is_no_record(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", WRITE_TOO_MUCH, str(shim.__file__)]
+    program = [sys.executable, "-c", WRITE_TOO_MUCH, str(shim_records.__file__)]
     assert subprocess.run(program, cwd=tmp_path, check=True, capture_output=True, text=True).stdout == "refused\n"
     assert not (tmp_path / "exit.json").exists()
 

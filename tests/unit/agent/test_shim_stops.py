@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent.isolation_means import find_namespace_obstacle
 from tests.support.agent import wait_until
 from tests.support.shim_bench import Bench, running_shims
 
@@ -29,9 +30,11 @@ while True:
 START_TRAINER = "subprocess.Popen([sys.executable, '-S', '-c', TRAINER, FOLDER, {name!r}], start_new_session={own})"
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with running_shims(tmp_path) as found:
+@pytest.fixture(params=["with namespaces", "without"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Shims that give their jobs namespaces, where this machine permits it, and shims that do not."""
+    with_namespaces = request.param == "with namespaces" and not find_namespace_obstacle()
+    with running_shims(tmp_path, with_namespaces=with_namespaces) as found:
         yield found
 
 

@@ -88,3 +88,13 @@ def test_the_import_baseline_is_measured_once_per_interpreter(tmp_path: Path) ->
 def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="nowhere"):
         measure_baseline(tmp_path, "/nowhere/python")
+
+
+def test_a_living_job_below_the_baseline_holds_a_byte_because_nothing_means_unknown() -> None:
+    processes = FakeProcesses()
+    processes.table = {1: FakeProcess(1, resident_bytes=200)}
+    inventory, job = build(processes), {KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1,))}
+    assert inventory.observe(job).jobs[KEY].memory_bytes == 1
+    assert inventory.peak_bytes(200) == 1
+    processes.table = {}
+    assert inventory.observe(job).jobs[KEY].memory_bytes == 0

@@ -61,7 +61,7 @@ def test_every_key_arrives_in_the_spec(tmp_path: Path) -> None:
         ({"command": ["x"], "memory": "2 elephants"}, "is not a size"),
         ({"command": ["x"], "environment": [1]}, "environment must be a mapping"),
         ({"command": ["x"], "max_slowdown": "20%"}, "max_slowdown must be a number"),
-        ({"command": ["x"]}, "steps is missing"),
+        ({"command": ["x"], "steps": 0}, "steps must be at least 1"),
         ({"command": ["x"], "steps": 10**20}, "steps cannot be a number of 67 bits"),
         ({"command": ["x"], "steps": 10**5000}, "steps cannot be a number of 16610 bits"),
         ({"command": ["x"], "gpus": 4_000_000_000}, "gpus cannot be"),

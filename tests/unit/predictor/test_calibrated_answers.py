@@ -17,7 +17,14 @@ from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError
 from predictor_service.features.anchor_networks import GPU_ANCHORS, STANDIN_ANCHORS, AnchorNetwork, read_anchor_graph
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import JobAnswer, JobQuestion, PairJob, PairsQuestion, RiskQuestion
+from predictor_service.inference.records import (
+    JobAnswer,
+    JobQuestion,
+    PairJob,
+    PairsAnswer,
+    PairsQuestion,
+    RiskQuestion,
+)
 from tests.support.calibrations import calibration
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.predictor_service import listening_server, open_predictor
@@ -115,6 +122,52 @@ def test_foreign_load_widens_the_interval(predictor: Predictor) -> None:
     one, other = ask(predictor, quiet), ask(predictor, loud)
     assert other.step_ms.upper > one.step_ms.upper
     assert "others used the device" in other.warnings[0].message
+
+
+def test_steps_may_be_as_short_as_the_type_says_where_others_slowed_the_anchors_down(predictor: Predictor) -> None:
+    plain = ask(predictor)
+    loud = ask(predictor, replace(measured(predictor, (4.0, 4.0, 4.0), busy_ratio=0.3), foreign_load=True))
+    assert loud.step_ms.lower <= plain.step_ms.lower
+    assert loud.step_ms.value == pytest.approx(4 * plain.step_ms.value)
+    assert loud.utilization_ratio.upper >= plain.utilization_ratio.upper
+
+
+def test_an_anchor_that_was_fast_under_foreign_load_is_believed(predictor: Predictor) -> None:
+    loud = ask(predictor, replace(measured(predictor, (0.5, 0.5, 0.5)), foreign_load=True))
+    quiet = ask(predictor, measured(predictor, (0.5, 0.5, 0.5)))
+    assert loud.step_ms.value == pytest.approx(quiet.step_ms.value)
+    assert loud.step_ms.lower == pytest.approx(quiet.step_ms.lower, rel=0.3)
+
+
+def pair_answer(predictor: Predictor, found: DeviceCalibration | None) -> PairsAnswer:
+    """Two jobs of which one is measured: busy half of the time."""
+    graph_sha256, *_ = predictor.keep_graph(graphs()["wide"])
+    jobs = (
+        PairJob(
+            job_id="measured",
+            settings=JobSettings(global_batch_size=BATCH),
+            known_step_ms=20.0,
+            known_utilization_ratio=0.5,
+            known_memory_bytes=100.0 * MIB,
+        ),
+        PairJob(job_id="predicted", settings=JobSettings(global_batch_size=32), graph_sha256=graph_sha256),
+    )
+    return predictor.predict_pairs(PairsQuestion(device=DEVICE, jobs=jobs, calibration=found))
+
+
+def test_a_calibration_that_others_disturbed_changes_no_pair(predictor: Predictor) -> None:
+    """A measured job would else need the whole device, and the other one take four times as long."""
+    plain = pair_answer(predictor, None)
+    disturbed = replace(measured(predictor, (4.0, 3.0, 5.0), busy_ratio=0.4), foreign_load=True)
+    answer = pair_answer(predictor, disturbed)
+    for name in ("slowdown_ratio", "lower", "upper", "in_domain"):
+        assert getattr(answer, name) == pytest.approx(getattr(plain, name)), name
+
+
+def test_an_undisturbed_calibration_of_a_device_that_is_held_up_still_moves_pairs(predictor: Predictor) -> None:
+    plain = pair_answer(predictor, None)
+    held_up = pair_answer(predictor, measured(predictor, (1.0, 1.0, 1.0), busy_ratio=0.6))
+    assert held_up.slowdown_ratio[0, 0] > plain.slowdown_ratio[0, 0]
 
 
 def test_waiting_for_input_does_not_take_longer_on_a_slower_device(predictor: Predictor) -> None:

@@ -78,7 +78,7 @@ def test_the_answer_to_a_short_name_is_that_to_the_full_one(predictor: Predictor
 def test_a_short_name_is_journalled_as_the_full_one(predictor: Predictor, tmp_path: Path) -> None:
     journal = OutcomeJournal(tmp_path / "journal.sqlite")
     request = messages.PredictJobRequest(onnx_graph=GRAPH, settings={"global_batch_size": 8}, device="h200")  # type: ignore[arg-type]
-    answer = JobAnswers(predictor, journal).answer(request)
+    answer = messages.PredictJobResponse.FromString(JobAnswers(predictor, journal).answer(request))
     journal.flush()
     entry = journal.find([answer.prediction_id])[answer.prediction_id]
     journal.close()

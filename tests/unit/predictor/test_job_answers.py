@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cotenant.v1 import prediction_pb2, resources_pb2
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.errors import InvalidBatchError, InvalidRequestError
 from predictor_service.grpc_api import job_answers
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.grpc_api.translate_requests import job_question
+from predictor_service.inference import job_estimator
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
@@ -53,6 +56,22 @@ class CountingPredictor(Predictor):
         return super().prepare_job(question)
 
 
+class Counted:
+    """Counts how often a message is made."""
+
+    def __init__(self, name: str, kind: Any, made: Counter[str]) -> None:
+        self._name, self._kind, self._made = name, kind, made
+
+    def __call__(self, **fields: Any) -> Any:
+        self._made[self._name] += 1
+        return self._kind(**fields)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "FromString":
+            self._made[self._name] += 1
+        return getattr(self._kind, name)
+
+
 class Desk:
     """Answers of one service with everything behind them."""
 
@@ -69,7 +88,10 @@ class Desk:
         return messages.PredictJobRequest(settings=settings, **fields)
 
     def ask(self, *arguments: Any, **fields: Any) -> messages.PredictJobResponse:
-        return self.answers.answer(self.request(*arguments, **fields))
+        return self.answer(self.request(*arguments, **fields))
+
+    def answer(self, request: messages.PredictJobRequest) -> messages.PredictJobResponse:
+        return messages.PredictJobResponse.FromString(self.answers.answer(request))
 
 
 @pytest.fixture
@@ -115,6 +137,32 @@ def test_a_question_is_prepared_once_whatever_its_id_and_batch_and_every_answer_
     ids = {answer.prediction_id for answer in answers}
     assert len(ids) == 3
     assert set(pipeline.journal.find(list(ids))) == ids
+
+
+def test_another_batch_of_a_known_question_makes_no_message_but_the_copy_it_is_known_by(
+    pipeline: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is out of domain, with all its reasons: they are written once."""
+    made: Counter[str] = Counter()
+    for module in (prediction_pb2, resources_pb2):
+        for name in module.DESCRIPTOR.message_types_by_name:
+            monkeypatch.setattr(module, name, Counted(name, getattr(module, name), made))
+    requests = [pipeline.request(batch=batch) for batch in (900_000, 900_001)]
+    texts = {text for request in requests for text in pipeline.answer(request).memory_bytes.unusual_features}
+    assert texts
+    made.clear()
+    pipeline.answers.answer(requests[1])
+    assert made == {"PredictJobRequest": 1}
+
+
+def test_a_chance_that_is_not_known_is_not_computed(pipeline: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> float:
+        raise AssertionError("asked for a chance that no answer states")
+
+    monkeypatch.setattr(job_estimator, "estimate_chance_above", refuse)
+    answer = pipeline.ask(batch=900_000, device_memory_bytes=1 << 20)
+    assert answer.memory_bytes.range_not_calibrated
+    assert "runs out of device memory with a chance that is not known" in {each.message for each in answer.warnings}
 
 
 def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_first(pipeline: Desk) -> None:
@@ -171,8 +219,8 @@ def test_a_question_that_is_long_for_no_reason_is_answered_and_not_kept(pipeline
     request = pipeline.request()
     unknown_field = b"\xf8\x3f\x01"
     request.MergeFromString(unknown_field * job_answers.QUESTION_BYTES_MAX)
-    assert pipeline.answers.answer(request).fits
-    assert pipeline.answers.answer(request).fits
+    assert pipeline.answer(request).fits
+    assert pipeline.answer(request).fits
     assert pipeline.predictor.prepared == 2
 
 
@@ -190,7 +238,7 @@ def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(pipeli
 def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(pipeline: Desk) -> None:
     request = pipeline.request()
     request.onnx_graph = GRAPHS["wide"]
-    first = pipeline.answers.answer(request)
+    first = pipeline.answer(request)
     assert first.graph.graph_sha256 == pipeline.hashes["wide"]
-    pipeline.answers.answer(request)
+    pipeline.answer(request)
     assert pipeline.predictor.prepared == 2

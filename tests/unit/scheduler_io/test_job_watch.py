@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.core import events
 from scheduler_service.core.events import JobCancelled, JobSubmitted
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import JobRequest
+from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api import job_watch
-from scheduler_service.grpc_api.job_watch import CHANGES_WAITING_MAX, WatchHub
+from scheduler_service.grpc_api import job_changes, job_watch
+from scheduler_service.grpc_api.job_watch import WatchHub
+from scheduler_service.grpc_api.translate_jobs import job_message
+from tests.support.engine_play import Play
 from tests.support.live_loop import make_engine
 
 
@@ -78,19 +84,97 @@ def test_only_wanted_jobs_are_reported() -> None:
     assert asyncio.run(work()) == ["job-2", "end", "job-2"]
 
 
-def test_a_slow_watcher_is_asked_to_start_again_and_the_queue_stays_bounded() -> None:
-    async def work() -> tuple[int, bool]:
+def test_a_slow_watcher_learns_how_much_it_missed_and_how_things_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = 10
+    monkeypatch.setattr(job_changes, "CHANGES_KEPT_MAX", kept)
+
+    async def work() -> tuple[list[scheduling_pb2.WatchJobsResponse], scheduling_pb2.WatchJobsResponse]:
         cluster = Cluster()
         watching = cluster.hub.watch(frozenset())
         assert (await anext(watching)).snapshot_end
-        cluster.submit(*(f"job-{number}" for number in range(CHANGES_WAITING_MAX + 5)))
+        cluster.submit(*(f"job-{number}" for number in range(30)))
         cluster.hub.sweep()
-        reported = [message async for message in watching]
-        return len(reported), reported[-1].overflowed
+        cluster.cancel("job-7")
+        cluster.hub.sweep()
+        told = [await anext(watching) for _ in range(30)]
+        cluster.submit("job-30")
+        cluster.hub.sweep()
+        return told, await anext(watching)
 
-    count, overflowed = asyncio.run(work())
-    assert overflowed
-    assert count <= CHANGES_WAITING_MAX + 1
+    told, following = asyncio.run(work())
+    # 31 changes of 30 jobs: job-7 comes once, as it is now.
+    assert [message.missed_changes for message in told] == [31] + [0] * 29
+    assert sorted(message.job.job_id for message in told) == sorted(f"job-{number}" for number in range(30))
+    assert told[-1].job.job_id == "job-7"
+    assert told[-1].job.phase == scheduling_pb2.JOB_PHASE_CANCELLED
+    assert (following.job.job_id, following.missed_changes) == ("job-30", 0)
+
+
+def test_a_watcher_of_one_job_misses_nothing_by_what_happens_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_changes, "CHANGES_KEPT_MAX", 3)
+
+    async def work() -> scheduling_pb2.WatchJobsResponse:
+        cluster = Cluster()
+        cluster.submit("job-1")
+        watching = cluster.hub.watch(frozenset({"job-1"}))
+        assert (await anext(watching)).job.job_id == "job-1"
+        assert (await anext(watching)).snapshot_end
+        cluster.submit(*(f"other-{number}" for number in range(30)))
+        cluster.hub.sweep()
+        waiting = asyncio.ensure_future(anext(watching))
+        await asyncio.sleep(0)
+        cluster.cancel("job-1")
+        cluster.hub.sweep()
+        return await asyncio.wait_for(waiting, timeout=20)
+
+    message = asyncio.run(work())
+    assert (message.job.job_id, message.job.phase) == ("job-1", scheduling_pb2.JOB_PHASE_CANCELLED)
+    assert message.missed_changes == 0
+
+
+def test_many_watchers_share_one_message_about_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> list[scheduling_pb2.Job]:
+        cluster = Cluster()
+        watches = [cluster.hub.watch(frozenset()) for _ in range(3)]
+        for watching in watches:
+            assert (await anext(watching)).snapshot_end
+        cluster.submit("job-1")
+        cluster.hub.sweep()
+        return [(await anext(watching)).job for watching in watches]
+
+    built = Counter[str]()
+
+    def counted(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
+        built[job.job_id] += 1
+        return job_message(state, job)
+
+    monkeypatch.setattr(job_changes, "job_message", counted)
+    assert [job.job_id for job in asyncio.run(work())] == ["job-1"] * 3
+    assert built == {"job-1": 1}
+
+
+def test_progress_of_many_jobs_comes_in_turns_and_a_change_of_phase_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_watch, "PROGRESS_MESSAGES_MAX", 2)
+    play = Play(policy="fifo", nodes=4)
+    for number in range(4):
+        play.submit(f"job-{number}")
+        play.report(events.JobStarted, f"job-{number}")
+
+    async def work() -> list[list[str]]:
+        hub = WatchHub(state=lambda: play.engine.state)
+        watching = hub.watch(frozenset())
+        for _ in range(5):
+            await anext(watching)
+        for number in range(4):
+            play.report(events.JobProgressed, f"job-{number}", steps_done=3, window_steps=3, window_ms=60)
+        play.report(events.JobFinished, "job-3", steps_done=10)
+        told = []
+        for count in (3, 1):
+            hub.sweep()
+            told.append([(await anext(watching)).job.job_id for _ in range(count)])
+        return told
+
+    assert asyncio.run(work()) == [["job-3", "job-0", "job-1"], ["job-2"]]
 
 
 def test_the_number_of_watchers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,21 +86,21 @@ def test_a_new_attempt_is_passed_on_at_once() -> None:
 def test_what_waits_is_returned_when_the_attempt_ends() -> None:
     reports = ProgressReports(interval_ms=10_000)
     reports.add(report(5), now_ms=0)
-    assert reports.forget("job-1", fence=1) == report(5)
-    assert reports.forget("job-1", fence=1) is None
+    assert reports.forget("job-1", fence=1, now_ms=0) == replace(report(5), window_span_ms=10)
+    assert reports.forget("job-1", fence=1, now_ms=0) is None
 
 
 def test_the_late_end_of_an_older_attempt_drops_nothing_of_the_newer_one() -> None:
     reports = ProgressReports(interval_ms=10_000)
     reports.add(report(5, attempt=2), now_ms=0)
-    assert reports.forget("job-1", fence=1) is None
-    assert reports.forget("job-1", fence=2) == report(5, attempt=2)
+    assert reports.forget("job-1", fence=1, now_ms=0) is None
+    assert reports.forget("job-1", fence=2, now_ms=0) == replace(report(5, attempt=2), window_span_ms=10)
 
 
 def test_the_end_of_a_newer_attempt_drops_what_is_left_of_the_older_one() -> None:
     reports = ProgressReports(interval_ms=10_000)
     reports.add(report(5), now_ms=0)
-    assert reports.forget("job-1", fence=2) is None
+    assert reports.forget("job-1", fence=2, now_ms=0) is None
     assert reports.due(now_ms=10**6) == []
     assert reports.due(now_ms=10**6) == []
 
@@ -125,6 +125,20 @@ def test_the_merged_report_is_a_report_of_the_same_attempt() -> None:
     (merged,) = reports.due(now_ms=1_000)
     assert (merged.attempt, merged.fence, merged.memory_peak_bytes) == (1, 1, 9)
     assert re.fullmatch(r"job-\d+", merged.job_id)
+
+
+def test_a_report_says_how_long_ago_its_earliest_window_began_whatever_lies_between_the_windows() -> None:
+    reports = ProgressReports(interval_ms=1_000)
+    reports.add(replace(report(4), window_ms=80), now_ms=5_000)
+    assert [one.window_span_ms for one in reports.due(now_ms=5_000)] == [80]
+    reports.add(replace(report(8), window_ms=80), now_ms=5_100)
+    reports.add(replace(report(12), window_ms=80), now_ms=5_500)
+    (merged,) = reports.due(now_ms=6_050)
+    assert (merged.window_ms, merged.window_span_ms) == (160, 1_030)
+    reports.add(replace(report(16), window_ms=80), now_ms=6_060)
+    ended = reports.forget("job-1", fence=1, now_ms=6_100)
+    assert ended is not None
+    assert ended.window_span_ms == 120
 
 
 def test_a_doubt_about_a_part_of_a_merged_window_is_one_about_the_whole() -> None:

@@ -46,7 +46,7 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": "NaN"}}, "spec.settings.input_wait_ratio"),
         ({"settings": {"global_batch_size": 8, "precision": 77}}, "spec.settings.precision"),
         ({"settings": {"global_batch_size": 8, "dimension_bindings": {"s": 0}}}, "spec.settings.dimension_bindings"),
-        ({"steps_total": 0}, "spec.steps_total"),
+        ({"steps_total": -1}, "spec.steps_total"),
         ({"steps_total": 10**12 + 1}, "spec.steps_total"),
         ({"max_slowdown_ratio": 10.1}, "spec.max_slowdown_ratio"),
         ({"max_slowdown_ratio": "NaN"}, "spec.max_slowdown_ratio"),
@@ -79,7 +79,7 @@ def test_a_graph_needs_settings() -> None:
 
 
 def test_all_violations_are_raised_together() -> None:
-    request = scheduling_pb2.SubmitJobRequest(request_id="no spaces", spec=job_spec(name="?", steps_total=0))
+    request = scheduling_pb2.SubmitJobRequest(request_id="no spaces", spec=job_spec(name="?", steps_total=-1))
     with pytest.raises(InvalidRequestError) as caught:
         validation.require(validation.submission_violations(request))
     assert {one.field for one in caught.value.violations} == {"request_id", "spec.name", "spec.steps_total"}

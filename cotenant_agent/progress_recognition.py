@@ -1,0 +1,34 @@
+"""The usual forms in which training scripts print how far they are, for jobs that name no expression and say nothing.
+
+Bars of tqdm that count iterations, batches or steps, those of Keras, and words before a number: step, global_step,
+iter, iteration, it, update, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`. A number counts
+once it has grown: what is only printed once, such as a setting, is no progress. Numbers with a unit behind them are
+measurements, and bars of downloads, of preparing data and of validation are named by their words or units.
+"""
+
+from __future__ import annotations
+
+import re
+
+GROWING_VALUES_MIN = 2
+"""So many growing numbers a counter shows before it counts."""
+
+_COLOUR = r"(?:\x1b\[[0-9;]*m)*"
+_UNIT = "(?:it|iter|step|batch)"
+_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
+_BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
+_WORD = r"(?<![a-z])(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
+_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
+_NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it|hz|[kmg]i?b)\b)"
+# One group of one name: the words are looked back at from the number only where there is no bar.
+RECOGNISED = rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|(?<![0-9./])(?={_BAR}))(?P<step>{_NUMBER})"
+
+_OTHER_WORK = re.compile(
+    r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|sav|eval|valid|test|predict|infer|pre-?process"
+    r"|prepar|cach|index|resolv|cast|scan|sanity)"
+)
+
+
+def is_other_work(label: str) -> bool:
+    """Whether the words before a number say that it counts no training."""
+    return _OTHER_WORK.search(label) is not None

@@ -1,0 +1,221 @@
+"""No process of a job outlives its shim, and a job sees no other's processes and nothing of the agent's folder.
+
+As root, as a user with a user namespace of its own, and, where the kernel refuses both, what holds then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent import isolation_means, namespaces
+from cotenant_agent.isolation_means import find_namespace_obstacle
+from cotenant_agent.processes import LinuxProcesses
+from tests.support.agent import find_processes, wait_until
+from tests.support.shim_bench import SHIM, Bench
+
+NOBODY = 65534
+# Every process of the job has the folder of the test in its command line; arguments: folder, what to do.
+SLEEPER = "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'up').touch(); time.sleep(600)"
+ESCAPES = {
+    "launcher": "subprocess.Popen(sleeper, start_new_session=True).wait()",
+    "left launcher": "subprocess.Popen(sleeper, start_new_session=True); time.sleep(600)",
+    "double fork": "os.fork() or (os.setsid(), os.fork() or os.execv(*run), os._exit(0)); time.sleep(600)",
+    "no environment": "subprocess.Popen(sleeper, env={}, start_new_session=True).wait()",
+    "killed parent": "os.fork() or os.fork() or (os.setsid(), os.kill(os.getppid(), 9), os.execv(*run))"
+    "; time.sleep(600)",
+    "workers in sessions": "[subprocess.Popen(sleeper, start_new_session=True) for _ in 'abc'][0].wait()",
+}
+
+
+class User:
+    """Who runs the shims, in folders of their own."""
+
+    def __init__(self, root: Path, uid: int) -> None:
+        self.bench = Bench(root)
+        self.uid = uid
+        self.python, said = _probe_as(uid, root)
+        kept = [str(root / "run" / "job.1")]
+        self.wanted = None if said else {"covered": [str(root)], "kept": kept}
+
+    def start(self, directory: Path) -> subprocess.Popen[bytes]:
+        """Start a shim over everything that was made so far."""
+        if os.geteuid() != self.uid:
+            for path in (self.bench.root, *self.bench.root.rglob("*")):
+                os.chown(path, self.uid, self.uid)
+        argv = [self.python, *SHIM[1:], str(directory)]
+        process = subprocess.Popen(argv, start_new_session=True, user=self.uid, group=self.uid)
+        self.bench.processes.append(process)
+        return process
+
+    def prepare(self, source: str, name: str = "job.1") -> Path:
+        """Describe an attempt with as much isolation as this machine gives."""
+        changes = {"namespaces": self.wanted, "argv": [self.python, "-S", "-c", source]}
+        directory = self.bench.prepare(source, name=name, changes=changes)
+        (self.bench.root / "run" / name).mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def run(self, source: str) -> list[str]:
+        """Run a job to its end; returns the lines that it printed."""
+        directory = self.prepare(source)
+        assert self.start(directory).wait(30) == 0
+        return str(json.loads((directory / "exit.json").read_text())["log_tail"]).splitlines()
+
+
+def _probe_as(uid: int, directory: Path) -> tuple[str, str]:
+    """An interpreter that the user can run, and why its namespaces are refused."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        probe = [python, "-I", "-S", "-E", str(namespaces.__file__), str(directory)]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(probe, user=uid, group=uid, capture_output=True, text=True, check=True)
+            return python, done.stdout.strip()
+    pytest.skip(f"user {uid} can run no Python of this machine, or not read this folder")
+
+
+@pytest.fixture(params=["as the tests' user", "as an unprivileged user", "without namespaces"])
+def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[User]:
+    uid = NOBODY if request.param == "as an unprivileged user" and os.geteuid() == 0 else os.geteuid()
+    for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
+        mode = directory.stat().st_mode
+        if mode & 0o011 != 0o011:
+            directory.chmod(mode | 0o011)
+    (tmp_path / "state").mkdir()
+    found = User(tmp_path / "state", uid)
+    if request.param == "without namespaces":
+        found.wanted = None
+    yield found
+    for process in found.bench.processes:
+        process.kill()
+        process.wait()
+    for pid in find_processes(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def in_run_folder(user: User, source: str) -> Path:
+    """Describe an attempt that works in its own folder, as jobs do without a folder of theirs."""
+    directory = user.prepare(source)
+    spec = json.loads((directory / "spec.json").read_text())
+    spec["working_directory"] = str(user.bench.root / "run" / "job.1")
+    (directory / "spec.json").write_text(json.dumps(spec))
+    return directory
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+def test_nothing_of_a_job_outlives_its_killed_shim(user: User, escape: str) -> None:
+    folder = user.bench.root / "run" / "job.1"
+    source = (
+        "import os, subprocess, sys, time\n"
+        f"sleeper = [sys.executable, '-S', '-c', {SLEEPER!r}, {str(folder)!r}]\nrun = sleeper[0], sleeper\n{escape}"
+    )
+    shim = user.start(in_run_folder(user, source))
+    wait_until((folder / "up").exists, "what escapes is up")
+    assert find_processes(str(folder))
+    leader = json.loads((user.bench.root / "jobs" / "job.1" / "state.json").read_text())["job_pid"]
+    shim.kill()
+    wait_until(lambda: LinuxProcesses().identify(leader) is None, "the job's first process died with its shim")
+    if user.wanted is None:
+        # The agent finds the others by their group, their session or the marker in their environment, and ends them.
+        assert find_processes(str(folder))
+        return
+    wait_until(lambda: not find_processes(str(folder)), "all of the job died with its shim")
+
+
+def test_a_job_sees_its_own_processes_only(user: User) -> None:
+    lines = user.run("import os\nprint(os.getpid(), *sorted(name for name in os.listdir('/proc') if name.isdigit()))")
+    assert (lines == ["2 1 2"]) == (user.wanted is not None)
+
+
+def test_a_job_sees_of_the_agents_folder_only_its_own_and_writes_there_alone(user: User) -> None:
+    root = user.bench.root
+    source = f"""
+import os
+for folder, _, files in sorted(os.walk({str(root)!r})):
+    print(os.path.relpath(folder, {str(root)!r}), *files)
+for name in ("run/job.1/mine", "jobs/job.1/lease.json", "jobs/job.2/exit.json", "anything"):
+    try:
+        open(os.path.join({str(root)!r}, name), "w").write("0")
+    except OSError as error:
+        print(name, error.strerror)
+"""
+    victim = user.prepare("", name="job.2")
+    (root / "run" / "job.2" / "progress.json").write_text("{}")
+    directory = in_run_folder(user, source)
+    assert user.start(directory).wait(30) == 0
+    assert (root / "run" / "job.1" / "mine").read_text() == "0"
+    log = str(json.loads((directory / "exit.json").read_text())["log_tail"]).splitlines()
+    if user.wanted is not None:
+        no_folder, read_only = os.strerror(2), os.strerror(30)
+        assert log[:3] == [".", "run", "run/job.1"]
+        assert log[3:] == [
+            f"jobs/job.1/lease.json {no_folder}",
+            f"jobs/job.2/exit.json {no_folder}",
+            f"anything {read_only}",
+        ]
+    assert (victim / "exit.json").exists() == (user.wanted is None)
+
+
+def test_a_job_cannot_take_its_view_off_or_end_its_namespaces_first_process(user: User) -> None:
+    source = f"""
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.umount2({str(user.bench.root)!r}.encode(), 2), libc.umount2(b"/proc", 2))
+print(libc.ptrace(16, 1, 0, 0))
+for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP):
+    try:
+        os.kill(1, number)
+    except OSError:
+        pass
+print(os.path.exists({str(user.bench.root / "jobs")!r}))
+"""
+    expected = ["-1 -1", "-1", "False"] if user.wanted is not None else None
+    assert expected is None or user.run(source) == expected
+
+
+def test_the_end_of_a_job_is_told_by_its_own_code_although_another_process_collects_it(user: User) -> None:
+    directory = user.prepare("held = b'x' * (64 << 20)\nraise SystemExit(7)")
+    assert user.start(directory).wait(30) == 0
+    record = json.loads((directory / "exit.json").read_text())
+    assert (record["return_code"], record["killed"]) == (7, False)
+    assert record["max_resident_bytes"] > 64 << 20
+
+
+def test_a_job_that_ignores_its_stop_is_recorded_as_killed(user: User) -> None:
+    folder = user.bench.root / "run" / "job.1"
+    source = (
+        "import signal, subprocess, sys\nsignal.signal(15, signal.SIG_IGN)\n"
+        f"subprocess.run([sys.executable, '-S', '-c', {SLEEPER!r}, {str(folder)!r}], start_new_session=True)"
+    )
+    directory = user.prepare(source)
+    user.start(directory)
+    wait_until((folder / "up").exists, "its child is up")
+    (directory / "stop.json").write_text(json.dumps({"cause": "cancelled", "grace_ms": 300}))
+    wait_until((directory / "exit.json").exists, "the attempt has ended")
+    record = json.loads((directory / "exit.json").read_text())
+    assert (record["return_code"], record["cause"], record["killed"]) == (-signal.SIGKILL, "cancelled", True)
+    assert not find_processes(str(folder))
+
+
+def test_the_state_names_the_job_as_this_machine_counts(user: User) -> None:
+    directory = user.prepare("import time\ntime.sleep(600)")
+    user.start(directory)
+    wait_until((directory / "state.json").exists, "the job runs")
+    state = json.loads((directory / "state.json").read_text())
+    line = f"/proc/{state['job_pid']}/stat"
+    assert int(Path(line).read_text().rpartition(")")[2].split()[1]) == state.get("init_pid", state["shim_pid"])
+
+
+def test_a_machine_that_refuses_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refusing = tmp_path / "namespaces.py"
+    refusing.write_text("print('this machine refuses a process namespace: unshare: Operation not permitted')")
+    monkeypatch.setattr(isolation_means, "_NAMESPACES", refusing)
+    assert find_namespace_obstacle().endswith("Operation not permitted")
+    refusing.write_text("raise SystemExit(1)")
+    assert "cannot be tried" in find_namespace_obstacle()

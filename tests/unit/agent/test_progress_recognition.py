@@ -1,0 +1,96 @@
+"""The usual forms of progress are recognised where a job names no expression, and nothing else is taken for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.attempt import Attempt
+from cotenant_agent.log_progress import LogProgress
+from cotenant_agent.state_directory import AttemptDirectory
+
+FORMS = [
+    "iter {0:5d} | loss 0.034 | lr 3e-4",
+    "iter {0}: loss 4.2531, time 12.31ms, mfu 3.4%",
+    "Epoch [1/5], Step [{0}/600], Loss: 1.2",
+    " 10%|#         | {0}/600 [00:01<00:09, 9.5it/s, loss=0.31]",
+    "Epoch 0:  40%|####      | {0}/600 [00:01<00:00, 15.0it/s, v_num=0]",
+    "\x1b[1m {0}/600\x1b[0m \x1b[37m━━━━━━━━━━━━━━━━━━━━\x1b[0m \x1b[1m1:02\x1b[0m 70ms/step - loss: 2.1",
+    "{0}/600 [=====>......] - ETA: 3s - loss: 0.5",
+    "{{'loss': 1.1, 'learning_rate': 5e-05, 'step': {0}}}",
+    "2026-01-01 10:00:00 INFO global_step={0} loss=2.0",
+    "Iter(train) [  {0}/1000]  lr: 1e-3",
+    "| epoch   1 | batch {0}/ 600 | lr 5.00 |",
+    "update {0} reward 12.5",
+]
+NO_PROGRESS = [
+    "steps: {0}",
+    "batch size: {0}",
+    "step 0.{0}",
+    "step: {0}ms",
+    "step time {0}",
+    "iter: {0} it/s",
+    "step {0} s",
+    "Train Epoch: 1 [{0}/60000 (1%)] Loss: 0.3",
+    "exit {0}",
+    "step {0},000 of many",
+    "throughput 12 it/s {0}",
+    "Map: 100%|####| {0}/5000 [00:01<00:00, 4012.11 examples/s]",
+    "Map: 100%|####| {0}/5000 [00:01<00:00, 4012.11it/s]",
+    "100%|####| {0}/170498071 [00:05<00:00, 31MB/s]",
+    "Loading checkpoint shards: 50%|##| {0}/60 [00:01<00:00, 1.2it/s]",
+    "Validation DataLoader 0: 50%|##| {0}/60 [00:01<00:00, 30.2it/s]",
+]
+
+
+def read(tmp_path: Path, *lines: str) -> int:
+    log = tmp_path / "out.log"
+    log.write_text("".join(f"{line}\n" for line in lines))
+    return max([0, *(report.step for report in LogProgress(log, "").read_to_end(1))])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_usual_form_is_recognised(tmp_path: Path, form: str) -> None:
+    assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 30
+
+
+@pytest.mark.parametrize("form", NO_PROGRESS)
+def test_settings_and_measurements_are_no_progress(tmp_path: Path, form: str) -> None:
+    assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 0
+
+
+def test_a_number_that_is_printed_once_is_a_setting(tmp_path: Path) -> None:
+    assert read(tmp_path, "step: 2000", "step: 2000", "iter 10 loss 2", "iter 20 loss 1") == 20
+
+
+def attempt_of(tmp_path: Path, log: str, **spec: object) -> Attempt:
+    directory = AttemptDirectory(tmp_path / "jobs" / "job.1")
+    directory.path.mkdir(parents=True)
+    directory.log.write_text(log)
+    values = {"job_id": "job", "attempt": 1, "fence": 1, "progress_regex": "", "steps_total": 30, **spec}
+    return Attempt(directory, values, tmp_path / "checkpoints", tmp_path / "run")
+
+
+def test_what_is_only_recognised_completes_no_job_before_its_program_has_ended(tmp_path: Path) -> None:
+    attempt = attempt_of(tmp_path, "iter 10\niter 20\niter 30\n")
+    attempt.read_progress()
+    assert attempt.track.steps_done == 29
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 30
+
+
+def test_what_is_only_recognised_completes_no_job_that_was_told_to_stop(tmp_path: Path) -> None:
+    attempt = attempt_of(tmp_path, "iter 10\niter 20\niter 40\n")
+    attempt.directory.stop.write_text("{}")
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 29
+
+
+def test_a_job_that_says_itself_how_far_it_is_is_not_guessed(tmp_path: Path) -> None:
+    attempt = attempt_of(tmp_path, "iter 10\niter 20\n")
+    attempt.run_directory.mkdir(parents=True)
+    (attempt.run_directory / "progress.json").write_text('{"step": 3}')
+    attempt.read_progress_file()
+    attempt.read_progress()
+    assert attempt.track.steps_done == 3
