@@ -23,6 +23,7 @@ from cotenant.access.token_calls import open_with_token
 from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
+from cotenant.node_calls import NodeCalls
 from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
@@ -39,6 +40,7 @@ READ_CALL_DEADLINE_S = 24 * 3600.0
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
+        "ForgetNode", "ConfirmRestore",
         "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (
@@ -119,7 +121,7 @@ def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-class SchedulerClient:
+class SchedulerClient(NodeCalls):
     """Jobs, nodes and policies of one cluster."""
 
     def __init__(
@@ -198,16 +200,6 @@ class SchedulerClient:
         """Returns why a job is where it is, with the candidates that were looked at."""
         request = scheduling_pb2.ExplainJobRequest(job_id=job_id)
         return self._ask(lambda timeout: self._stub.ExplainJob(request, timeout=timeout))
-
-    def list_nodes(self) -> list[scheduling_pb2.Node]:
-        """Returns all nodes with their GPUs."""
-
-        def read_page(token: str) -> tuple[Sequence[scheduling_pb2.Node], str]:
-            request = scheduling_pb2.ListNodesRequest(page_size=LIST_PAGE_SIZE, page_token=token)
-            page = self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout))
-            return page.nodes, page.next_page_token
-
-        return read_pages(read_page)
 
     def list_policies(self) -> list[scheduling_pb2.Policy]:
         """Returns the policies that this scheduler knows."""

@@ -222,7 +222,8 @@ def checkpointed(path: str | os.PathLike[str], step: int, *, duration_ms: int | 
     digest, size_bytes = _make_durable(root, files)
     previous = _named_files(root)
     manifest = {"step": step, "fence": _integer("COTENANT_FENCE"), "files": files, "bytes": size_bytes}
-    manifest |= {"sha256": digest, "duration_ms": elapsed_ms}
+    manifest |= {"sha256": digest, "duration_ms": elapsed_ms, "job_id": os.environ["COTENANT_JOB_ID"]}
+    manifest |= {"incarnation_id": os.environ.get("COTENANT_INCARNATION_ID")}
     _replace(root / MANIFEST_NAME, json.dumps(manifest).encode(), durable=True)
     _flags.checkpoint = False
     _flags.checkpointed_at_ns = _now_ns()
@@ -298,8 +299,7 @@ def accumulation_steps() -> int:
 
 
 def _integer(name: str) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value else 0
+    return int(os.environ.get(name) or 0)
 
 
 def _finite(value: SupportsFloat) -> float | None:

@@ -38,7 +38,7 @@ from cotenant_agent.records import (
     MeasuredJob,
 )
 from cotenant_agent.seals import Seal
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.state_directory import AttemptDirectory, checkpoint_directory
 from cotenant_agent.system_clock import boot_ms, steady_ns
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,10 @@ class Attempt:
         self.seal = seal
         self._refused: set[str] = set()
         self.key = AttemptKey(
-            job_id=read_text(spec, "job_id"), attempt=read_integer(spec, "attempt"), fence=read_integer(spec, "fence")
+            job_id=read_text(spec, "job_id"),
+            attempt=read_integer(spec, "attempt"),
+            fence=read_integer(spec, "fence"),
+            incarnation_id=read_text(spec, "incarnation_id"),
         )
         gpu_ids = spec.get("gpu_ids")
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
@@ -87,7 +90,9 @@ class Attempt:
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.run_directory = run / directory.path.name
-        self.checkpoint_directory = checkpoint_root / self.key.job_id / str(self.key.fence)
+        self.checkpoint_directory = checkpoint_directory(
+            checkpoint_root, self.key.job_id, self.key.fence, self.key.incarnation_id
+        )
         self.socket: ProgressSocket | None = None
         self.usage = JobUsage()
         self.end: AttemptEnd | None = None

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from cotenant_agent import job_processes
 from cotenant_agent.attempt import Attempt, AttemptState
@@ -50,7 +51,7 @@ class AttemptTable:
         self._groups = groups
         self._launcher = launcher
         self._boot_id = read_boot_id()
-        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._attempts: dict[str, Attempt] = {}
         self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -65,7 +66,7 @@ class AttemptTable:
                 self.directory.forget(directory)
             elif not directory.stored.exists():
                 attempt = Attempt(directory, spec, self.directory.checkpoints, self.directory.run)
-                self._attempts[(attempt.key.job_id, attempt.key.attempt)] = attempt
+                self._attempts[attempt.key.directory_name] = attempt
                 self._open_socket(attempt)
                 _log.info("attempt_adopted", extra={**attempt.key.fields(), "state": attempt.state.value})
         self._forget_oldest()
@@ -87,20 +88,35 @@ class AttemptTable:
         Raises:
             CommandRefusedError: it is unknown here, or the fence is an older one.
         """
-        attempt = self._attempts.get((key.job_id, key.attempt))
+        attempt = self._known(key)
         self._check_fence(key)
-        if attempt is None or attempt.key != key:
+        if attempt is None:
             raise CommandRefusedError(
                 "NO_SUCH_ATTEMPT", f"{key.directory_name} (fence {key.fence}) is not on this node"
             )
         return attempt
 
-    def find_directory(self, key: AttemptKey) -> AttemptDirectory:
-        """The directory of an attempt, also of one that ended and was reported long ago."""
-        directory = AttemptDirectory(self.directory.jobs / key.directory_name)
-        if "/" in key.job_id or not directory.spec.exists():
-            raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
-        return directory
+    def _known(self, key: AttemptKey) -> Attempt | None:
+        """The attempt that an order means; it may be one of an older agent, which knew no incarnations."""
+        for name in (key.directory_name, replace(key, incarnation_id="").directory_name):
+            attempt = self._attempts.get(name)
+            if attempt is not None and attempt.key.is_meant_by(key):
+                return attempt
+        return None
+
+    def find_directory(self, key: AttemptKey, lineage: Iterable[str] = ()) -> AttemptDirectory:
+        """The directory of an attempt, also of one that ended and was reported long ago.
+
+        Args:
+            key: its fence does not count.
+            lineage: incarnations that are looked through, newest first, where the key names none.
+        """
+        for incarnation_id in (key.incarnation_id, *lineage, ""):
+            name = replace(key, incarnation_id=incarnation_id).directory_name
+            directory = AttemptDirectory(self.directory.jobs / name)
+            if "/" not in name and directory.spec.exists():
+                return directory
+        raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
 
     def launch(
         self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int
@@ -117,8 +133,8 @@ class AttemptTable:
             CommandRefusedError: stale, not allowed, or more than the devices hold.
         """
         key = request.key
-        known = self._attempts.get((key.job_id, key.attempt))
-        if known is not None and known.key == key:
+        known = self._known(key)
+        if known is not None:
             known.announced = False
             return known
         self._check_fence(key)
@@ -126,7 +142,7 @@ class AttemptTable:
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")
         live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
         attempt = self._launcher.launch(request, resume, live, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms)
-        self._attempts[(key.job_id, key.attempt)] = attempt
+        self._attempts[key.directory_name] = attempt
         self._open_socket(attempt)
         self._launcher.start_shim(attempt)
         return attempt
@@ -201,23 +217,24 @@ class AttemptTable:
     def renew(self, keys: Iterable[AttemptKey], deadline_boot_ms: int, grace_ms: int) -> None:
         """Move the deadline of these attempts; a lease is never shortened."""
         for key in keys:
-            attempt = self._attempts.get((key.job_id, key.attempt))
-            if attempt is None or attempt.key != key or attempt.state is AttemptState.ENDED:
+            attempt = self._known(key)
+            if attempt is None or attempt.state is AttemptState.ENDED:
                 continue
             path = attempt.directory.lease
             if read_integer(attempt.read(path), "deadline_boot_ms") < deadline_boot_ms:
                 lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+                lease["incarnation_id"] = attempt.key.incarnation_id
                 refresh_json(path, attempt.sealed(path, lease))
 
     def mark_stored(self, key: AttemptKey) -> None:
         """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""
-        attempt = self._attempts.get((key.job_id, key.attempt))
-        if attempt is None or attempt.key != key or attempt.end is None:
+        attempt = self._known(key)
+        if attempt is None or attempt.end is None:
             return
         # Where the disk does not take that, the end is reported, stored and confirmed again.
         with contextlib.suppress(OSError):
             write_json(attempt.directory.stored, {})
-            del self._attempts[(key.job_id, key.attempt)]
+            del self._attempts[attempt.key.directory_name]
             self._forget_oldest()
 
     def find_started(self) -> list[Attempt]:
@@ -254,7 +271,7 @@ class AttemptTable:
             name = "memory_over_limit" if not verdict.end else "ended_for_memory"
             _log.warning(name, extra={**verdict.key.fields(), "reason": verdict.reason})
             if verdict.end:
-                attempt = self._attempts[verdict.key.job_id, verdict.key.attempt]
+                attempt = self._attempts[verdict.key.directory_name]
                 # What the disk does not take now is asked for with the next samples.
                 with contextlib.suppress(OSError):
                     _request_stop(attempt, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
@@ -267,7 +284,7 @@ class AttemptTable:
         self._groups.remove_parents()
 
     def _check_fence(self, key: AttemptKey) -> None:
-        highest = self.directory.highest_fence(key.job_id)
+        highest = self.directory.highest_fence(key.job_id, key.incarnation_id)
         if key.fence < highest:
             raise CommandRefusedError("STALE_FENCE", f"fence {key.fence} of {key.job_id} is older than {highest}")
 

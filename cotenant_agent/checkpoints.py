@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,14 @@ class Checkpoint:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint | None:
-    """The checkpoint of one fence directory if its manifest is whole and every file is there; contents unread."""
+    """The checkpoint of one fence directory if its manifest is whole and every file is there; contents unread.
+
+    It must name the job, and the cluster, under whose directory it lies; older helpers name neither.
+    """
     manifest = read_json(directory / MANIFEST_NAME)
     step = read_integer(manifest, "step", -1)
     files = _named_files(directory, manifest)
-    if manifest is None or not 0 <= step < STEPS_LIMIT or str(manifest.get("fence")) != directory.name or files is None:
+    if manifest is None or not 0 <= step < STEPS_LIMIT or files is None or not _is_of(directory, manifest):
         return None
     try:
         found = [file.stat() for file in files]
@@ -45,15 +48,24 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     return Checkpoint(directory=directory, step=step, written_ns=written_ns)
 
 
-def newest_resumable(job_directory: Path, granted_fences: Iterable[int]) -> Checkpoint | None:
-    """The first granted fence with a checkpoint whose contents match their checksum.
+def _is_of(directory: Path, manifest: Mapping[str, object]) -> bool:
+    job, cluster = directory.parent, directory.parent.parent
+    return (
+        str(manifest.get("fence")) == directory.name
+        and manifest.get("job_id") in (None, job.name)
+        and manifest.get("incarnation_id") in (None, cluster.name)
+    )
+
+
+def newest_resumable(granted: Iterable[Path]) -> Checkpoint | None:
+    """The first granted directory with a checkpoint whose contents match their checksum.
 
     Args:
-        job_directory: holds one directory per fence.
-        granted_fences: fences that may be resumed, newest first. Others may belong to a writer that was cut off.
+        granted: directories of fences that may be resumed, newest first. Others may belong to a writer that was cut
+            off, to another job or to another cluster.
     """
-    for fence in granted_fences:
-        checkpoint = read_checkpoint(job_directory / str(fence))
+    for directory in granted:
+        checkpoint = read_checkpoint(directory)
         if checkpoint is not None and _contents_match(checkpoint.directory):
             return checkpoint
     return None

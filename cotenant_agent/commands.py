@@ -1,4 +1,4 @@
-"""The command line of the agent: `run` and `probe`."""
+"""The command line of the agent: `run`, `probe` and `leave-cluster`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant.option_types import Integers
 from cotenant.structured_log import start_logging
 from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, SettingsError
+from cotenant_agent.leaving import leave_cluster
 from cotenant_agent.probe import probe
 from cotenant_agent.settings import SETTINGS, AgentSettings
 from cotenant_agent.wiring import build_agent
@@ -52,6 +53,16 @@ def look_at_machine(cores: tuple[int, ...], output: str) -> None:
         return
     for name, value in found.items():
         click.echo(f"{name}: {json.dumps(value)}")
+
+
+@cli.command("leave-cluster")
+@click.option(
+    "--state-dir", required=True, type=click.Path(path_type=Path), help="Of this node's agent, which must be stopped."
+)
+def leave(state_dir: Path) -> None:
+    """Let this node join another cluster: the next one that its agent dials. Checkpoints of the former one are kept."""
+    left = leave_cluster(state_dir)
+    click.echo(f"left cluster {left[:8]}" if left else "this node belongs to no cluster")
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.attempt import AttemptState
 from cotenant_agent.attempt_table import NOT_PAUSABLE, AttemptTable
 from cotenant_agent.checkpoints import newest_resumable
+from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.log_reading import LogReader
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
@@ -25,6 +26,7 @@ from cotenant_agent.protocol import (
     key_to_message,
     launch_from_message,
     observation_to_message,
+    position_from_message,
     reading_to_message,
     window_to_message,
 )
@@ -58,11 +60,13 @@ class Conversation:
         read_gpus: Callable[[], tuple[GpuReading, ...]],
         windows: MeasurementWindowRecorder,
         hello: Callable[[], messages.Hello],
-        on_welcome: Callable[[], None],
+        on_welcome: Callable[[str], None],
         make_way: Callable[[], Awaitable[None]],
         metrics: AgentMetrics,
+        membership: ClusterMembership | None = None,
     ) -> None:
         self._table = table
+        self._membership = membership or ClusterMembership()
         self._read_gpus = read_gpus
         self._windows = windows
         self._hello = hello
@@ -82,7 +86,14 @@ class Conversation:
         self._news = asyncio.Event()
 
     async def hold(self, stub: NodeAgentServiceAsyncStub) -> None:
-        """Talk until the stream ends; raises AioRpcError when it breaks, TimeoutError without a Welcome."""
+        """Talk until the stream ends.
+
+        Raises:
+            AioRpcError: it broke.
+            TimeoutError: there was no Welcome.
+            ClusterRefusedError: this node does not obey that scheduler.
+            OSError: the disk does not take which scheduler welcomed this node.
+        """
         call = stub.Connect(self._outgoing())
         tasks = [
             asyncio.create_task(self._listen(call)),
@@ -112,10 +123,14 @@ class Conversation:
 
     def announce_start(self, key: AttemptKey) -> None:
         """Report that a job has started."""
+        if not self._membership.holds(key):
+            return
         self._send(messages.ConnectRequest(attempt_started=messages.AttemptStarted(key=key_to_message(key))))
 
     def announce_end(self, end: AttemptEnd) -> None:
         """Report how an attempt ended; repeated with every heartbeat until it is stored."""
+        if not self._membership.holds(end.key):
+            return
         self._send(messages.ConnectRequest(attempt_exited=end_to_message(end)))
 
     def announce_pauses(self) -> None:
@@ -145,9 +160,9 @@ class Conversation:
             self._heard_ms = boot_ms()
             kind = message.WhichOneof("message")
             if kind == "welcome":
-                self._rules = message.welcome
-                self._welcomed.set()
-                self._on_welcome()
+                self._take_welcome(message.welcome)
+            elif not self._welcomed.is_set():
+                _log.warning("order_before_welcome", extra={"command": kind})
             elif kind == "heartbeat_ack":
                 self._take_ack(message.heartbeat_ack)
             elif kind == "attempt_end_stored":
@@ -157,7 +172,17 @@ class Conversation:
             elif kind is not None:
                 await self._commands.put(message)
 
+    def _take_welcome(self, welcome: messages.Welcome) -> None:
+        """Obey this scheduler from now on, if it is the one of this node's cluster."""
+        position = position_from_message(welcome.position) if welcome.HasField("position") else None
+        self._membership.join(position, welcome.ancestor_ids, is_free=is_free(self._table, self._membership))
+        self._rules = welcome
+        self._welcomed.set()
+        self._on_welcome(welcome.session_secret)
+
     def _take_ack(self, ack: messages.HeartbeatAck) -> None:
+        if ack.HasField("position"):
+            self._membership.advance(position_from_message(ack.position))
         self._windows.mark_delivered(self._sent_windows.pop(ack.sequence, frozenset()))
         sent_ms = self._sent_beats.get(ack.sequence)
         if sent_ms is not None:
@@ -185,7 +210,7 @@ class Conversation:
         _log.warning("scheduler_silent", extra={"since_boot_ms": self._heard_ms})
 
     def _heartbeat(self, sequence: int) -> messages.Heartbeat:
-        states = [(attempt, attempt.state) for attempt in self._table]
+        states = [(attempt, attempt.state) for attempt in self._table if self._membership.holds(attempt.key)]
         alive = [(attempt, state) for attempt, state in states if state in _ALIVE]
         readings = self._read_gpus()
         observations = [attempt.observe(readings) for attempt, _ in alive]
@@ -219,6 +244,9 @@ class Conversation:
                 _log.info("command_performed", extra={**key.fields(), "command": name})
 
     async def _carry_out(self, message: messages.ConnectResponse, name: str) -> None:
+        key = key_from_message(getattr(message, name).key)
+        if not self._membership.holds(key):
+            raise CommandRefusedError("UNKNOWN_CLUSTER", f"{key.directory_name} is of a cluster that this node left")
         orders: Mapping[str, Callable[[], None]] = {
             "stop_job": lambda: self._table.stop(
                 key_from_message(message.stop_job.key), message.stop_job.cause, message.stop_job.grace_ms
@@ -231,13 +259,21 @@ class Conversation:
         }
         if name == "launch_job":
             await self._launch(message.launch_job)
-        else:
-            orders[name]()
+            return
+        # A full disk must not keep a job running that shall end.
+        with contextlib.suppress(OSError):
+            self._membership.store()
+        orders[name]()
 
     async def _launch(self, message: messages.LaunchJob) -> None:
         request = launch_from_message(message)
-        directory = self._table.directory.checkpoints / request.key.job_id
-        resume = await asyncio.to_thread(newest_resumable, directory, request.granted_fences)
+        if message.HasField("position"):
+            self._membership.take_order(position_from_message(message.position))
+        # Before anything is started: a scheduler that does not know of this order must not be obeyed later.
+        self._membership.store()
+        root = self._table.directory.checkpoints
+        granted = self._membership.checkpoint_directories(root, request.key.job_id, request.granted)
+        resume = await asyncio.to_thread(newest_resumable, granted)
         # Two on one device would slow each other down, and what was measured would be worth nothing.
         await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
@@ -267,7 +303,7 @@ class Conversation:
 
     async def _read_log(self, order: messages.ReadLog) -> None:
         try:
-            directory = self._table.find_directory(key_from_message(order.key))
+            directory = self._table.find_directory(key_from_message(order.key), self._membership.lineage)
         except CommandRefusedError as refusal:
             await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=str(refusal))))
             return
@@ -284,6 +320,11 @@ class Conversation:
         finally:
             reader.close()
         await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True)))
+
+
+def is_free(table: AttemptTable, membership: ClusterMembership) -> bool:
+    """Whether nothing of the present cluster runs or is kept here, so that the node may join another one by itself."""
+    return not any(True for _ in table) and not membership.has_checkpoints(table.directory.checkpoints)
 
 
 def _log_chunk(chunk: messages.LogChunk) -> messages.ConnectRequest:

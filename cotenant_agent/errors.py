@@ -4,6 +4,7 @@ AgentError
 ├── OperatorError          the node's operator: settings, files, permissions
 │   ├── SettingsError
 │   └── StateDirectoryBusyError
+├── ClusterRefusedError    the scheduler serves another cluster, or an older state of this one
 ├── CommandRefusedError    the scheduler (or the user behind it) asked for what this node does not do
 └── DeviceError            the driver or the device
     └── DriverMissingError
@@ -26,6 +27,10 @@ class SettingsError(OperatorError):
 
 class StateDirectoryBusyError(OperatorError):
     """Another agent holds the same state directory."""
+
+
+class ClusterRefusedError(AgentError):
+    """This node obeys the scheduler no more; the message has the reason and the remedy."""
 
 
 class CommandRefusedError(AgentError):

@@ -21,7 +21,7 @@ from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.records import LaunchRequest
 from cotenant_agent.seals import SEALED, Seal
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.state_directory import StateDirectory, checkpoint_directory
 from cotenant_agent.system_clock import wall_ms
 
 _SHIM = Path(__file__).with_name("shim.py")
@@ -94,6 +94,7 @@ class Launcher:
             directory = self._directory.create(request.key)
         except FileExistsError:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
+        self._make_cluster_directory(request.key.incarnation_id)
         for path in (places.run_directory, places.checkpoint_directory):
             _make_job_directory(path, owner)
         if resume is not None and owner is not None:
@@ -107,6 +108,7 @@ class Launcher:
         seal = Seal.draw() if self._rules.seals else None
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
         lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+        lease["incarnation_id"] = request.key.incarnation_id
         write_json(directory.lease, attempt.sealed(directory.lease, lease))
         write_json(directory.spec, attempt.sealed(directory.spec, spec))
         return attempt
@@ -138,10 +140,12 @@ class Launcher:
                 raise CommandRefusedError("OVER_CAPACITY", message)
 
     def _places(self, request: LaunchRequest, resume: Checkpoint | None) -> LaunchPlaces:
-        job_checkpoints = self._directory.checkpoints / request.key.job_id
+        key = request.key
         return LaunchPlaces(
-            run_directory=self._directory.run / request.key.directory_name,
-            checkpoint_directory=job_checkpoints / str(request.key.fence),
+            run_directory=self._directory.run / key.directory_name,
+            checkpoint_directory=checkpoint_directory(
+                self._directory.checkpoints, key.job_id, key.fence, key.incarnation_id
+            ),
             resume=resume,
         )
 
@@ -180,6 +184,7 @@ class Launcher:
             "job_id": request.key.job_id,
             "attempt": request.key.attempt,
             "fence": request.key.fence,
+            "incarnation_id": request.key.incarnation_id,
             "boot_id": self._boot_id,
             "requested_wall_ms": wall_ms(),
             "gpu_ids": list(request.gpu_ids),
@@ -199,18 +204,22 @@ class Launcher:
             "cgroup_freeze_file": files.freeze_file,
             "can_pause": True,
             "cgroup_oom_files": list(files.oom_files),
-            "namespaces": self._job_view(request, plan) if self._rules.namespaces else None,
+            "namespaces": self._job_view(self._places(request, resume), plan) if self._rules.namespaces else None,
             "uid": uid,
             "gid": gid,
         }
 
-    def _job_view(self, request: LaunchRequest, plan: LaunchPlan) -> dict[str, list[str]]:
+    def _make_cluster_directory(self, incarnation_id: str) -> None:
+        if incarnation_id:
+            (self._directory.checkpoints / incarnation_id).mkdir(mode=0o711, exist_ok=True)
+
+    def _job_view(self, places: LaunchPlaces, plan: LaunchPlan) -> dict[str, list[str]]:
         """The agent's folder looks empty to the job, except for what is the job's own."""
         root = self._directory.root.resolve()
-        kept = [
-            (self._directory.run / request.key.directory_name).resolve(),
-            (self._directory.checkpoints / request.key.job_id).resolve(),
-        ]
+        kept = [places.run_directory.resolve(), places.checkpoint_directory.parent.resolve()]
+        if places.resume is not None and places.resume.directory.parent.resolve() not in kept:
+            # Of the cluster from whose backup this one was restored, or of an older agent.
+            kept.append(places.resume.directory.parent.resolve())
         working = Path(plan.working_directory).resolve()
         is_known = any(working.is_relative_to(path) for path in (*kept, self._directory.jobs.resolve()))
         # An allowed folder may lie in the agent's; one that holds attempts is none to be seen.

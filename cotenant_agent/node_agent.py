@@ -17,14 +17,16 @@ from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.calibration import Calibrations
-from cotenant_agent.conversation import Conversation
+from cotenant_agent.cluster_membership import ClusterMembership
+from cotenant_agent.conversation import Conversation, is_free
 from cotenant_agent.durable_files import write_json
-from cotenant_agent.errors import DeviceError
+from cotenant_agent.errors import ClusterRefusedError, DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.machine import read_machine_id
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
-from cotenant_agent.protocol import gpu_to_message, rules_to_message, status_to_message
+from cotenant_agent.protocol import gpu_to_message, position_to_message, rules_to_message, status_to_message
 from cotenant_agent.records import GpuReading
 from cotenant_agent.scheduler_link import (
     JOIN_REFUSED,
@@ -40,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _STOP_ALL_TICKS = 1200
+# Between two tries to join a scheduler that this node does not obey: only a person can change that.
+_REFUSED_PAUSE_S = 5.0
 # The scheduler answered, and will answer the same again.
 _REFUSALS = frozenset(
     {
@@ -84,8 +88,11 @@ class NodeAgent:
         windows: MeasurementWindowRecorder,
         calibrations: Calibrations,
         metrics: AgentMetrics,
+        membership: ClusterMembership | None = None,
     ) -> None:
         self._rules = rules
+        self._membership = membership or ClusterMembership()
+        self._session_secret = ""
         self._link = link
         self._table = table
         self._inventory = inventory
@@ -189,6 +196,7 @@ class NodeAgent:
             on_welcome=self._on_welcome,
             make_way=self._calibrations.make_way,
             metrics=self._metrics,
+            membership=self._membership,
         )
         try:
             await self._conversation.hold(NodeAgentServiceStub(channel))
@@ -197,6 +205,13 @@ class NodeAgent:
             return await self._tell_failure(error)
         except TimeoutError:
             _log.warning("conversation_broken", extra={"reason": "the scheduler did not welcome this agent"})
+        except ClusterRefusedError as error:
+            self._metrics.joins_refused.labels("CLUSTER_REFUSED").inc()
+            _log.error("join_refused", extra={"code": "CLUSTER_REFUSED", "reason": str(error)})
+            return _REFUSED_PAUSE_S
+        except OSError as error:
+            _log.error("conversation_broken", extra={"reason": f"the state directory takes nothing: {error}"})
+            return _REFUSED_PAUSE_S
         finally:
             self._conversation = None
         return 0.0
@@ -221,7 +236,8 @@ class NodeAgent:
         level = logging.ERROR if remedy or code in _REFUSALS else logging.WARNING
         _log.log(level, "conversation_broken", extra={"code": code.name, "reason": reason, "remedy": remedy})
 
-    def _on_welcome(self) -> None:
+    def _on_welcome(self, session_secret: str) -> None:
+        self._session_secret = session_secret
         self._pauses.reset()
         _log.info("welcomed", extra={"scheduler": self._link.scheduler})
         if self._rules.ready_file:
@@ -244,7 +260,12 @@ class NodeAgent:
             enforcements=self._rules.enforcements,
             no_profiles=not self._windows.collects,
             launch_rules=None if self._rules.allow_list is None else rules_to_message(self._rules.allow_list),
-            attempts=[status_to_message(attempt) for attempt in self._table],
+            attempts=[status_to_message(attempt) for attempt in self._table if self._membership.holds(attempt.key)],
+            seen=position_to_message(self._membership.seen),
+            may_change_incarnation=is_free(self._table, self._membership),
+            session_secret=self._session_secret,
+            machine_id=read_machine_id(),
+            installation_id=self._membership.installation_id,
         )
 
     async def _stop_all(self) -> None:

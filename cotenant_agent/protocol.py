@@ -20,7 +20,9 @@ from cotenant_agent.records import (
     AttemptObservation,
     GpuDescription,
     GpuReading,
+    GrantedCheckpoint,
     LaunchRequest,
+    LogPosition,
     MeasuredJob,
     MeasurementWindow,
 )
@@ -40,12 +42,48 @@ _STATES = {
 
 def key_from_message(message: messages.AttemptKey) -> AttemptKey:
     """The identity of an attempt."""
-    return AttemptKey(job_id=message.job_id, attempt=message.attempt, fence=message.fence)
+    return AttemptKey(
+        job_id=message.job_id, attempt=message.attempt, fence=message.fence, incarnation_id=message.incarnation_id
+    )
 
 
 def key_to_message(key: AttemptKey) -> messages.AttemptKey:
     """The identity of an attempt."""
-    return messages.AttemptKey(job_id=key.job_id, attempt=key.attempt, fence=key.fence)
+    return messages.AttemptKey(
+        job_id=key.job_id, attempt=key.attempt, fence=key.fence, incarnation_id=key.incarnation_id
+    )
+
+
+def position_from_message(message: messages.LogPosition) -> LogPosition:
+    """Where a scheduler says that it is."""
+    return LogPosition(
+        incarnation_id=message.incarnation_id,
+        generation=message.generation,
+        start_id=message.start_id,
+        sequence=message.sequence,
+        seal=message.seal,
+    )
+
+
+def position_to_message(position: LogPosition) -> messages.LogPosition:
+    """What this node has seen, for the Hello."""
+    return messages.LogPosition(
+        incarnation_id=position.incarnation_id,
+        generation=position.generation,
+        start_id=position.start_id,
+        sequence=position.sequence,
+        seal=position.seal,
+    )
+
+
+def _granted(message: messages.LaunchJob) -> tuple[GrantedCheckpoint, ...]:
+    """Whose checkpoints may be resumed; an older scheduler names fences only."""
+    named = [
+        GrantedCheckpoint(incarnation_id=one.incarnation_id, fence=one.fence) for one in message.granted_checkpoints
+    ]
+    if named or message.key.incarnation_id:
+        return tuple(named)
+    return tuple(GrantedCheckpoint(incarnation_id="", fence=fence) for fence in message.granted_fences)
 
 
 def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
@@ -61,7 +99,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         global_batch_size=spec.settings.global_batch_size,
         micro_batch_size=message.micro_batch_size,
         accumulation_steps=message.accumulation_steps,
-        granted_fences=tuple(message.granted_fences),
+        granted=_granted(message),
         memory_limit_bytes=message.memory_limit_bytes,
         checkpoint_ms=spec.checkpoint_ms,
         host_memory_bytes=spec.host_memory_bytes,

@@ -7,26 +7,58 @@ from dataclasses import dataclass, field
 
 from cotenant.job_settings import JobSettings
 
+# Of an incarnation's id in names of directories: paths of sockets are short.
+_NAMED_CHARACTERS = 8
 STEPS_LIMIT = 1 << 53
 """Of steps and epochs that a job may claim; what is larger fits into no message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AttemptKey:
-    """Identity of one launch."""
+    """Identity of one launch.
+
+    Attributes:
+        incarnation_id: of the cluster under which the fence was given; empty = an older scheduler gave it.
+    """
 
     job_id: str
     attempt: int
     fence: int
+    incarnation_id: str = ""
 
     @property
     def directory_name(self) -> str:
         """Name of everything on disk that belongs to the attempt."""
-        return f"{self.job_id}.{self.attempt}"
+        of_cluster = f".{self.incarnation_id[:_NAMED_CHARACTERS]}" if self.incarnation_id else ""
+        return f"{self.job_id}.{self.attempt}{of_cluster}"
+
+    def is_meant_by(self, order: AttemptKey) -> bool:
+        """Whether an order is about this attempt; one that an older agent started does not know its incarnation."""
+        mine, ordered = (self.job_id, self.attempt, self.fence), (order.job_id, order.attempt, order.fence)
+        return mine == ordered and self.incarnation_id in ("", order.incarnation_id)
 
     def fields(self) -> dict[str, object]:
         """The key as fields of a line of the log."""
         return {"job_id": self.job_id, "attempt": self.attempt, "fence": self.fence}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedCheckpoint:
+    """An earlier attempt of the job whose checkpoint may be resumed; see `AttemptKey` for the incarnation."""
+
+    incarnation_id: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """A place in the history of a cluster, as its scheduler said it; see the contract's message of that name."""
+
+    incarnation_id: str = ""
+    generation: int = 0
+    start_id: str = ""
+    sequence: int = 0
+    seal: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +67,7 @@ class LaunchRequest:
 
     Attributes:
         memory_limit_bytes: device memory that the attempt may use; 0 = no limit of its own.
-        granted_fences: fences whose checkpoints may be resumed, newest first.
+        granted: whose checkpoints may be resumed, newest first.
         checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
         host_memory_bytes: limit on host memory; 0 = none.
         cpu_cores: limit on CPU cores; 0 = none.
@@ -52,7 +84,7 @@ class LaunchRequest:
     global_batch_size: int = 0
     micro_batch_size: int = 0
     accumulation_steps: int = 1
-    granted_fences: tuple[int, ...] = ()
+    granted: tuple[GrantedCheckpoint, ...] = ()
     memory_limit_bytes: int = 0
     checkpoint_ms: int = 0
     host_memory_bytes: int = 0

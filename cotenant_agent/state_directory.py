@@ -2,10 +2,13 @@
 
 STATE/                      0711
   agent.lock                one agent at a time
-  jobs/<job>.<attempt>/     0700, the agent's: lock spec.json state.json lease.json stop.json pause.json
+  cluster.json              which cluster this node belongs to, and the newest that it saw of it
+  jobs/<job>.<attempt>.<cluster>/  0700, the agent's: lock spec.json state.json lease.json stop.json pause.json
                             paused.json out.log exit.json stored
-  run/<job>.<attempt>/      0700, the job's user: progress.sock, progress.json, default working directory
-  checkpoints/<job>/<fence>/  0700, the job's user; may be on shared storage (checkpoint_dir)
+  run/<job>.<attempt>.<cluster>/   0700, the job's user: progress.sock, progress.json, default working directory
+  checkpoints/<cluster>/<job>/<fence>/  0700, the job's user; may be on shared storage (checkpoint_dir)
+
+Without a scheduler that says which cluster it serves, <cluster> is left out everywhere.
 """
 
 from __future__ import annotations
@@ -23,6 +26,17 @@ from cotenant_agent.errors import CommandRefusedError, OperatorError, StateDirec
 from cotenant_agent.records import AttemptKey
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_INCARNATION_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def is_incarnation_id(text: str) -> bool:
+    """Whether a text is the id of an incarnation, and so the name of a directory."""
+    return _INCARNATION_ID.fullmatch(text) is not None
+
+
+def checkpoint_directory(root: Path, job_id: str, fence: int, incarnation_id: str) -> Path:
+    """Where an attempt writes its checkpoints, and nobody else does."""
+    return (root / incarnation_id if incarnation_id else root) / job_id / str(fence)
 
 
 class StateDirectory:
@@ -32,6 +46,7 @@ class StateDirectory:
         self.root = root.absolute()
         self.jobs = self.root / "jobs"
         self.run = self.root / "run"
+        self.cluster = self.root / "cluster.json"
         self.checkpoints = (checkpoint_root or self.root / "checkpoints").absolute()
         try:
             for directory, mode in (
@@ -68,15 +83,18 @@ class StateDirectory:
         """
         if not _JOB_ID.fullmatch(key.job_id):
             raise CommandRefusedError("INVALID_JOB_ID", f"job id {key.job_id!r}: letters, digits, '.', '_', '-' only")
+        if key.incarnation_id and not is_incarnation_id(key.incarnation_id):
+            raise CommandRefusedError("INVALID_JOB_ID", "the incarnation of an attempt is 32 hexadecimal digits")
         path = self.jobs / key.directory_name
         path.mkdir(mode=0o700)
         flush_directory(self.jobs)
         return AttemptDirectory(path)
 
-    def highest_fence(self, job_id: str) -> int:
-        """Highest fence under which this job was ever started here; 0 = never."""
+    def highest_fence(self, job_id: str, incarnation_id: str = "") -> int:
+        """Highest fence under which this job of this cluster was ever started here; 0 = never."""
+        job = checkpoint_directory(self.checkpoints, job_id, 0, incarnation_id).parent
         with contextlib.suppress(OSError):
-            return max((int(name) for name in os.listdir(self.checkpoints / job_id) if name.isdigit()), default=0)  # noqa: PTH208
+            return max((int(name) for name in os.listdir(job) if name.isdigit()), default=0)  # noqa: PTH208
         return 0
 
     def forget(self, attempt: AttemptDirectory) -> None:

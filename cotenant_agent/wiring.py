@@ -14,6 +14,7 @@ from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
+from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
@@ -44,6 +45,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     checkpoint_root = Path(settings.checkpoint_dir) if settings.checkpoint_dir else None
     allow_list = _allow_list(settings)
     directory = StateDirectory(Path(settings.state_dir), checkpoint_root)
+    membership = ClusterMembership(directory.cluster)
     processes = LinuxProcesses()
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
@@ -87,6 +89,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             inventory=inventory,
             calibrations=calibrations,
             metrics=metrics,
+            membership=membership,
         )
 
 

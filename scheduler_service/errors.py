@@ -5,6 +5,8 @@ SchedulerServiceError
 │   ├── InvalidRequestError
 │   │   └── UnknownPolicyError
 │   ├── UnknownJobError
+│   ├── UnknownNodeError
+│   ├── NodeHeardError
 │   ├── RequestConflictError
 │   ├── WrongJobPhaseError
 │   ├── NotPausableError
@@ -20,9 +22,12 @@ SchedulerServiceError
 │   ├── PredictorError
 │   ├── AgentProtocolError
 │   ├── SecondInstanceError
+│   ├── ForeignClusterError
+│   ├── GpuTakenError
 │   └── AttemptsMissingError
 └── ServiceError                     this service or its machine
     ├── NotReadyError
+    ├── StandstillError
     ├── OverloadedError
     └── StateError
         ├── StateUnwritableError
@@ -83,6 +88,17 @@ class UnknownJobError(CallerError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id!r}; list the jobs to see which exist", metadata={"job_id": job_id})
+
+
+class UnknownNodeError(CallerError):
+    """No node has this name."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(f"no node {node_id!r}; list the nodes to see which exist", metadata={"node_id": node_id})
+
+
+class NodeHeardError(CallerError):
+    """The node is heard, so it cannot be given up."""
 
 
 class RequestConflictError(CallerError):
@@ -155,6 +171,14 @@ class SecondInstanceError(PeerError):
     """An agent wants to speak for a node for which another living agent speaks."""
 
 
+class ForeignClusterError(PeerError):
+    """A node belongs to another cluster than this scheduler's, or claims what no scheduler of it ever said."""
+
+
+class GpuTakenError(PeerError):
+    """A node offers a GPU that another node still has."""
+
+
 class AttemptsMissingError(PeerError):
     """A node joins without what it was given to run; `retry_ms` later nothing of that runs any more."""
 
@@ -169,6 +193,10 @@ class ServiceError(SchedulerServiceError):
 
 class NotReadyError(ServiceError):
     """The service is starting, stopping or has given up."""
+
+
+class StandstillError(ServiceError):
+    """The scheduler gives no orders: its state is not the newest, or was restored and not confirmed."""
 
 
 class OverloadedError(ServiceError):

@@ -34,6 +34,7 @@ from scheduler_service.errors import (
     OverloadedError,
     RequestConflictError,
     SchedulerServiceError,
+    StandstillError,
     StateUnwritableError,
 )
 
@@ -97,6 +98,7 @@ class LiveLoop:
         sequence: Of the newest handled event.
         snapshot_every_events: Distance of snapshots; recovery replays at most about this many events.
         retained_events: Events kept behind a snapshot, for export.
+        refusal: Returns why no request may change anything at present; empty = requests may.
     """
 
     engine: SchedulerEngine
@@ -109,6 +111,7 @@ class LiveLoop:
     snapshot_every_events: int = 10_000
     retained_events: int = 200_000
     storage_failure: str = ""
+    refusal: Callable[[], str] = field(default=lambda: "")
     _answered: dict[str, AnsweredRequest] = field(default_factory=dict)
     _inbox: deque[_Entry] = field(default_factory=deque)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,11 +138,22 @@ class LiveLoop:
             RequestConflictError: The request id was used with another body.
             OverloadedError: Too much is waiting.
             StateUnwritableError: Nothing could be stored; nothing has changed.
+            StandstillError: This state is not the newest of its cluster.
             SchedulerServiceError: The proposal was refused.
         """
+        if refusal := self.refusal():
+            raise StandstillError(refusal)
         if len(self._inbox) >= INBOX_MAX:
             raise OverloadedError(f"{INBOX_MAX} facts wait to be stored; try again in a moment")
         return await self._enter(mutation)
+
+    async def store_apart(self, work: Callable[[], None]) -> None:
+        """Write what is no event where events are written, after those that are being stored.
+
+        Raises:
+            StateUnwritableError: It could not be stored.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._storage, work)
 
     def has_answered(self, request_id: str) -> bool:
         """Return whether this request was answered before: its answer stands, whatever has changed since."""

@@ -25,7 +25,7 @@ ROLE_MEANINGS: Final[Mapping[Role, str]] = MappingProxyType(
     {
         Role.USER: "submits jobs; sees, pauses and cancels its own",
         Role.VIEWER: "reads what is not secret, changes nothing",
-        Role.OPERATOR: "acts for all users, chooses policies, retrains models",
+        Role.OPERATOR: "acts for all users, chooses policies, forgets nodes, confirms restores, retrains models",
         Role.NODE: "the agent of one machine, under that name only",
         Role.PREDICTOR: "serves predictions; calls nothing",
         Role.SCHEDULER: "serves jobs; asks the predictor and reports to it",
@@ -57,6 +57,8 @@ RPC_ROLES: Final[Mapping[str, Mapping[str, frozenset[Role] | None]]] = MappingPr
             "ListNodes": _READERS,
             "ListPolicies": _READERS | {Role.ENGINE},
             "SetPolicy": _OPERATORS,
+            "ForgetNode": _OPERATORS,
+            "ConfirmRestore": _OPERATORS,
             "Decide": frozenset({Role.OPERATOR, Role.ENGINE}),
         },
         "cotenant.v1.NodeAgentService": {

@@ -165,9 +165,11 @@ def check_services(session: Session) -> Iterator[Finding]:
 def check_nodes(session: Session) -> Iterator[Finding]:
     """Counts the machines that the scheduler hears from."""
     try:
-        nodes = session.scheduler().list_nodes()
+        nodes, warnings = session.scheduler().list_nodes(), session.scheduler().list_warnings()
     except CotenantError:  # check_services has reported it
         return
+    for warning in warnings:
+        yield Finding(check="cluster", state="fault", found=warning.code, remedy=warning.message)
     lost = [node.node_id for node in nodes if not node.connected]
     if lost:
         remedy = "see the agent's log there; it dials the scheduler, not the other way round"

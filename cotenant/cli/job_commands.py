@@ -11,7 +11,7 @@ from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.job_lookup import complete_job, find_job
 from cotenant.cli.job_views import PAUSED, describe_job, job_columns, job_rows, phase_name
-from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.job_watch import WatchKind, watch_jobs
 from cotenant.v1 import scheduling_pb2
@@ -56,6 +56,7 @@ def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str
         tell("no jobs; submit one with `cotenant submit job.yaml`")
     if len(jobs) > len(shown):
         tell(f"{len(jobs) - len(shown)} older jobs not shown (-a shows all)")
+    tell_warnings(session)
 
 
 def _job_table(session: Session, jobs: list[scheduling_pb2.Job]) -> Text:

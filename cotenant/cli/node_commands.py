@@ -6,7 +6,7 @@ import click
 
 from cotenant import quantities, system_clock
 from cotenant.cli.formats import emit_data, emit_message, message_to_dict
-from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
@@ -31,10 +31,39 @@ _GPU_COLUMNS = (
 )
 
 
-@click.command(epilog="Example:  cotenant nodes -o json")
+@click.group(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  cotenant nodes -o json\n  cotenant nodes forget node-3\n  cotenant nodes confirm",
+)
 @with_session
 def nodes(session: Session, /) -> None:
-    """List machines, what they have and which limits they really enforce."""
+    """List machines, what they have and which limits they really enforce; or give one up, or confirm a restore."""
+    if click.get_current_context().invoked_subcommand is None:
+        _list_nodes(session)
+
+
+@nodes.command(name="forget")
+@click.argument("node")
+@with_session
+def forget_node(session: Session, /, node: str) -> None:
+    """Give NODE up at once: its machine is gone, was renamed, or its cards moved. Refused while it is heard.
+
+    What ran there is lost and starts again; make sure that the machine is off, or it may run twice for a minute.
+    """
+    lost = session.scheduler().forget_node(node)
+    tell(f"forgot {node}; lost: {', '.join(lost) or 'no job'}")
+
+
+@nodes.command(name="confirm")
+@with_session
+def confirm_restore(session: Session, /) -> None:
+    """Confirm a restore: the scheduler that the backup was taken from runs no more, so its nodes may join this one."""
+    answer = session.scheduler().confirm_restore()
+    joining = ", ".join(one[:8] for one in answer.ancestor_ids)
+    tell(f"this cluster is {answer.incarnation_id[:8]}; nodes of these join it: {joining or 'none but its own'}")
+
+
+def _list_nodes(session: Session) -> None:
     found = session.scheduler().list_nodes()
     if not session.output.is_for_people:
         names = [node.node_id for node in found]
@@ -44,6 +73,7 @@ def nodes(session: Session, /) -> None:
     show(render_table(_NODE_COLUMNS, [_node_row(node, at_ms) for node in found], session.width))
     if not found:
         tell("no node has joined; start an agent with `python -m cotenant_agent run` or `cotenant up`")
+    tell_warnings(session)
 
 
 def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:

@@ -28,8 +28,8 @@ calibrate = _pass_on("calibrate", "Measure the device at hand within a minute (p
 backup = _pass_on("backup", "Back the scheduler's state up (python -m scheduler_service backup).")
 restore = _pass_on("restore", "Restore the scheduler's state (python -m scheduler_service restore).")
 export_log = _pass_on("export-log", "Write the event log as JSON lines (python -m scheduler_service export-log).")
-audit = _pass_on("audit", "Show who did what (python -m scheduler_service audit).")
 log = _pass_on("log", "Verify the event log, record by record (python -m scheduler_service log).")
+audit = _pass_on("audit", "Show who did what (python -m scheduler_service audit).")
 decide = _pass_on("decide", "Decide on a snapshot file of another cluster (python -m scheduler_service decide).")
 datasets = _pass_on(
     "datasets", "Import public measured sets, check dataset folders (python -m predictor_service datasets)."

@@ -75,6 +75,12 @@ def tell(message: str, *, style: str = "") -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message, style=style))
 
 
+def tell_warnings(session: Session) -> None:
+    """Writes to stderr why the scheduler gives no orders at present, if it gives none."""
+    for warning in session.scheduler().list_warnings():
+        tell(f"warning: {warning.message} [{warning.code}]", style="yellow")
+
+
 def with_session(
     function: Callable[Concatenate[Session, P], None],
 ) -> Callable[P, None]:

@@ -149,6 +149,44 @@ class ConnectResponse(_message.Message):
 Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
 
 @_typing.final
+class LogPosition(_message.Message):
+    """A place in the history of one cluster: where its scheduler is, or the highest that an agent has seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    START_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    incarnation_id: _builtins.str
+    """Drawn at random when the state of a cluster begins, and when it is restored from a backup."""
+    generation: _builtins.int
+    """Counts the starts of a scheduler on this state."""
+    start_id: _builtins.str
+    """Drawn at random at each start: two starts with one generation are starts on two copies of the state."""
+    sequence: _builtins.int
+    """The newest event of the log."""
+    seal: _builtins.bytes
+    """Made by a scheduler over the fields above, so that no agent can invent a position; agents return it as it is."""
+    def __init__(
+        self,
+        *,
+        incarnation_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        start_id: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        seal: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "incarnation_id", b"incarnation_id", "seal", b"seal", "sequence", b"sequence", "start_id", b"start_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogPosition: _TypeAlias = LogPosition  # noqa: Y015
+
+@_typing.final
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -164,6 +202,11 @@ class Hello(_message.Message):
     NO_PROFILES_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     LAUNCH_RULES_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    MAY_CHANGE_INCARNATION_FIELD_NUMBER: _builtins.int
+    SESSION_SECRET_FIELD_NUMBER: _builtins.int
+    MACHINE_ID_FIELD_NUMBER: _builtins.int
+    INSTALLATION_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.str
     agent_version: _builtins.str
@@ -174,6 +217,14 @@ class Hello(_message.Message):
     """No measurement of this node may be kept: neither as a profile nor as the outcome of a prediction."""
     instance_id: _builtins.str
     """Chosen at random at every start of the agent's process; empty = an agent that does not say it."""
+    may_change_incarnation: _builtins.bool
+    """Nothing of its cluster runs or is kept here: it joins another one without being told to."""
+    session_secret: _builtins.str
+    """That of this process's last session, which proves that a stream which is still open is its own; empty = it had none."""
+    machine_id: _builtins.str
+    """Hash that distinguishes machines; empty = not known. At most 64 characters, like the next one."""
+    installation_id: _builtins.str
+    """Drawn at random when the agent's state directory was made."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentGpu]: ...
     @_builtins.property
@@ -185,6 +236,12 @@ class Hello(_message.Message):
     @_builtins.property
     def launch_rules(self) -> Global___LaunchRules:
         """What this node runs; absent = it does not say, and only the node itself refuses."""
+
+    @_builtins.property
+    def seen(self) -> Global___LogPosition:
+        """The highest position that this node has seen. Absent = an older agent, which does not say it; without an incarnation_id = the
+        node belongs to no cluster yet.
+        """
 
     def __init__(
         self,
@@ -201,10 +258,15 @@ class Hello(_message.Message):
         no_profiles: _builtins.bool = ...,
         instance_id: _builtins.str = ...,
         launch_rules: Global___LaunchRules | None = ...,
+        seen: Global___LogPosition | None = ...,
+        may_change_incarnation: _builtins.bool = ...,
+        session_secret: _builtins.str = ...,
+        machine_id: _builtins.str = ...,
+        installation_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "launch_rules", b"launch_rules"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "launch_rules", b"launch_rules", "seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "installation_id", b"installation_id", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "machine_id", b"machine_id", "may_change_incarnation", b"may_change_incarnation", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id", "seen", b"seen", "session_secret", b"session_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__launch_rules: _TypeAlias = _typing.Literal["launch_rules"]  # noqa: Y015
     _WhichOneofArgType__launch_rules: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules"]  # noqa: Y015
@@ -299,26 +361,30 @@ Global___AgentGpu: _TypeAlias = AgentGpu  # noqa: Y015
 
 @_typing.final
 class AttemptKey(_message.Message):
-    """Identity of one launch; every message about it repeats all three."""
+    """Identity of one launch; every message about it repeats all of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
+    INCARNATION_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     fence: _builtins.int
+    incarnation_id: _builtins.str
+    """Incarnation of the cluster under which the fence was given; empty = an older scheduler gave it."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         attempt: _builtins.int = ...,
         fence: _builtins.int = ...,
+        incarnation_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fence", b"fence", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fence", b"fence", "incarnation_id", b"incarnation_id", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -656,19 +722,35 @@ class Welcome(_message.Message):
     HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     GRACE_MS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    ANCESTOR_IDS_FIELD_NUMBER: _builtins.int
+    SESSION_SECRET_FIELD_NUMBER: _builtins.int
     heartbeat_ms: _builtins.int
     lease_ms: _builtins.int
     grace_ms: _builtins.int
+    session_secret: _builtins.str
+    """Drawn at random for this stream; see Hello."""
+    @_builtins.property
+    def position(self) -> Global___LogPosition:
+        """Where the scheduler is; absent = an older scheduler, which does not say which cluster it serves."""
+
+    @_builtins.property
+    def ancestor_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Incarnations whose agents and attempts this one takes over, because its state was restored from one of theirs."""
+
     def __init__(
         self,
         *,
         heartbeat_ms: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
         grace_ms: _builtins.int = ...,
+        position: Global___LogPosition | None = ...,
+        ancestor_ids: _abc.Iterable[_builtins.str] | None = ...,
+        session_secret: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_ms", b"grace_ms", "heartbeat_ms", b"heartbeat_ms", "lease_ms", b"lease_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestor_ids", b"ancestor_ids", "grace_ms", b"grace_ms", "heartbeat_ms", b"heartbeat_ms", "lease_ms", b"lease_ms", "position", b"position", "session_secret", b"session_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -680,20 +762,24 @@ class HeartbeatAck(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RENEWED_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def renewed(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
         """Attempts whose lease is renewed; all others end at their deadline."""
 
+    @_builtins.property
+    def position(self) -> Global___LogPosition: ...
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         renewed: _abc.Iterable[Global___AttemptKey] | None = ...,
+        position: Global___LogPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["renewed", b"renewed", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "renewed", b"renewed", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -711,6 +797,8 @@ class LaunchJob(_message.Message):
     GRANTED_FENCES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     STEPS_DONE_FIELD_NUMBER: _builtins.int
+    GRANTED_CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
@@ -726,6 +814,14 @@ class LaunchJob(_message.Message):
     def granted_fences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Fence directories from which a checkpoint may be resumed, newest first."""
 
+    @_builtins.property
+    def granted_checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrantedCheckpoint]:
+        """As granted_fences, with the incarnation of each; where there are any, granted_fences are not looked at."""
+
+    @_builtins.property
+    def position(self) -> Global___LogPosition:
+        """Of the event that led to this order; the agent stores it before it starts anything."""
+
     def __init__(
         self,
         *,
@@ -737,14 +833,41 @@ class LaunchJob(_message.Message):
         granted_fences: _abc.Iterable[_builtins.int] | None = ...,
         memory_limit_bytes: _builtins.int = ...,
         steps_done: _builtins.int = ...,
+        granted_checkpoints: _abc.Iterable[Global___GrantedCheckpoint] | None = ...,
+        position: Global___LogPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LaunchJob: _TypeAlias = LaunchJob  # noqa: Y015
+
+@_typing.final
+class GrantedCheckpoint(_message.Message):
+    """Whose checkpoint an attempt may resume: that of an earlier attempt of the same job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    incarnation_id: _builtins.str
+    """Empty = an older scheduler gave the fence."""
+    fence: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation_id: _builtins.str = ...,
+        fence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantedCheckpoint: _TypeAlias = GrantedCheckpoint  # noqa: Y015
 
 @_typing.final
 class StopJob(_message.Message):

@@ -1176,22 +1176,116 @@ class ListNodesResponse(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
+        """Why this scheduler gives no orders at present: STATE_BEHIND, RESTORE_UNCONFIRMED."""
+
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
         next_page_token: _builtins.str = ...,
+        warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
+
+@_typing.final
+class ForgetNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeRequest: _TypeAlias = ForgetNodeRequest  # noqa: Y015
+
+@_typing.final
+class ForgetNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOST_JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lost_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Jobs that held GPUs of the node; they are lost, and start again as their rules allow."""
+
+    def __init__(
+        self,
+        *,
+        lost_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost_job_ids", b"lost_job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmRestoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRestoreRequest: _TypeAlias = ConfirmRestoreRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmRestoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_ID_FIELD_NUMBER: _builtins.int
+    ANCESTOR_IDS_FIELD_NUMBER: _builtins.int
+    incarnation_id: _builtins.str
+    @_builtins.property
+    def ancestor_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Incarnations whose nodes may join; empty = this state was never restored, and there was nothing to confirm."""
+
+    def __init__(
+        self,
+        *,
+        incarnation_id: _builtins.str = ...,
+        ancestor_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestor_ids", b"ancestor_ids", "incarnation_id", b"incarnation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRestoreResponse: _TypeAlias = ConfirmRestoreResponse  # noqa: Y015
 
 @_typing.final
 class PolicyParameter(_message.Message):

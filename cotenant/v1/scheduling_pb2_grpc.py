@@ -85,6 +85,16 @@ class SchedulingServiceStub:
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.ForgetNode = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/ForgetNode',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeResponse.FromString,
+                _registered_method=True)
+        self.ConfirmRestore = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/ConfirmRestore',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ConfirmRestoreRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ConfirmRestoreResponse.FromString,
+                _registered_method=True)
         self.ListPolicies = channel.unary_unary(
                 '/cotenant.v1.SchedulingService/ListPolicies',
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ListPoliciesRequest.SerializeToString,
@@ -176,6 +186,20 @@ class SchedulingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetNode(self, request, context):
+        """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConfirmRestore(self, request, context):
+        """Says that the cluster whose backup was restored here is no more: its nodes may join this one. Repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPolicies(self, request, context):
         """Lists the policies with their parameters.
         """
@@ -249,6 +273,16 @@ def add_SchedulingServiceServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ListNodesRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'ForgetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetNode,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeResponse.SerializeToString,
+            ),
+            'ConfirmRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmRestore,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ConfirmRestoreRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ConfirmRestoreResponse.SerializeToString,
             ),
             'ListPolicies': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPolicies,
@@ -537,6 +571,60 @@ class SchedulingService:
             '/cotenant.v1.SchedulingService/ListNodes',
             cotenant_dot_v1_dot_scheduling__pb2.ListNodesRequest.SerializeToString,
             cotenant_dot_v1_dot_scheduling__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/ForgetNode',
+            cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmRestore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/ConfirmRestore',
+            cotenant_dot_v1_dot_scheduling__pb2.ConfirmRestoreRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.ConfirmRestoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,10 @@ class SchedulingServiceStub:
     """Streams what a job printed."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ListNodesRequest, _scheduling_pb2.ListNodesResponse]
     """Lists nodes with their GPUs and what these hold."""
+    ForgetNode: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ForgetNodeRequest, _scheduling_pb2.ForgetNodeResponse]
+    """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once."""
+    ConfirmRestore: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ConfirmRestoreRequest, _scheduling_pb2.ConfirmRestoreResponse]
+    """Says that the cluster whose backup was restored here is no more: its nodes may join this one. Repeating it is harmless."""
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ListPoliciesRequest, _scheduling_pb2.ListPoliciesResponse]
     """Lists the policies with their parameters."""
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.SetPolicyRequest, _scheduling_pb2.SetPolicyResponse]
@@ -85,6 +89,10 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     """Streams what a job printed."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ListNodesRequest, _scheduling_pb2.ListNodesResponse]  # type: ignore[assignment]
     """Lists nodes with their GPUs and what these hold."""
+    ForgetNode: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ForgetNodeRequest, _scheduling_pb2.ForgetNodeResponse]  # type: ignore[assignment]
+    """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once."""
+    ConfirmRestore: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ConfirmRestoreRequest, _scheduling_pb2.ConfirmRestoreResponse]  # type: ignore[assignment]
+    """Says that the cluster whose backup was restored here is no more: its nodes may join this one. Repeating it is harmless."""
     ListPolicies: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ListPoliciesRequest, _scheduling_pb2.ListPoliciesResponse]  # type: ignore[assignment]
     """Lists the policies with their parameters."""
     SetPolicy: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.SetPolicyRequest, _scheduling_pb2.SetPolicyResponse]  # type: ignore[assignment]
@@ -174,6 +182,22 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.ListNodesResponse, _abc.Awaitable[_scheduling_pb2.ListNodesResponse]]:
         """Lists nodes with their GPUs and what these hold."""
+
+    @_abc_1.abstractmethod
+    def ForgetNode(
+        self,
+        request: _scheduling_pb2.ForgetNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.ForgetNodeResponse, _abc.Awaitable[_scheduling_pb2.ForgetNodeResponse]]:
+        """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once."""
+
+    @_abc_1.abstractmethod
+    def ConfirmRestore(
+        self,
+        request: _scheduling_pb2.ConfirmRestoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.ConfirmRestoreResponse, _abc.Awaitable[_scheduling_pb2.ConfirmRestoreResponse]]:
+        """Says that the cluster whose backup was restored here is no more: its nodes may join this one. Repeating it is harmless."""
 
     @_abc_1.abstractmethod
     def ListPolicies(

@@ -168,7 +168,7 @@ def write_content(answer: JobAnswer, batch: int, question: str, asked_by: str = 
         answer: The answer.
         batch: That it is about.
         question: What `write_question` writes.
-        asked_by: What is noted of who asked, the beginning of a JSON object's content.
+        asked_by: What `asked_by_text` writes of the caller.
     """
     memory = answer.memory_bytes
     figures = write_figures(

@@ -101,7 +101,7 @@ class JobAnswers:
             "job",
             answer.device,
             answer.model_version,
-            write_content(answer, batch, known.text, asked_by_text()),
+            write_content(answer, batch, known.text, asked_by=asked_by_text()),
         )
         self._journal.remember_row(row)
         return write_answer(answer, known.graph)

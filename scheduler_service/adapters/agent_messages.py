@@ -9,6 +9,7 @@ from cotenant.device_calibration_message import read_calibration_message
 from cotenant.system_clock import now_ms
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
+from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.job_specs import spec_message
 from scheduler_service.core.commands import LaunchJob, PauseJob, ResumeJob, StopJob
 from scheduler_service.core.events import (
@@ -35,6 +36,8 @@ _CAUSE_CHARACTERS_MAX = 200
 _KNOWN_FLAGS = frozenset({FOREIGN_LOAD})
 # The code with which an agent refuses to pause an attempt, for whatever cause.
 NOT_PAUSABLE = "NOT_PAUSABLE"
+# Of a scheduler without a state of its own, as in tests.
+_UNNAMED = ClusterIdentity()
 # How long a stop may take when the job states nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
 
@@ -50,6 +53,8 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
         enforcements=tuple(hello.enforcements),
         agent_version=hello.agent_version,
         boot_id=hello.boot_id,
+        machine_id=hello.machine_id,
+        installation_id=hello.installation_id,
     )
     attempts = tuple(
         RunningAttempt(
@@ -60,6 +65,7 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
             steps_done=status.steps_done,
             is_paused=status.state == node_agent_pb2.ATTEMPT_STATE_PAUSED,
             paused_ms=status.paused_ms,
+            incarnation_id=status.key.incarnation_id,
         )
         for status in hello.attempts
         if status.state != node_agent_pb2.ATTEMPT_STATE_ENDED
@@ -234,11 +240,15 @@ def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChang
     )
 
 
-def launch_message(command: LaunchJob) -> ConnectResponse:
-    """Order the launch of one attempt."""
+def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, sequence: int = 0) -> ConnectResponse:
+    """Order the launch of one attempt; `sequence` is that of the event that led to it."""
+    granted = [
+        node_agent_pb2.GrantedCheckpoint(incarnation_id=identity.incarnation_of(fence), fence=fence)
+        for fence in command.granted_fences
+    ]
     return ConnectResponse(
         launch_job=node_agent_pb2.LaunchJob(
-            key=_key(command),
+            key=_key(command, identity),
             spec=spec_message(command.launch, command.settings),
             assignments=[
                 scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank)
@@ -249,15 +259,19 @@ def launch_message(command: LaunchJob) -> ConnectResponse:
             granted_fences=command.granted_fences,
             memory_limit_bytes=command.memory_limit_bytes,
             steps_done=command.steps_done,
+            granted_checkpoints=granted,
+            position=identity.position(sequence),
         )
     )
 
 
-def stop_message(command: StopJob, *, checkpoint_ms: int) -> ConnectResponse:
+def stop_message(command: StopJob, identity: ClusterIdentity = _UNNAMED, *, checkpoint_ms: int) -> ConnectResponse:
     """Order the end of one attempt; the grace is twice the declared time of a checkpoint."""
+    key = _key(command, identity)
+    key.incarnation_id = command.incarnation_id or key.incarnation_id
     return ConnectResponse(
         stop_job=node_agent_pb2.StopJob(
-            key=_key(command),
+            key=key,
             checkpoint=command.checkpoint,
             cause=command.cause,
             grace_ms=2 * checkpoint_ms or DEFAULT_STOP_GRACE_MS,
@@ -265,17 +279,23 @@ def stop_message(command: StopJob, *, checkpoint_ms: int) -> ConnectResponse:
     )
 
 
-def pause_message(command: PauseJob) -> ConnectResponse:
+def pause_message(command: PauseJob, identity: ClusterIdentity = _UNNAMED) -> ConnectResponse:
     """Order a pause of one attempt."""
+    key = _key(command, identity)
     return ConnectResponse(
-        pause_job=node_agent_pb2.PauseJob(key=_key(command), cause=command.cause, paused_ms_max=command.paused_ms_max)
+        pause_job=node_agent_pb2.PauseJob(key=key, cause=command.cause, paused_ms_max=command.paused_ms_max)
     )
 
 
-def resume_message(command: ResumeJob) -> ConnectResponse:
+def resume_message(command: ResumeJob, identity: ClusterIdentity = _UNNAMED) -> ConnectResponse:
     """Order the end of a pause."""
-    return ConnectResponse(resume_job=node_agent_pb2.ResumeJob(key=_key(command)))
+    return ConnectResponse(resume_job=node_agent_pb2.ResumeJob(key=_key(command, identity)))
 
 
-def _key(command: LaunchJob | StopJob | PauseJob | ResumeJob) -> node_agent_pb2.AttemptKey:
-    return node_agent_pb2.AttemptKey(job_id=command.job_id, attempt=command.attempt, fence=command.fence)
+def _key(command: LaunchJob | StopJob | PauseJob | ResumeJob, identity: ClusterIdentity) -> node_agent_pb2.AttemptKey:
+    return node_agent_pb2.AttemptKey(
+        job_id=command.job_id,
+        attempt=command.attempt,
+        fence=command.fence,
+        incarnation_id=identity.incarnation_of(command.fence),
+    )

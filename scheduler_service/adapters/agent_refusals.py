@@ -21,12 +21,16 @@ class Refusal(StrEnum):
     SECOND_INSTANCE = "second_instance"
     ATTEMPTS_MISSING = "attempts_missing"
     UNNAMED_INSTANCE = "unnamed_instance"
+    FOREIGN_CLUSTER = "foreign_cluster"
+    ENDED_SESSION = "ended_session"
 
 
 _TEXTS = {
     Refusal.FOREIGN_ATTEMPT: "an agent speaks of an attempt that another node holds; it does not count",
     Refusal.SECOND_INSTANCE: "two agents use one node id; the second is refused: give one of them another --node-id",
     Refusal.ATTEMPTS_MISSING: "an agent knows nothing of what its node runs; it may join when the leases are over",
+    Refusal.FOREIGN_CLUSTER: "a node of another cluster wants to join; it gets no order, and nothing of it is ended",
+    Refusal.ENDED_SESSION: "a report came over a stream that another one has replaced; it does not count",
     Refusal.UNNAMED_INSTANCE: "an agent that does not identify its process took over an open stream; upgrade it",
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import uuid
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +30,10 @@ class AgentSession:
     Attributes:
         instance_id: Of the agent's process; empty = not stated.
         launch_rules: What its node runs; None = not stated.
+        secret: Drawn for this stream; only its agent learns it.
+        presented_secret: That of the agent's stream before.
+        knows_secret: The agent returns the secret of its last stream; older ones do not.
+        has_reported: A message came after the Welcome, so the agent has the secret.
     """
 
     node_id: str
@@ -35,11 +41,26 @@ class AgentSession:
     no_profiles: bool = False
     instance_id: str = ""
     launch_rules: LaunchRules | None = None
+    secret: str = field(default_factory=lambda: uuid.uuid4().hex)
+    presented_secret: str = ""
+    knows_secret: bool = False
+    has_reported: bool = False
     outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
         default_factory=lambda: asyncio.Queue(OUTBOUND_MESSAGES_MAX)
     )
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     observed_gpus: Mapping[str, node_agent_pb2.GpuObservation] = field(default_factory=dict)
+
+    def is_of(self, instance_id: str, secret: str) -> bool:
+        """Return whether an agent that says this is the one of this stream.
+
+        Until it has reported the Welcome may have been lost, and it knows the secret of its stream before only.
+        """
+        if instance_id != self.instance_id:
+            return False
+        known = hmac.compare_digest(secret.encode(), self.secret.encode())
+        before = hmac.compare_digest(secret.encode(), self.presented_secret.encode())
+        return known or not self.knows_secret or (before and not self.has_reported)
 
     def send(self, message: node_agent_pb2.ConnectResponse) -> bool:
         """Queue a message; a full queue closes the session and returns False."""
@@ -89,6 +110,8 @@ class AgentSessions:
         no_profiles: bool = False,
         instance_id: str = "",
         launch_rules: LaunchRules | None = None,
+        presented_secret: str = "",
+        knows_secret: bool = False,
     ) -> AgentSession:
         """Start a session; an older one of the same node is closed."""
         previous = self._sessions.get(node_id)
@@ -101,9 +124,15 @@ class AgentSessions:
             no_profiles=no_profiles,
             instance_id=instance_id,
             launch_rules=launch_rules,
+            presented_secret=presented_secret,
+            knows_secret=knows_secret,
         )
         self._sessions[node_id] = session
         return session
+
+    def holds(self, session: AgentSession) -> bool:
+        """Return whether a stream is the one that counts for its node."""
+        return self._sessions.get(session.node_id) is session and not session.closed.is_set()
 
     def end(self, session: AgentSession) -> bool:
         """Forget a session; False when a newer one has taken its place."""

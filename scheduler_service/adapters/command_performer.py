@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.v1.node_agent_pb2 import ConnectResponse
 from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.commands import (
     Command,
@@ -34,25 +35,29 @@ class CommandPerformer:
     Attributes:
         launch_of: proto3 JSON of a job's spec.
         deliver: Takes the predictor's answers.
+        identity: Under which incarnation the fences were given.
+        sequence: Returns the newest event, which led to the command.
     """
 
     sessions: AgentSessions
     predictor: PredictorClient
     launch_of: Callable[[str], Mapping[str, Any]]
     deliver: Callable[[Event], None]
+    identity: ClusterIdentity = field(default_factory=ClusterIdentity)
+    sequence: Callable[[], int] = field(default=lambda: 0)
 
     def perform(self, command: Command) -> None:
         """Start doing one command; returns at once."""
         match command:
             case LaunchJob():
-                self._send(command, agent_messages.launch_message(command))
+                self._send(command, agent_messages.launch_message(command, self.identity, sequence=self.sequence()))
             case StopJob():
                 checkpoint_ms = int(self.launch_of(command.job_id).get("checkpoint_ms", 0))
-                self._send(command, agent_messages.stop_message(command, checkpoint_ms=checkpoint_ms))
+                self._send(command, agent_messages.stop_message(command, self.identity, checkpoint_ms=checkpoint_ms))
             case PauseJob():
-                self._send(command, agent_messages.pause_message(command))
+                self._send(command, agent_messages.pause_message(command, self.identity))
             case ResumeJob():
-                self._send(command, agent_messages.resume_message(command))
+                self._send(command, agent_messages.resume_message(command, self.identity))
             case RequestPrediction() | RequestPairPredictions() | RefreshPairs():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -37,6 +38,20 @@ def spec_message(launch: Mapping[str, object], settings: JobSettings | None) -> 
     if settings is not None:
         spec.settings.CopyFrom(settings_message(settings))
     return spec
+
+
+def measured_key(spec: scheduling_pb2.JobSpec) -> str:
+    """Return the key of a job without a graph: what is measured of a run counts for the next one of the same command.
+
+    Nothing is predicted for it. What decides about memory and time can only be a part of this: the command with its
+    arguments, where and with which variables it runs, and its settings.
+    """
+    parts = scheduling_pb2.JobSpec(
+        command=spec.command, working_directory=spec.working_directory, environment=spec.environment
+    )
+    if spec.HasField("settings"):
+        parts.settings.CopyFrom(spec.settings)
+    return f"command-{hashlib.sha256(parts.SerializeToString(deterministic=True)).hexdigest()}"
 
 
 def key_of(graph_sha256: str, settings: JobSettings | None) -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_service.adapters.event_log import EventLog
+from scheduler_service.adapters.cluster_identity import ClusterIdentity
+from scheduler_service.adapters.event_log import EventLog, LogRecord
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition, PolicyError
-from scheduler_service.core.events import Event, JobSubmitted
+from scheduler_service.core.events import Event, IncarnationBegan, JobSubmitted
 from scheduler_service.errors import StateDamagedError
 
 _log = logging.getLogger(__name__)
+
+JOB_NUMBERS_JUMPED = 10_000
+"""Job ids that a restored state leaves out: those that its parent may have given after the backup."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class JobNumbers:
             prefix, _, number = event.request.job_id.partition("-")
             if prefix == "job" and number.isdecimal():
                 self.last = max(self.last, int(number))
+        elif isinstance(event, IncarnationBegan):
+            self.last = max(self.last, event.last_job_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +107,28 @@ def recover(
     if sequence != log.last_sequence():
         raise StateDamagedError(_missing(sequence + 1, place))
     return Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
+
+
+def begin_incarnation(log: EventLog, recovered: Recovered, identity: ClusterIdentity) -> Recovered:
+    """Let a restored state leave out the ids and fences that its parent may have given since; once per restore.
+
+    Raises:
+        StateUnwritableError: That cannot be stored.
+    """
+    engine, present = recovered.engine, identity.lineage[-1]
+    if engine.state.next_fence >= present.first_fence:
+        return recovered
+    event = IncarnationBegan(
+        at_ms=recovered.last_at_ms,
+        incarnation_id=present.incarnation_id,
+        parent_id=identity.lineage[-2].incarnation_id if len(identity.lineage) > 1 else "",
+        next_fence=present.first_fence,
+        last_job_number=recovered.numbers.last + JOB_NUMBERS_JUMPED,
+    )
+    sequence = log.append([LogRecord(event=event)])
+    apply_event(engine, event)
+    recovered.numbers.note(event)
+    return replace(recovered, sequence=sequence)
 
 
 def _missing(sequence: int, place: str) -> str:

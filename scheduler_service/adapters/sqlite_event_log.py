@@ -35,6 +35,7 @@ from scheduler_service.adapters.state_marker import (
     state_missing,
     write_marker,
 )
+from scheduler_service.adapters.stored_identity import StoredIdentity
 from scheduler_service.adapters.stored_records import (
     APPLICATION_ID,
     DATABASE_NAME,
@@ -93,6 +94,9 @@ class SqliteEventLog:
     Args:
         state_dir: Created with mode 0700 where it is missing.
 
+    Attributes:
+        identity: Which cluster this state is; written by whoever writes the events.
+
     Raises:
         StateLockedError: Another scheduler uses the directory.
         StateFromNewerVersionError: A newer version wrote the file.
@@ -111,6 +115,7 @@ class SqliteEventLog:
             self._state_id = self._read_state_id(marked_id)
             self._is_marked = self._state_id == marked_id
             self._last_sequence = last_sequence(self._connection, self._path)
+            self.identity = StoredIdentity(self._connection, self._path, state_id=self._state_id)
             self._link = newest_link(self._connection, self._path, self._last_sequence)
             check_head(self._connection, self._path, self._last_sequence, read_head(self._path))
             self._head = _open_head(self._path, self._state_id)
@@ -344,6 +349,18 @@ def _identify(connection: sqlite3.Connection, path: Path, *, is_marked: bool) ->
         raise another_state(path)
     if not known:
         set_state_id(connection, path, new_state_id())
+
+
+def read_state_id(connection: sqlite3.Connection, path: Path) -> str:
+    """Return which state a database is; empty = one of an older version.
+
+    Raises:
+        StateError: It cannot be read.
+    """
+    with reading(path):
+        tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'identity'").fetchall()
+        rows = connection.execute("SELECT state_id FROM identity LIMIT 1").fetchall() if tables else ()
+    return str(rows[0][0]) if rows else ""
 
 
 def set_state_id(connection: sqlite3.Connection, path: Path, state_id: str) -> None:

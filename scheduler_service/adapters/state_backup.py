@@ -13,9 +13,10 @@ from pathlib import Path
 
 from scheduler_service.adapters.log_head import HEAD_ENDING
 from scheduler_service.adapters.private_files import create_private, make_private, sync_folder
-from scheduler_service.adapters.sqlite_event_log import lock_state, set_state_id
-from scheduler_service.adapters.sqlite_faults import translated
-from scheduler_service.adapters.state_marker import new_state_id, write_marker
+from scheduler_service.adapters.sqlite_event_log import lock_state, read_state_id, set_state_id
+from scheduler_service.adapters.sqlite_faults import translated, writing
+from scheduler_service.adapters.state_marker import new_state_id, read_marker, write_marker
+from scheduler_service.adapters.stored_identity import begin_child
 from scheduler_service.adapters.stored_records import DATABASE_NAME, FORMAT_VERSION, check_recoverable
 from scheduler_service.errors import RestoreRefusedError, SettingsError, StateDamagedError, StateUnwritableError
 
@@ -91,7 +92,8 @@ def _copy_state(source: Path, target: Path) -> Mapping[str, object]:
 def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, object]:
     """Put a backup in the place of a state; the scheduler must not run.
 
-    What is restored is a state of its own: it gets a new id, and the marker of the directory names it.
+    What is restored is a state of its own: a new incarnation that names its parent, and the marker of the directory
+    names it.
 
     Args:
         backup: A folder made by `back_up`.
@@ -124,7 +126,7 @@ def _replace(source: Path, target: Path, *, force: bool) -> None:
         raise RestoreRefusedError(f"{target} exists; add --force to replace it (it is kept as {target.name}.replaced)")
     arriving = target.with_name(target.name + ".arriving")
     state_id = new_state_id()
-    _copy_as(state_id, source, arriving)
+    _copy_as(state_id, source, arriving, replaced_id=read_marker(target.parent) or "")
     # From here to the last rename a scheduler refuses to start: the marker names what is not there yet.
     write_marker(target.parent, state_id)
     for ending in ("", "-wal", "-shm", HEAD_ENDING):
@@ -136,12 +138,15 @@ def _replace(source: Path, target: Path, *, force: bool) -> None:
     sync_folder(target.parent)
 
 
-def _copy_as(state_id: str, source: Path, arriving: Path) -> None:
+def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_id: str) -> None:
     try:
         with source.open("rb") as reader, os.fdopen(create_private(arriving, flags=_ANEW), "wb") as writer:
             shutil.copyfileobj(reader, writer)
         with closing(sqlite3.connect(arriving, isolation_level=None)) as connection:
+            parent_id = read_state_id(connection, arriving)
             set_state_id(connection, arriving, state_id)
+            with writing(connection, arriving):
+                begin_child(connection, state_id, parent_id=parent_id, replaced_id=replaced_id)
         with arriving.open("rb") as copied:
             os.fsync(copied.fileno())
     except BaseException:

@@ -12,13 +12,14 @@ from typing import Any
 from cotenant.access.roles import Role
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
+from scheduler_service.adapters.recovery import Recovered, begin_incarnation, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock
@@ -63,6 +64,9 @@ class RunningScheduler:
         self._loop: LiveLoop | None = None
         self._predictor: PredictorClient | None = None
         self._ranges: MemoryRanges | None = None
+        self._identity = ClusterIdentity()
+        self._standstill = Standstill(begun=self._store_behind)
+        self._noting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Mapping[str, object]:
         """Recover, then serve.
@@ -105,6 +109,9 @@ class RunningScheduler:
             watch_hub=watch_hub,
             admission=admission,
             has_trials=settings.trials,
+            identity=self._identity,
+            standstill=self._standstill,
+            store_confirmation=self._log.identity.confirm,
         )
         self._spawn(loop.run())
         if settings.predictor:
@@ -115,7 +122,7 @@ class RunningScheduler:
             self._metrics_server = MetricsServer(
                 address=settings.metrics_address,
                 registry=metrics.registry,
-                failure=lambda: loop.storage_failure,
+                failure=lambda: loop.storage_failure or self._standstill.message,
                 insecure=settings.insecure,
             )
         await self._server.start(SchedulingServicer(cluster), agents)
@@ -138,7 +145,27 @@ class RunningScheduler:
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
-        return recovered
+        return self._begin_generation(recovered)
+
+    def _begin_generation(self, recovered: Recovered) -> Recovered:
+        """Count this start, before anything is said to an agent, and look whether this state may act."""
+        stored = self._log.identity
+        self._identity = stored.begin_generation(
+            next_fence=recovered.engine.state.next_fence, sequence=recovered.sequence
+        )
+        if stored.behind:
+            self._standstill.fall_behind(stored.behind)
+        elif stored.awaits_confirmation:
+            self._standstill.await_confirmation()
+        return begin_incarnation(self._log, recovered, self._identity)
+
+    def _store_behind(self, finding: str) -> None:
+        """Note that this state is behind; whatever is appended to it later would hide that from the next start."""
+        if self._loop is None:
+            return
+        noting = asyncio.ensure_future(self._loop.store_apart(lambda: self._log.identity.note_behind(finding)))
+        self._noting.add(noting)
+        noting.add_done_callback(self._noting.discard)
 
     def _make_loop(
         self, recovered: Recovered, clock: SystemClock, sessions: AgentSessions, predictor: PredictorClient
@@ -149,6 +176,8 @@ class RunningScheduler:
             predictor=predictor,
             launch_of=lambda job_id: engine.state.jobs[job_id].launch if job_id in engine.state.jobs else {},
             deliver=lambda event: loop.note(event),
+            identity=self._identity,
+            sequence=lambda: loop.sequence,
         )
         loop = LiveLoop(
             engine=engine,
@@ -159,6 +188,7 @@ class RunningScheduler:
             snapshot_state=lambda: snapshot_state(engine, recovered.numbers),
             snapshot_every_events=self._settings.snapshot_every_events,
             retained_events=self._settings.retained_events,
+            refusal=lambda: self._standstill.refusal,
         )
         return loop
 
@@ -182,6 +212,8 @@ class RunningScheduler:
             times=times,
             certificates_required=bool(settings.client_ca_file),
             is_final=admission.is_final,
+            identity=self._identity,
+            standstill=self._standstill,
         )
 
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
@@ -207,7 +239,8 @@ class RunningScheduler:
             "metrics_address": self._metrics_server.address if self._metrics_server is not None else "",
             "pid": os.getpid(),
         }
-        _log.info("serving", extra={**addresses, "event_id": recovered.sequence})
+        place = {"incarnation_id": self._identity.incarnation_id, "event_id": recovered.sequence}
+        _log.info("serving", extra={**addresses, **place})
         return addresses
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -111,7 +111,11 @@ class LaunchJob(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJob(Command):
-    """End one attempt, with a checkpoint where asked."""
+    """End one attempt, with a checkpoint where asked.
+
+    Attributes:
+        incarnation_id: As the node stated it of an attempt that is not known here; empty = that of the fence.
+    """
 
     node_id: str
     job_id: str
@@ -119,6 +123,7 @@ class StopJob(Command):
     fence: int
     checkpoint: bool
     cause: str
+    incarnation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -349,6 +349,10 @@ def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step
         _show_jobs_of(state, key, step)
 
 
+def _incarnation_began(state: ClusterState, event: events.IncarnationBegan, step: EventEffects) -> None:
+    state.next_fence = max(state.next_fence, event.next_fence)
+
+
 _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
     events.JobSubmitted: job_events.submit,
     events.JobCancelled: job_events.cancel,
@@ -362,5 +366,7 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     events.NodeJoined: node_events.join,
     events.NodeDisconnected: node_events.disconnect,
     events.NodeLost: node_events.lose_node,
+    events.NodeForgotten: node_events.forget_node,
     events.GpuHealthChanged: node_events.change_health,
+    events.IncarnationBegan: _incarnation_began,
 }

@@ -140,7 +140,11 @@ class PairsRefreshed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
-    """An attempt that a joining node says it holds; `paused_ms` is how long it has stood still by order, in sum."""
+    """An attempt that a joining node says it holds; `paused_ms` is how long it has stood still by order, in sum.
+
+    Attributes:
+        incarnation_id: Of the cluster under which its fence was given; empty = not stated.
+    """
 
     job_id: str
     attempt: int
@@ -149,6 +153,7 @@ class RunningAttempt:
     steps_done: int = 0
     is_paused: bool = False
     paused_ms: int = 0
+    incarnation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +178,13 @@ class NodeDisconnected(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(Event):
     """Lease, grace and margin are over without a word: what ran there has certainly ended."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeForgotten(CommandGiven):
+    """A node is no more: an operator said so, or another node has its GPUs; what ran there is given up."""
 
     node_id: str
 
@@ -298,6 +310,21 @@ class LaunchRefused(AttemptReport):
     code: str
     message: str = ""
     is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncarnationBegan(CommandGiven):
+    """The state was restored from a backup, after which its former cluster may have given further ids and fences.
+
+    Attributes:
+        next_fence: Fences below it are not given any more.
+        last_job_number: Nor are job ids up to this number.
+    """
+
+    incarnation_id: str
+    parent_id: str
+    next_fence: int
+    last_job_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,6 +283,7 @@ class AbandonedAttempt:
     fence: int
     node_id: str
     gpu_ids: tuple[str, ...]
+    incarnation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
     GpuHealthChanged,
     NodeDisconnected,
+    NodeForgotten,
     NodeJoined,
     NodeLost,
     RunningAttempt,
@@ -70,6 +71,7 @@ def _stop_stale_attempt(state: ClusterState, node_id: str, running: RunningAttem
         fence=running.fence,
         node_id=node_id,
         gpu_ids=running.gpu_ids,
+        incarnation_id=running.incarnation_id,
     )
     state.occupancy.put_abandoned(abandoned)
     step.commands.append(stop_abandoned(abandoned))
@@ -82,8 +84,10 @@ def stop_abandoned(abandoned: AbandonedAttempt) -> StopJob:
         job_id=abandoned.job_id,
         attempt=abandoned.attempt,
         fence=abandoned.fence,
-        checkpoint=False,
+        # A restored state may not know what it did, and somebody may want it.
+        checkpoint=True,
         cause="stale",
+        incarnation_id=abandoned.incarnation_id,
     )
 
 
@@ -119,6 +123,13 @@ def lose_node(state: ClusterState, event: NodeLost, step: EventEffects) -> None:
         elif job.phase is not Phase.STOPPING:
             stop(state, replace(job, node_ids=others), AfterStop.REQUEUE, step)
     step.is_decision_due = True
+
+
+def forget_node(state: ClusterState, event: NodeForgotten, step: EventEffects) -> None:
+    """Give up a node with everything that ran there; its name and its GPUs may belong to another one."""
+    if event.node_id in state.nodes:
+        lose_node(state, NodeLost(at_ms=event.at_ms, node_id=event.node_id), step)
+        state.drop_node(event.node_id)
 
 
 def _has_attempt_on(state: ClusterState, job_id: str, node_id: str) -> bool:

@@ -141,6 +141,15 @@ class Occupancy:
         self._rebuild_usable()
         self._refresh_hosts(self._refresh_gpus(kept))
 
+    def drop_node(self, node_id: str) -> None:
+        """Forget a node with its GPUs."""
+        for gpu in self._nodes.pop(node_id).gpus:
+            del self._gpus[gpu.gpu_id]
+            self._slowdown_ewma_ratios.pop(gpu.gpu_id, None)
+            self.touched_gpu_ids.add(gpu.gpu_id)
+        self._host_use.pop(node_id, None)
+        self._rebuild_usable()
+
     def put_slowdown_ewma(self, gpu_id: str, ratio: float) -> None:
         """Store the moving average of the slowdowns seen on a GPU."""
         self._slowdown_ewma_ratios[gpu_id] = ratio

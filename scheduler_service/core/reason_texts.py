@@ -65,8 +65,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "used to share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts them.",
     "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known. Once each of two jobs was "
     "measured alone they may share on trial; share: any accepts the unknown.",
-    "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone. One with a graph may "
-    "share on trial once it was measured alone; submit it with a graph.",
+    "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone. Once each of "
+    "two jobs was measured alone they may share on trial; with a graph it could be predicted before it runs.",
     "TRIAL_GOES_ON": "{jobs} shares the GPU on trial, and no third job joins until that has ended.",
     "GPU_RELEASING": "The GPU is still being released by another job, or a job on it is paused ({gpus}).",
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",

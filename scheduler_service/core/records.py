@@ -202,7 +202,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine. `connected` is the engine's own knowledge, not the agent's claim."""
+    """One machine. `connected` is the engine's own knowledge, not the agent's claim.
+
+    Attributes:
+        machine_id: Hash that distinguishes machines; empty = not stated.
+        installation_id: Of the agent's state directory; empty = not stated.
+    """
 
     node_id: str
     rack_id: str = ""
@@ -214,6 +219,8 @@ class Node:
     enforcements: tuple[str, ...] = ()
     agent_version: str = ""
     boot_id: str = ""
+    machine_id: str = ""
+    installation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,6 +200,13 @@ class ClusterState:
         self._recall_calibrations(node, before)
         self.waiting.forget_lengths()
 
+    def drop_node(self, node_id: str) -> None:
+        """Forget a node with its GPUs; no job may hold one."""
+        before = self.nodes[node_id]
+        self.occupancy.drop_node(node_id)
+        self._recall_calibrations(before, None)
+        self.waiting.forget_lengths()
+
     def _recall_calibrations(self, node: Node, before: Node | None) -> None:
         gpus = (*node.gpus, *(before.gpus if before is not None else ()))
         for device in sorted({gpu.device for gpu in gpus if gpu.calibration is not None}):

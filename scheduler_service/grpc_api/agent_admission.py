@@ -11,15 +11,24 @@ from enum import Enum, auto
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.core.records import Phase
+from scheduler_service.core.records import Node, Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.errors import AttemptsMissingError, SecondInstanceError
+from scheduler_service.errors import (
+    AttemptsMissingError,
+    ForeignClusterError,
+    GpuTakenError,
+    SecondInstanceError,
+    StandstillError,
+)
 from scheduler_service.live_loop import LiveLoop
 
 # A job that is still to start is ordered again; these may have a process that is not seen any more.
 _WITH_PROCESS = (Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
+# Of an incarnation's id in messages: enough to distinguish, short enough to compare.
+_ID_SHOWN = 8
 
 
 class AttemptStanding(Enum):
@@ -51,28 +60,52 @@ class AgentAdmission:
 
     Args:
         lease_ms: An agent that was heard within it lives.
+        identity: Which cluster this is.
+        standstill: Whether the scheduler acts; an agent may have seen more than its state knows.
     """
 
-    def __init__(self, *, loop: LiveLoop, sessions: AgentSessions, leases: NodeLeases, lease_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        loop: LiveLoop,
+        sessions: AgentSessions,
+        leases: NodeLeases,
+        lease_ms: int,
+        identity: ClusterIdentity,
+        standstill: Standstill,
+    ) -> None:
         self._loop = loop
+        self._identity = identity
+        self._standstill = standstill
         self._sessions = sessions
         self._leases = leases
         self._lease_ms = lease_ms
 
     def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
         """Return what an attempt is to the node that reports it; another node's is counted and logged."""
+        if not self._identity.owns(key):
+            # The same job, attempt and fence of another incarnation are another attempt.
+            return AttemptStanding.STALE
         standing = standing_of(self._loop.engine.state, key, node_id)
         if standing is AttemptStanding.FOREIGN:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
         return standing
 
-    def admit(self, hello: node_agent_pb2.Hello) -> None:
+    def admit(self, hello: node_agent_pb2.Hello) -> Sequence[str]:
         """Let an agent in, without its Hello's entries about other nodes' attempts and GPUs.
 
+        Returns:
+            The lost nodes whose GPUs it brings: a node with another name now, or the former place of a card.
+
         Raises:
+            StandstillError: The scheduler gives no orders.
+            ForeignClusterError: The node belongs to another cluster.
+            GpuTakenError: Another node that may still live has one of its GPUs.
             SecondInstanceError: Another living agent speaks for this node.
             AttemptsMissingError: The node may run what this agent does not know.
         """
+        self._check_cluster(hello)
+        replaced = self._replaced_nodes(hello)
         silent_ms = self._silent_ms_of_another(hello)
         if silent_ms is not None and hello.instance_id:
             raise self._second_instance(hello.node_id, silent_ms)
@@ -81,8 +114,9 @@ class AgentAdmission:
             status
             for status in hello.attempts
             if self.standing(hello.node_id, status.key) is not AttemptStanding.FOREIGN
+            and not self._is_taken(status.key)
         ]
-        self._check_attempts(hello.node_id, own)
+        self._check_attempts(hello, own)
         if silent_ms is not None:
             # An older agent, which may be the one of the open stream: that is unknown.
             self._refuse(hello.node_id, Refusal.UNNAMED_INSTANCE)
@@ -91,11 +125,68 @@ class AgentAdmission:
         without_foreign = node_agent_pb2.Hello(attempts=own)
         hello.ClearField("attempts")
         hello.MergeFrom(without_foreign)
+        return replaced
+
+    def _replaced_nodes(self, hello: node_agent_pb2.Hello) -> Sequence[str]:
+        """Return the lost nodes that have GPUs of this one."""
+        state, now_ms = self._loop.engine.state, self._loop.clock.now_ms()
+        owners = {gpu.gpu_id: state.gpus[gpu.gpu_id].node_id for gpu in hello.gpus if gpu.gpu_id in state.gpus}
+        others = {owner: gpu_id for gpu_id, owner in owners.items() if owner != hello.node_id}
+        for owner, gpu_id in others.items():
+            is_heard = owner in self._sessions.connected
+            wait_ms = self._leases.remaining_ms(owner, now_ms=now_ms)
+            if is_heard or wait_ms or state.occupancy.jobs_on_node(owner):
+                held = "which is heard" if is_heard else f"which may run jobs for {-(-wait_ms // 1000)} s more"
+                raise GpuTakenError(
+                    f"GPU {gpu_id} belongs to node {owner}, {held}. If this machine was renamed, or the card moved, "
+                    f"stop the agent of {owner} and wait, or give the node up at once: `cotenant nodes forget {owner}`"
+                )
+        return sorted(others)
+
+    def _check_cluster(self, hello: node_agent_pb2.Hello) -> None:
+        """Compare what a node saw of its cluster with what this state knows of itself."""
+        seen, identity = hello.seen, self._identity
+        if seen.incarnation_id and seen.incarnation_id == identity.incarnation_id:
+            self._check_history(hello.node_id, seen)
+        if self._standstill.code:
+            raise StandstillError(self._standstill.message)
+        is_own = seen.incarnation_id in {"", identity.incarnation_id, *identity.ancestor_ids}
+        if is_own:
+            return
+        if hello.may_change_incarnation:
+            hello.ClearField("attempts")
+            return
+        self._refuse(hello.node_id, Refusal.FOREIGN_CLUSTER, incarnation_id=seen.incarnation_id)
+        raise ForeignClusterError(
+            f"node {hello.node_id} belongs to cluster {seen.incarnation_id[:_ID_SHOWN]}, and this scheduler serves "
+            f"{identity.incarnation_id[:_ID_SHOWN]}: a new or another state. Start the scheduler on the node's own "
+            "state, or restore its backup there; to move the node for good stop its agent, then "
+            "`python -m cotenant_agent leave-cluster --state-dir DIRECTORY` on the node"
+        )
+
+    def _check_history(self, node_id: str, seen: node_agent_pb2.LogPosition) -> None:
+        finding = self._identity.contradiction(seen, sequence=self._loop.sequence)
+        if not finding:
+            return
+        if self._identity.is_sealed(seen):
+            self._standstill.fall_behind(finding)
+            return
+        self._refuse(node_id, Refusal.FOREIGN_CLUSTER, finding=finding)
+        raise ForeignClusterError(
+            f"node {node_id} claims to have seen what no scheduler of this cluster ever said ({finding}): its state "
+            "directory was altered. Stop its agent, then `python -m cotenant_agent leave-cluster --state-dir DIRECTORY`"
+        )
+
+    def _is_taken(self, key: node_agent_pb2.AttemptKey) -> bool:
+        """Return whether an attempt of another incarnation has the numbers of one that is held here."""
+        job = self._loop.engine.state.jobs.get(key.job_id)
+        is_same = job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence)
+        return is_same and not self._identity.owns(key)
 
     def _silent_ms_of_another(self, hello: node_agent_pb2.Hello) -> int | None:
         """Return how long ago another living agent of the node was heard; None = there is none."""
         present = self._sessions.connected.get(hello.node_id)
-        if present is None or present.closed.is_set() or hello.instance_id == present.instance_id:
+        if present is None or present.closed.is_set() or present.is_of(hello.instance_id, hello.session_secret):
             return None
         silent_ms = self._loop.clock.now_ms() - present.last_heard_at_ms
         return silent_ms if silent_ms <= self._lease_ms else None
@@ -107,17 +198,19 @@ class AgentAdmission:
             f"give one of the two another --node-id; {self._lease_ms / 1000:g} s after its last word the name is free"
         )
 
-    def _check_attempts(self, node_id: str, listed: Sequence[node_agent_pb2.AttemptStatus]) -> None:
-        state = self._loop.engine.state
+    def _check_attempts(self, hello: node_agent_pb2.Hello, listed: Sequence[node_agent_pb2.AttemptStatus]) -> None:
+        state, node_id = self._loop.engine.state, hello.node_id
         held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
         missing = [job.job_id for job in held if job.phase in _WITH_PROCESS and node_id in job.node_ids]
-        known = {one.key.job_id for one in listed if standing_of(state, one.key, node_id) is AttemptStanding.HELD}
-        if not missing or not known.isdisjoint(missing):
+        known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
+        place = _place_of(state.nodes.get(node_id), hello)
+        is_vouched = not known.isdisjoint(missing) and place is not NodePlace.OTHER_MACHINE
+        if not missing or is_vouched or place is NodePlace.REBOOTED:
             return
         wait_ms = max(1_000, self._leases.remaining_ms(node_id, now_ms=self._loop.clock.now_ms()))
         self._refuse(node_id, Refusal.ATTEMPTS_MISSING, jobs=len(missing), wait_ms=wait_ms)
         raise AttemptsMissingError(
-            f"node {node_id} was given {_named(missing)} to run, and this agent knows nothing of that: it may run on "
+            f"node {node_id} was given {_named(missing)} to run, {_FINDINGS[place]}: it may run on "
             f"until its lease is over. Join again in {-(-wait_ms // 1000)} s, or start the agent with the --state-dir "
             "that this node had",
             retry_ms=wait_ms,
@@ -125,6 +218,36 @@ class AgentAdmission:
 
     def _refuse(self, node_id: str, refusal: Refusal, **facts: object) -> None:
         self._sessions.refusals.note(node_id, refusal, now_ms=self._loop.clock.now_ms(), **facts)
+
+
+class NodePlace(Enum):
+    """Where an agent runs, compared with the one that spoke for its node before."""
+
+    UNKNOWN = auto()
+    OTHER_MACHINE = auto()
+    REBOOTED = auto()
+
+
+_FINDINGS = {
+    NodePlace.UNKNOWN: "and this agent knows nothing of that",
+    NodePlace.OTHER_MACHINE: "on another machine than this agent's",
+    NodePlace.REBOOTED: "before a reboot",
+}
+
+
+def _place_of(known: Node | None, hello: node_agent_pb2.Hello) -> NodePlace:
+    """Return whether what ran on a node certainly ended with a reboot, or may run on another machine.
+
+    A copied machine has the same ids as its original, and a state directory may be moved: all must agree.
+    """
+    if known is None or not (known.machine_id and hello.machine_id):
+        return NodePlace.UNKNOWN
+    if known.machine_id != hello.machine_id:
+        return NodePlace.OTHER_MACHINE
+    same_gpus = {gpu.gpu_id for gpu in known.gpus} == {gpu.gpu_id for gpu in hello.gpus}
+    same_folder = bool(known.installation_id) and known.installation_id == hello.installation_id
+    has_rebooted = bool(known.boot_id and hello.boot_id) and known.boot_id != hello.boot_id
+    return NodePlace.REBOOTED if same_gpus and same_folder and has_rebooted else NodePlace.UNKNOWN
 
 
 def _named(job_ids: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from cotenant.v1 import scheduling_pb2
@@ -13,6 +13,7 @@ from scheduler_service.core.events import (
     Actor,
     JobCancelled,
     JobSubmitted,
+    NodeForgotten,
     PauseRequested,
     PolicyChosen,
     ResumeRequested,
@@ -22,7 +23,14 @@ from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import PAUSED_MS_MAX, Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.errors import NotPausableError, OverloadedError, UnknownJobError, WrongJobPhaseError
+from scheduler_service.errors import (
+    NodeHeardError,
+    NotPausableError,
+    OverloadedError,
+    UnknownJobError,
+    UnknownNodeError,
+    WrongJobPhaseError,
+)
 from scheduler_service.grpc_api.translate_jobs import job_request
 from scheduler_service.grpc_api.validation import body_sha256
 from scheduler_service.live_loop import Mutation, Proposal
@@ -126,6 +134,29 @@ def policy_choice(
     def propose() -> Proposal:
         event = PolicyChosen(at_ms=0, policy=request.policy, parameters=parameters, actor=actor)
         return Proposal(event=event, answer=request.policy)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def forgetting(
+    request: scheduling_pb2.ForgetNodeRequest,
+    engine: SchedulerEngine,
+    heard: Container[str],
+    *,
+    actor: Actor | None = None,
+) -> Mutation:
+    """Propose that a node is given up, unless it is among those that are heard; the answer names the jobs it held."""
+
+    def propose() -> Proposal:
+        node_id = request.node_id
+        if node_id not in engine.state.nodes:
+            raise UnknownNodeError(node_id)
+        if node_id in heard:
+            raise NodeHeardError(
+                f"node {node_id} is heard, and what it runs would run on; stop its agent first, or cancel its jobs"
+            )
+        held = ",".join(engine.state.occupancy.jobs_on_node(node_id))
+        return Proposal(event=NodeForgotten(at_ms=0, node_id=node_id, actor=actor), answer=held)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 

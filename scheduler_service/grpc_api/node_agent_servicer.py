@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.access.callers import Caller, current_caller
+from cotenant.access.roles import Role
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
+from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.launch_rules import launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.core.events import NodeDisconnected, NodeLost
+from scheduler_service.core.events import Actor, NodeDisconnected, NodeForgotten, NodeLost
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
@@ -54,6 +57,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     Args:
         certificates_required: The node id must then be a name of the agent's certificate.
         is_final: Returns for a node's refusal whether asking again, or another node, is useless.
+        identity: Which cluster this is; None = one without a state of its own.
+        standstill: Whether the scheduler acts; None = always.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         times: LeaseTimes,
         certificates_required: bool = False,
         is_final: Callable[[ClusterState, str, node_agent_pb2.CommandRefused], bool] = lambda *_: False,
+        identity: ClusterIdentity | None = None,
+        standstill: Standstill | None = None,
     ) -> None:
         self._loop = loop
         self._sessions = sessions
@@ -75,7 +82,16 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._windows = windows
         self._times = times
         self._certificates_required = certificates_required
-        self._admission = AgentAdmission(loop=loop, sessions=sessions, leases=leases, lease_ms=times.lease_ms)
+        self._identity = identity or ClusterIdentity()
+        self._standstill = standstill or Standstill()
+        self._admission = AgentAdmission(
+            loop=loop,
+            sessions=sessions,
+            leases=leases,
+            lease_ms=times.lease_ms,
+            identity=self._identity,
+            standstill=self._standstill,
+        )
         self._is_final = is_final
         self._telling: set[asyncio.Future[None]] = set()
 
@@ -84,16 +100,18 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
         """Serve one agent until either side ends the stream."""
         hello = await self._first_message(request_iterator, context)
-        self._admission.admit(hello)
+        replaced = self._admission.admit(hello)
         session = self._sessions.open(
             hello.node_id,
             now_ms=self._loop.clock.now_ms(),
             no_profiles=hello.no_profiles,
             instance_id=hello.instance_id,
             launch_rules=launch_rules(hello),
+            presented_secret=hello.session_secret,
+            knows_secret=hello.HasField("seen"),
         )
-        session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome()))
-        receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator))
+        session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome(session)))
+        receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator, replaced))
         try:
             async for message in _outbound(session, receiving):
                 yield message
@@ -107,9 +125,14 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             if self._sessions.end(session):
                 self._loop.note(NodeDisconnected(at_ms=0, node_id=session.node_id))
 
-    def _welcome(self) -> node_agent_pb2.Welcome:
+    def _welcome(self, session: AgentSession) -> node_agent_pb2.Welcome:
         return node_agent_pb2.Welcome(
-            heartbeat_ms=self._times.heartbeat_ms, lease_ms=self._times.lease_ms, grace_ms=self._times.grace_ms
+            heartbeat_ms=self._times.heartbeat_ms,
+            lease_ms=self._times.lease_ms,
+            grace_ms=self._times.grace_ms,
+            position=self._identity.position(self._loop.sequence),
+            ancestor_ids=sorted(self._identity.ancestor_ids),
+            session_secret=session.secret,
         )
 
     async def _first_message(
@@ -123,8 +146,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             raise AgentProtocolError("node_id must be 1 to 63 letters, digits or . _ -")
         if len(hello.gpus) > GPUS_PER_NODE_MAX or len(hello.attempts) > ATTEMPTS_PER_HELLO_MAX:
             raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
-        if len(hello.instance_id) > INSTANCE_ID_CHARACTERS_MAX:
-            raise AgentProtocolError(f"instance_id has at most {INSTANCE_ID_CHARACTERS_MAX} characters")
+        _check_texts(hello)
         self._check_gpus(hello)
         _check_caller(hello.node_id, current_caller())
         if self._certificates_required:
@@ -137,22 +159,26 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             raise AgentProtocolError("every GPU of a node needs an id of its own")
         if any(gpu.healthy and gpu.memory_bytes < 1 for gpu in hello.gpus):
             raise AgentProtocolError("a healthy GPU has memory")
-        for gpu_id in gpu_ids:
-            view = self._loop.engine.state.gpus.get(gpu_id)
-            if view is not None and view.node_id != hello.node_id:
-                raise AgentProtocolError(f"GPU {gpu_id} belongs to node {view.node_id} already")
 
     async def _receive(
         self,
         session: AgentSession,
         hello: node_agent_pb2.Hello,
         messages: AsyncIterator[node_agent_pb2.ConnectRequest],
+        replaced: Sequence[str],
     ) -> None:
+        for node_id in replaced:
+            self._loop.note(NodeForgotten(at_ms=0, node_id=node_id, actor=Actor(role=Role.SCHEDULER)))
         # Ends first: an attempt that the node no longer runs must not look lost.
         ends = [self._tell_end(session, exited) for exited in agent_messages.ended_attempts(hello)]
         await asyncio.gather(*ends, self._loop.tell(agent_messages.node_joined(hello)))
         async for message in messages:
-            session.last_heard_at_ms = self._loop.clock.now_ms()
+            if not self._sessions.holds(session):
+                # Its agent, or whoever has its stream, speaks for the node no more.
+                now_ms = self._loop.clock.now_ms()
+                self._sessions.refusals.note(session.node_id, Refusal.ENDED_SESSION, now_ms=now_ms)
+                return
+            session.last_heard_at_ms, session.has_reported = self._loop.clock.now_ms(), True
             await self._take(session, message)
 
     async def _take(self, session: AgentSession, message: node_agent_pb2.ConnectRequest) -> None:
@@ -220,7 +246,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 self._loop.note(agent_messages.health_changed(gpu))
         if not session.no_profiles:
             self._windows.note(heartbeat.measurement_windows)
-        ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
+        position = self._identity.position(self._loop.sequence)
+        ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed, position=position)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 
     def _note_pause(self, observation: node_agent_pb2.AttemptObservation) -> None:
@@ -233,6 +260,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     def tick(self) -> None:
         """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""
         now_ms = self._loop.clock.now_ms()
+        if self._standstill.code:
+            self._stand_still(now_ms)
         # While nothing can be stored reports are merged where they wait, not heaped up before the log.
         for report in self._progress.due(now_ms=now_ms) if not self._loop.storage_failure else ():
             self._loop.note(report)
@@ -243,6 +272,12 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 self._leases.renew(node_id, now_ms=now_ms)
             else:
                 self._loop.note(NodeLost(at_ms=0, node_id=node_id))
+
+    def _stand_still(self, now_ms: int) -> None:
+        """Let no node join or be lost: what runs there may be another scheduler's, which renews it."""
+        self._sessions.close_all()
+        for node_id in self._loop.engine.state.nodes:
+            self._leases.renew(node_id, now_ms=now_ms)
 
 
 async def _outbound(
@@ -261,6 +296,21 @@ async def _outbound(
             yield taking.result()
     finally:
         closing.cancel()
+
+
+def _check_texts(hello: node_agent_pb2.Hello) -> None:
+    """Bound what is kept or compared of a Hello."""
+    texts = (
+        hello.instance_id,
+        hello.machine_id,
+        hello.installation_id,
+        hello.session_secret,
+        hello.seen.incarnation_id,
+    )
+    if any(len(text) > INSTANCE_ID_CHARACTERS_MAX for text in texts):
+        raise AgentProtocolError(
+            f"instance_id and the other ids of a Hello have at most {INSTANCE_ID_CHARACTERS_MAX} characters"
+        )
 
 
 def _certificate_names(context: Context) -> Sequence[str]:

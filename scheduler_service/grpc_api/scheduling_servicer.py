@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.access.callers import current_caller
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import RESTORE_UNCONFIRMED, ClusterIdentity, Standstill
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.adapters.recovery import JobNumbers
@@ -16,7 +18,13 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
-from scheduler_service.errors import FieldViolation, InvalidRequestError, NodeUnreachableError, WrongJobPhaseError
+from scheduler_service.errors import (
+    FieldViolation,
+    InvalidRequestError,
+    NodeUnreachableError,
+    StandstillError,
+    WrongJobPhaseError,
+)
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide
@@ -42,13 +50,19 @@ from scheduler_service.grpc_api.visibility import (
 )
 from scheduler_service.live_loop import LiveLoop
 
+_log = logging.getLogger(__name__)
+
 # Warnings of accepted submissions, for their repetition; forgotten with the process.
 WARNED_REQUESTS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the methods need: the loop, and the adapters next to it."""
+    """What the methods need: the loop, and the adapters next to it.
+
+    Attributes:
+        store_confirmation: Notes durably that an operator has confirmed a restore; blocks.
+    """
 
     loop: LiveLoop
     numbers: JobNumbers
@@ -57,6 +71,9 @@ class Cluster:
     watch_hub: WatchHub
     admission: Admission
     has_trials: bool = True
+    identity: ClusterIdentity = field(default_factory=ClusterIdentity)
+    standstill: Standstill = field(default_factory=Standstill)
+    store_confirmation: Callable[[], None] = field(default=lambda: None)
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -242,7 +259,37 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         )
         sessions = self._cluster.sessions.connected
         messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
-        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token)
+        standstill = self._cluster.standstill
+        warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
+        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
+
+    async def ForgetNode(  # noqa: N802
+        self, request: scheduling_pb2.ForgetNodeRequest, context: Context
+    ) -> scheduling_pb2.ForgetNodeResponse:
+        """Give up a node that is not heard, with what ran there."""
+        validation.require(validation.forgetting_violations(request))
+        heard = self._cluster.sessions.connected
+        actor = actor_of(current_caller())
+        mutation = job_requests.forgetting(request, self._cluster.engine, heard, actor=actor)
+        held = await self._cluster.loop.mutate(mutation)
+        return scheduling_pb2.ForgetNodeResponse(lost_job_ids=held.split(",") if held else ())
+
+    async def ConfirmRestore(  # noqa: N802
+        self, request: scheduling_pb2.ConfirmRestoreRequest, context: Context
+    ) -> scheduling_pb2.ConfirmRestoreResponse:
+        """Let the nodes of the cluster whose backup was restored join this one."""
+        validation.require(validation.request_id_violations(request.request_id))
+        cluster = self._cluster
+        if cluster.standstill.code == RESTORE_UNCONFIRMED:
+            await cluster.loop.store_apart(cluster.store_confirmation)
+            cluster.standstill.end()
+            caller, confirmed = current_caller(), {"incarnation_id": cluster.identity.incarnation_id}
+            _log.warning("restore_confirmed", extra={**confirmed, "role": caller.role or "", "caller": caller.name})
+        elif cluster.standstill.code:
+            raise StandstillError(cluster.standstill.message)
+        return scheduling_pb2.ConfirmRestoreResponse(
+            incarnation_id=cluster.identity.incarnation_id, ancestor_ids=sorted(cluster.identity.ancestor_ids)
+        )
 
     async def ListPolicies(  # noqa: N802
         self, request: scheduling_pb2.ListPoliciesRequest, context: Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.adapters.job_specs import kept_settings, key_of, spec_message
+from scheduler_service.adapters.job_specs import kept_settings, key_of, measured_key, spec_message
 from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.decisions import Candidate
 from scheduler_service.core.job_records import JobEvent, JobRecord
@@ -33,7 +33,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
     gpus = spec.gpus or 1
     return JobRequest(
         job_id=job_id,
-        key=key_of(spec.graph_sha256, kept_settings(spec)),
+        key=key_of(spec.graph_sha256, kept_settings(spec)) or measured_key(spec),
         tenant=spec.tenant,
         name=spec.name,
         gpus=gpus,

@@ -51,6 +51,13 @@ def require(violations: Iterator[FieldViolation]) -> None:
         raise InvalidRequestError(*found)
 
 
+def forgetting_violations(request: scheduling_pb2.ForgetNodeRequest) -> Iterator[FieldViolation]:
+    """Yield what is wrong with giving a node up."""
+    yield from request_id_violations(request.request_id)
+    if not NAME_PATTERN.fullmatch(request.node_id):
+        yield FieldViolation(field="node_id", description="must be 1 to 63 letters, digits or . _ -")
+
+
 def body_sha256(request: Message) -> str:
     """Hash what a request asks for, its request id left out."""
     body = type(request)()
@@ -130,6 +137,8 @@ def _name_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.name", rule)
     if spec.tenant and not NAME_PATTERN.fullmatch(spec.tenant):
         yield _violation("spec.tenant", rule)
+    if spec.owner and not NAME_PATTERN.fullmatch(spec.owner):
+        yield _violation("spec.owner", rule)
 
 
 def _command_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:

@@ -114,6 +114,9 @@ def test_the_identity_gives_owner_and_tenant_not_the_request(callers: dict[str, 
     for_bob = callers["operator"].submit(owner="bob", tenant="team")
     assert (for_bob.spec.owner, for_bob.spec.tenant) == ("bob", "team")
     assert callers["operator"].submit().spec.owner == "operator"
+    for owner in ("a" * 64, "bob\n", "../bob"):
+        request = scheduling_pb2.SubmitJobRequest(spec=job_spec(owner=owner))
+        assert callers["operator"].refusal("SubmitJob", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_user_sees_and_changes_own_jobs_only(callers: dict[str, Caller]) -> None:

@@ -144,10 +144,11 @@ def test_two_running_jobs_that_were_measured_alone_are_joined_on_trial_so_that_a
     tmp_path: Path,
 ) -> None:
     with trial_cluster(tmp_path, shared_step_ms=22, gpus=2) as cluster:
-        first, second = (cluster.submit(name, graph_sha256=name[0] * 64, steps_total=10**5) for name in ("a", "b"))
+        # Without a graph: what is measured of a command counts for it.
+        first, second = (cluster.submit(name, graph_sha256="", command=["train", name]) for name in ("a", "b"))
         for job_id in (first, second):
             cluster.wait_until_measured(job_id)
-        third = cluster.submit("c", graph_sha256="c" * 64, steps_total=10**5)
+        third = cluster.submit("c", graph_sha256="", command=["train", "c"])
         wait_until(
             lambda: cluster.client.get(third).phase == scheduling_pb2.JOB_PHASE_RUNNING,
             what="the third job runs alone",

@@ -10,6 +10,7 @@ from typing import Any, cast
 from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
@@ -117,9 +118,15 @@ class AgentStream:
 
 @dataclass
 class Cluster:
-    """A loop with the door for agents."""
+    """A loop with the door for agents.
+
+    Attributes:
+        identity: Of the scheduler; by default it has none, as older ones.
+    """
 
     loop: LiveLoop
+    identity: ClusterIdentity = field(default_factory=ClusterIdentity)
+    standstill: Standstill = field(default_factory=Standstill)
 
     def __post_init__(self) -> None:
         self.sessions = AgentSessions()
@@ -132,6 +139,8 @@ class Cluster:
             progress=self.progress,
             windows=MeasurementWindowRelay(None, deadline_s=1),
             times=LeaseTimes(heartbeat_ms=2_000, lease_ms=LEASE_MS, grace_ms=0),
+            identity=self.identity,
+            standstill=self.standstill,
         )
 
     async def dial(self, greeting: messages.Hello) -> AgentStream:

@@ -49,6 +49,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         refusals: Method -> (code, message, reason, remedy).
         seen: Requests in order.
         warnings: What is said of every submission.
+        standstill: Why no order is given.
     """
 
     jobs: dict[str, scheduling_pb2.Job] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     refusals: dict[str, tuple[int, str, str, str]] = field(default_factory=dict)
     seen: list[object] = field(default_factory=list)
     warnings: list[resources_pb2.Warning] = field(default_factory=list)
+    standstill: list[resources_pb2.Warning] = field(default_factory=list)
 
     def _note(self, request: object, context: grpc.ServicerContext) -> None:
         self.seen.append(request)
@@ -156,7 +158,19 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.ListNodesRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.ListNodesResponse:
         self._note(request, context)
-        return scheduling_pb2.ListNodesResponse(nodes=self.nodes)
+        return scheduling_pb2.ListNodesResponse(nodes=self.nodes, warnings=self.standstill)
+
+    def ForgetNode(
+        self, request: scheduling_pb2.ForgetNodeRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.ForgetNodeResponse:
+        self._note(request, context)
+        return scheduling_pb2.ForgetNodeResponse(lost_job_ids=["job-000001"])
+
+    def ConfirmRestore(
+        self, request: scheduling_pb2.ConfirmRestoreRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.ConfirmRestoreResponse:
+        self._note(request, context)
+        return scheduling_pb2.ConfirmRestoreResponse(incarnation_id="a" * 32, ancestor_ids=["b" * 32])
 
     def ListPolicies(
         self, request: scheduling_pb2.ListPoliciesRequest, context: grpc.ServicerContext

@@ -48,16 +48,16 @@ def test_no_manifest_means_no_checkpoint(tmp_path: Path) -> None:
 def test_only_granted_fences_are_resumed_newest_first(tmp_path: Path) -> None:
     for fence in (1, 2, 3):
         write_checkpoint(tmp_path, fence)
-    found = newest_resumable(tmp_path, (2, 1))
+    found = newest_resumable([tmp_path / "2", tmp_path / "1"])
     assert found is not None
     assert found.directory.name == "2"
-    assert newest_resumable(tmp_path, ()) is None
+    assert newest_resumable([]) is None
 
 
 def test_a_checkpoint_with_other_contents_is_passed_over(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 1)
     (write_checkpoint(tmp_path, 2) / "step-7.pt").write_text("Weights")
-    found = newest_resumable(tmp_path, (2, 1))
+    found = newest_resumable([tmp_path / "2", tmp_path / "1"])
     assert found is not None
     assert found.directory.name == "1"
 

@@ -82,7 +82,7 @@ def conversation_about(
         read_gpus=lambda: readings,
         windows=MeasurementWindowRecorder(campaign="", devices={}, make_id=str),
         hello=messages.Hello,
-        on_welcome=lambda: None,
+        on_welcome=lambda _: None,
         make_way=make_way,
         metrics=AgentMetrics(),
     )

@@ -45,7 +45,7 @@ def test_a_manifest_that_names_no_plain_file_is_not_accepted(tmp_path: Path, obs
     directory = write_manifest(tmp_path, ["part"])
     obstruct(directory / "part")
     assert read_checkpoint(directory) is None
-    assert newest_resumable(tmp_path, (1,)) is None
+    assert newest_resumable([tmp_path / "1"]) is None
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5_000, ".", ""])

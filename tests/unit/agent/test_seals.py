@@ -161,7 +161,7 @@ def table_with(tmp_path: Path, directory: Path, seal: Seal | None) -> tuple[Atte
     )
     spec: dict[str, object] = {"job_id": "job", "attempt": 1, "fence": 1, "boot_id": read_boot_id()}
     attempt = Attempt(AttemptDirectory(directory), spec, state.checkpoints, state.run, seal)
-    table._attempts["job", 1] = attempt
+    table._attempts[attempt.key.directory_name] = attempt
     identity = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
     record: dict[str, object] = {
         f"{role}_{name}": value for role in ("shim", "job") for name, value in identity.items()

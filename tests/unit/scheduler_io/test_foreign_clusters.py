@@ -1,0 +1,307 @@
+"""Which node may join which cluster: a job id, an attempt and a fence of another incarnation mean nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from cotenant.v1 import node_agent_pb2 as messages
+from scheduler_service.adapters.agent_refusals import Refusal
+from scheduler_service.adapters.cluster_identity import (
+    RESTORE_UNCONFIRMED,
+    STATE_BEHIND,
+    ClusterIdentity,
+    Generation,
+    Incarnation,
+    Standstill,
+)
+from scheduler_service.adapters.command_performer import CommandPerformer
+from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.core.events import AttemptReport
+from scheduler_service.errors import ForeignClusterError, SecondInstanceError, StandstillError
+from scheduler_service.live_loop import LiveLoop
+from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
+from tests.support.live_loop import FillingLog, run
+
+RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
+OWN, PARENT, STRANGER = (letter * 32 for letter in "abc")
+PARENTS_LAST_FENCE = 500
+IDENTITY = ClusterIdentity(
+    lineage=(
+        Incarnation(incarnation_id=PARENT),
+        Incarnation(incarnation_id=OWN, first_fence=PARENTS_LAST_FENCE + 1),
+    ),
+    generations=(
+        Generation(generation=1, start_id="one", first_sequence=0),
+        Generation(generation=2, start_id="two", first_sequence=40),
+    ),
+    seal_key=b"key",
+)
+NOWHERE = messages.LogPosition()
+Work = Callable[[Cluster, FillingLog], Awaitable[None]]
+
+
+def play(work: Work, *, identity: ClusterIdentity = IDENTITY, standstill: Standstill | None = None) -> FillingLog:
+    log = FillingLog()
+
+    async def main(loop: LiveLoop) -> None:
+        loop.engine._state.next_fence = identity.lineage[-1].first_fence
+        cluster = Cluster(loop, identity=identity, standstill=standstill or Standstill())
+        loop.perform = performer(cluster).perform
+        await work(cluster, log)
+
+    run(main, log, starting_engine())
+    return log
+
+
+def performer(cluster: Cluster) -> CommandPerformer:
+    """Sends orders to agents; nothing here asks the predictor."""
+    return CommandPerformer(
+        sessions=cluster.sessions,
+        predictor=cast("PredictorClient", None),
+        launch_of=lambda _: {},
+        deliver=cluster.loop.note,
+        identity=cluster.identity,
+        sequence=lambda: cluster.loop.sequence,
+    )
+
+
+def seen(incarnation_id: str, *, generation: int = 2, start_id: str = "two", sequence: int = 0) -> messages.LogPosition:
+    """A position as a scheduler of that incarnation said it."""
+    said = ClusterIdentity(
+        lineage=(Incarnation(incarnation_id=incarnation_id),),
+        generations=(Generation(generation=generation, start_id=start_id, first_sequence=0),),
+        seal_key=b"key",
+    )
+    position = said.position(sequence)
+    return position if position is not None else messages.LogPosition()
+
+
+def greeting(
+    incarnation_id: str, *attempts: messages.AttemptStatus, may_change: bool = False, at: messages.LogPosition = NOWHERE
+) -> messages.Hello:
+    """The Hello of a node of that cluster."""
+    made = hello("node-1", *attempts, instance_id="a")
+    made.seen.CopyFrom(seen(incarnation_id) if at is NOWHERE else at)
+    made.may_change_incarnation = may_change
+    return made
+
+
+def key_of(incarnation_id: str, job_id: str = "job-1", attempt: int = 1, fence: int = 501) -> messages.AttemptKey:
+    return messages.AttemptKey(job_id=job_id, attempt=attempt, fence=fence, incarnation_id=incarnation_id)
+
+
+def test_a_node_of_another_cluster_is_refused_with_the_remedy_and_nothing_of_it_is_ended() -> None:
+    """Attack 1 C: a scheduler on an empty folder ended every running job of the cluster within seconds."""
+
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        refused = await cluster.dial(greeting(STRANGER, status(key_of(STRANGER), RUNNING, "node-1-0")))
+        assert isinstance(refused.failure, ForeignClusterError)
+        assert "leave-cluster" in refused.failure.message
+        assert refused.heard == []
+        await cluster.settle()
+        assert dict(cluster.loop.engine.state.nodes) == {}
+        assert cluster.sessions.refusals.counts == {Refusal.FOREIGN_CLUSTER: 1}
+
+    play(work)
+
+
+def test_a_node_with_nothing_of_its_cluster_changes_by_itself_and_brings_no_attempt_along() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        taken = status(key_of(STRANGER), RUNNING, "node-1-0")
+        agent = await cluster.dial(greeting(STRANGER, taken, may_change=True))
+        await agent.beat()
+        assert dict(cluster.loop.engine.state.abandoned_attempts) == {}
+        welcome = agent.heard[0].welcome
+        assert welcome.position.incarnation_id == OWN
+        assert list(welcome.ancestor_ids) == [PARENT]
+
+    play(work)
+
+
+def test_the_kept_end_of_another_incarnations_job_ends_no_job_of_the_same_name() -> None:
+    """Attack 1 B: the end of the old job-2 was taken for that of the new one, whose process was alive."""
+
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        agent = await cluster.dial(greeting(OWN))
+        await cluster.submit()
+        launched = await ordered(agent)
+        assert launched.key == key_of(OWN)
+        for other in (PARENT, STRANGER):
+            told = messages.AttemptExited(key=key_of(other), exit_class="done", steps_done=10**6)
+            agent.say(attempt_exited=told)
+        await agent.beat()
+        await cluster.settle()
+        assert cluster.phase() == "starting"
+        assert agent.ends_stored == ["job-1", "job-1"]
+
+    assert [one for one in play(work).read_from(1) if isinstance(one.event, AttemptReport)] == []
+
+
+async def ordered(agent: AgentStream) -> messages.LaunchJob:
+    """The first launch that was ordered."""
+
+    def found() -> list[messages.LaunchJob]:
+        return [one.launch_job for one in agent.heard if one.HasField("launch_job")]
+
+    await until(found, "a launch")
+    return found()[0]
+
+
+def test_another_incarnations_attempt_of_the_same_numbers_is_not_renewed_and_does_not_vouch() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        agent = await cluster.dial(greeting(OWN))
+        await cluster.submit()
+        await ordered(agent)
+        agent.say(attempt_started=messages.AttemptStarted(key=key_of(OWN)))
+        observed = messages.AttemptObservation(key=key_of(STRANGER), steps_done=900)
+        assert await agent.beat(observed) == []
+        assert await agent.beat(messages.AttemptObservation(key=key_of(OWN), steps_done=9)) == ["job-1"]
+        agent.hang_up()
+        await until(lambda: agent.has_ended, "the stream ends")
+        again = await cluster.dial(greeting(OWN, status(key_of(STRANGER), RUNNING, "node-1-0")))
+        assert again.failure is not None
+        assert "--state-dir" in str(again.failure)
+
+    play(work)
+
+
+def test_orders_name_the_incarnation_of_their_fence_and_the_event_behind_them() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        unknown = status(key_of(PARENT, "job-77", 2, 490), RUNNING, "node-1-0")
+        agent = await cluster.dial(greeting(PARENT, unknown))
+        stopped = next(one.stop_job for one in agent.heard if one.HasField("stop_job"))
+        assert stopped.key == unknown.key
+        assert stopped.checkpoint
+        agent.say(attempt_exited=messages.AttemptExited(key=unknown.key, exit_class="checkpointed"))
+        await cluster.submit()
+        launched = await ordered(agent)
+        assert launched.key == key_of(OWN)
+        assert launched.position.sequence == cluster.loop.sequence
+        assert IDENTITY.is_sealed(launched.position)
+
+    play(work)
+
+
+@pytest.mark.parametrize(
+    ("position", "finding"),
+    [
+        (seen(OWN, generation=3, start_id="three", sequence=2), "start 3"),
+        (seen(OWN, sequence=1_000), "event 1000"),
+        (seen(OWN, generation=1, start_id="one", sequence=41), "event 41"),
+        (seen(OWN, generation=2, start_id="fork"), "another copy"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_scheduler_that_is_behind_what_a_node_saw_stops_acting(position: messages.LogPosition, finding: str) -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        other = await cluster.dial(hello("node-2", instance_id="b"))
+        refused = await cluster.dial(greeting(OWN, at=position))
+        assert isinstance(refused.failure, StandstillError)
+        assert finding in refused.failure.message
+        assert cluster.standstill.code == STATE_BEHIND
+        cluster.servicer.tick()
+        await until(lambda: other.has_ended, "every stream ends")
+        assert isinstance((await cluster.dial(hello("node-2", instance_id="b"))).failure, StandstillError)
+
+    play(work)
+
+
+def test_a_node_that_invents_a_later_position_stops_nobody_but_itself() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        forged = greeting(OWN, at=seen(OWN, generation=9, start_id="nine"))
+        forged.seen.seal = b"0123456789abcdef"
+        refused = await cluster.dial(forged)
+        assert isinstance(refused.failure, ForeignClusterError)
+        assert "never said" not in cluster.standstill.message == ""
+        await (await cluster.dial(hello("node-2", instance_id="b"))).beat()
+
+    play(work)
+
+
+def test_while_the_scheduler_stands_still_no_node_is_given_up() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        agent = await cluster.dial(greeting(OWN))
+        cluster.standstill.await_confirmation()
+        cluster.servicer.tick()
+        await until(lambda: agent.has_ended, "the stream ends")
+        cluster.leases.renew("node-1", now_ms=cluster.loop.clock.now_ms() - 10**9)
+        cluster.servicer.tick()
+        assert cluster.leases.lost(now_ms=cluster.loop.clock.now_ms()) == []
+        refused = await cluster.dial(greeting(PARENT))
+        assert isinstance(refused.failure, StandstillError)
+        assert "cotenant nodes confirm" in refused.failure.message
+        assert cluster.standstill.code == RESTORE_UNCONFIRMED
+        cluster.standstill.end()
+        await (await cluster.dial(greeting(PARENT))).beat()
+
+    play(work)
+
+
+def test_an_attempt_of_the_parent_that_the_restored_state_knows_is_adopted() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        cluster.loop.engine._state.next_fence = 7
+        first = await cluster.dial(greeting(PARENT))
+        await cluster.submit()
+        assert (await ordered(first)).key == key_of(PARENT, fence=7)
+        first.hang_up()
+        await until(lambda: first.has_ended, "the stream ends")
+        again = await cluster.dial(greeting(PARENT, status(key_of(PARENT, fence=7), RUNNING, "node-1-0")))
+        await again.beat()
+        assert cluster.phase() == "running"
+        assert not [one for one in again.heard if one.HasField("stop_job")]
+
+    play(work)
+
+
+def test_an_agent_that_knows_no_incarnations_is_served_as_ever() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        agent = await cluster.dial(hello("node-1", instance_id="a"))
+        await cluster.submit()
+        launched = await ordered(agent)
+        agent.say(attempt_started=messages.AttemptStarted(key=key(fence=launched.key.fence)))
+        await until(lambda: cluster.phase() == "running", "the start is believed")
+
+    play(work)
+
+
+def test_a_report_over_a_replaced_stream_does_not_count() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        old = await cluster.dial(greeting(OWN))
+        await cluster.submit()
+        await ordered(old)
+        again = greeting(OWN)
+        again.session_secret = old.heard[0].welcome.session_secret
+        session = cluster.sessions.connected["node-1"]
+        new = await cluster.dial(again)
+        assert not cluster.sessions.holds(session)
+        assert new.heard[0].welcome.session_secret != again.session_secret
+        assert new.failure is None
+
+    play(work)
+
+
+@pytest.mark.parametrize("secret", ["", "guessed"])
+def test_knowing_an_agents_instance_is_not_enough_to_replace_its_stream(secret: str) -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        first = await cluster.dial(greeting(OWN))
+        copied = greeting(OWN)
+        copied.session_secret = secret
+        refused = await cluster.dial(copied)
+        assert isinstance(refused.failure, SecondInstanceError)
+        await first.beat()
+        assert not first.has_ended
+
+    play(work)
+
+
+def test_an_agent_whose_welcome_was_lost_may_dial_again() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        lost = AgentStream(cluster.servicer)
+        lost.say(hello=greeting(OWN))
+        await until(lambda: lost.heard, "a Welcome that never arrives")
+        await (await cluster.dial(greeting(OWN))).beat()
+
+    play(work)
