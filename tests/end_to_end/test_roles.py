@@ -198,6 +198,17 @@ def test_the_log_says_who_did_what(scheduler: SchedulerProcess, callers: dict[st
     assert SECRET not in done.stdout
 
 
+def test_no_call_of_a_stranger_leaves_a_traceback_in_the_log(
+    scheduler: SchedulerProcess, channel: grpc.Channel
+) -> None:
+    for method in served_methods():
+        if "Health" in method:
+            code, told = code_of_empty_call(channel, method, None, content=b"\xff")
+            assert code is grpc.StatusCode.INVALID_ARGUMENT, (method, told)
+    assert code_of_empty_call(channel, "/grpc.health.v1.Health/List", None)[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert "Traceback" not in scheduler.log_file.read_text()
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root plays another user with setpriv")
 def test_another_account_is_refused_on_socket_and_port(scheduler: SchedulerProcess, folder: Path) -> None:
     script = (
