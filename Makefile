@@ -34,8 +34,8 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 	$(BIN)/cotenant demo
 
 test: setup check ## checks and every test that needs neither a GPU nor Docker
-	$(BIN)/pytest -m 'alone and not endurance and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(IN_PAIRS) -m 'not alone and not endurance and not gpu and not compose' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(IN_PAIRS) -m 'not alone and not endurance and not strangers and not gpu and not compose' $(PYTEST_ARGS)
 
 test-all: setup check ## the same with the tests that take minutes
 	$(BIN)/pytest -m 'alone and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)

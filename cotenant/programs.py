@@ -31,6 +31,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "policies": ("scheduler_service", "policies"),
         "profile": ("cotenant_profiler", ""),
         "calibrate": ("cotenant_profiler", "calibrate"),
+        "convert": ("cotenant_profiler", "convert"),
         "simulate": ("cotenant_simulator", "simulate"),
         "probe": ("cotenant_agent", "probe"),
         "serve-predictor": ("predictor_service", "serve"),
@@ -40,7 +41,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 # Started by other verbs, never by name.
-_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"probe", "serve-predictor", "serve-scheduler", "run-agent"}
+_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"convert", "probe", "serve-predictor", "serve-scheduler", "run-agent"}
 
 
 def require_programs(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> None:

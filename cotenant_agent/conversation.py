@@ -43,6 +43,8 @@ _OUTBOUND_LIMIT = 1000
 _COMMAND_LIMIT = 1000
 _LOG_READS_LIMIT = 16
 _FOLLOW_PAUSE_S = 0.2
+# Between two tries to store a stop that the disk does not take.
+_STOP_RETRY_S = 0.5
 _SENT_BEATS_KEPT = 64
 _SILENT_BEATS = 5
 # A paused attempt keeps its lease like any other.
@@ -239,9 +241,19 @@ class Conversation:
             except CommandRefusedError as refusal:
                 self._refuse(key, name, refusal)
             except (OSError, ValueError) as error:
+                if name == "stop_job":
+                    # A refusal reads as the end of an attempt, which runs on: its GPUs would be given away.
+                    _log.warning("stop_delayed", extra={**key.fields(), "reason": str(error)})
+                    asyncio.get_running_loop().call_later(_STOP_RETRY_S, self._take_again, message)
+                    continue
                 self._refuse(key, name, CommandRefusedError("NODE_FAILURE", f"this node could not do it: {error}"))
             else:
                 _log.info("command_performed", extra={**key.fields(), "command": name})
+
+    def _take_again(self, order: messages.ConnectResponse) -> None:
+        # A full queue: the scheduler repeats with the next Hello what is outstanding.
+        with contextlib.suppress(asyncio.QueueFull):
+            self._commands.put_nowait(order)
 
     async def _carry_out(self, message: messages.ConnectResponse, name: str) -> None:
         key = key_from_message(getattr(message, name).key)

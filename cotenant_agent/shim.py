@@ -114,8 +114,7 @@ class AttemptSupervisor:
     def run(self) -> None:
         """Start the job, keep it until every process of it is gone, write the exit record."""
         output, ending, go = self._start()
-        os.write(go, b"g")
-        os.close(go)
+        self._let_begin(go)
         poller = select.poll()
         poller.register(output, select.POLLIN)
         poller.register(ending, select.POLLIN)
@@ -195,6 +194,13 @@ class AttemptSupervisor:
                 self._leader_gone = True
                 self._status, self._max_resident_bytes = int(status), int(resident_bytes)
 
+    def _let_begin(self, go: int) -> None:
+        """Give the job its word to begin, unless its time is over by now: the machine may have stood still."""
+        self._look_for_stop(boot_ms())
+        if self._kill_at_ms is None:
+            os.write(go, b"g")
+        os.close(go)
+
     def _finished(self) -> bool:
         """Collect what ended; true when no process of the job is left, adopted orphans included."""
         while True:
@@ -247,7 +253,8 @@ class AttemptSupervisor:
         if deadline_ms > self._deadline_ms:
             self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
         if self._deadline_ms and now_ms >= self._deadline_ms:
-            self._begin_stop("fenced", now_ms + self._lease_grace_ms)
+            # From the deadline, not from now: after a standstill of the machine others count on the end by then.
+            self._begin_stop("fenced", self._deadline_ms + self._lease_grace_ms)
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause

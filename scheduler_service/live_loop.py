@@ -96,6 +96,7 @@ class LiveLoop:
         perform: Does a command; must not block and must not raise.
         observers: Notified after every event and batch.
         sequence: Of the newest handled event.
+        freeze_state: Returns what encodes the engine's state of this instant, in another thread.
         snapshot_every_events: Distance of snapshots; recovery replays at most about this many events.
         retained_events: Events kept behind a snapshot, for export.
         refusal: Returns why no request may change anything at present; empty = requests may.
@@ -106,7 +107,7 @@ class LiveLoop:
     clock: SystemClock
     perform: Callable[[Command], None]
     sequence: int
-    snapshot_state: Callable[[], Mapping[str, Any]]
+    freeze_state: Callable[[], Callable[[], Mapping[str, Any]]]
     observers: Sequence[HandledObserver] = ()
     snapshot_every_events: int = 10_000
     retained_events: int = 200_000
@@ -119,7 +120,11 @@ class LiveLoop:
     _timers: list[int] = field(default_factory=list)
     _snapshot_sequence: int = 0
     _is_closed: bool = False
+    _compacting: asyncio.Task[None] | None = None
     _storage: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="event-log"))
+    _compaction: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="snapshot")
+    )
 
     def __post_init__(self) -> None:
         self._answered = {request.request_id: request for request in self.log.answered_requests()}
@@ -188,11 +193,13 @@ class LiveLoop:
             self._arrived.clear()
             while self._inbox:
                 await self._take_batch()
-                await self._compact_when_due()
+                self._compact_when_due()
                 if self.storage_failure:
                     if self._is_closed:
                         return
                     await asyncio.sleep(STORAGE_RETRY_S)
+        if self._compacting is not None:
+            await self._compacting
 
     def close(self) -> None:
         """Take nothing more in; `run` ends."""
@@ -327,22 +334,38 @@ class LiveLoop:
         if is_due:
             self.note(TimerFired(at_ms=0))
 
-    async def _compact_when_due(self) -> None:
-        if self.sequence - self._snapshot_sequence >= self.snapshot_every_events:
-            await self.store_snapshot()
+    def _compact_when_due(self) -> None:
+        """Begin a snapshot while facts go on being stored; one at a time.
+
+        Raises:
+            Exception: The one before has failed in a way that is no refusal of the disk.
+        """
+        if self._compacting is not None and self._compacting.done():
+            self._compacting.result()
+            self._compacting = None
+        if self._compacting is None and self.sequence - self._snapshot_sequence >= self.snapshot_every_events:
+            self._compacting = asyncio.create_task(self._compact())
 
     async def store_snapshot(self) -> None:
         """Store the engine's state and let old events go; a disk that refuses only makes recovery longer."""
-        snapshot = StoredSnapshot(sequence=self.sequence, state=self.snapshot_state())
-        self._snapshot_sequence = self.sequence
+        if self._compacting is not None:
+            await self._compacting
+        await self._compact()
+
+    async def _compact(self) -> None:
+        sequence, encode = self.sequence, self.freeze_state()
+        self._snapshot_sequence = sequence
+
+        def store() -> None:
+            snapshot = StoredSnapshot(sequence=sequence, state=encode())
+            self.log.store_snapshot(snapshot, retained_events=self.retained_events)
+
         try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._storage, lambda: self.log.store_snapshot(snapshot, retained_events=self.retained_events)
-            )
+            await asyncio.get_running_loop().run_in_executor(self._compaction, store)
         except StateUnwritableError as error:
             _log.warning("snapshot_failed", extra={"reason": error.message})
             return
-        _log.info("snapshot_stored", extra={"event_id": snapshot.sequence})
+        _log.info("snapshot_stored", extra={"event_id": sequence})
 
 
 def _retrieve_exception(done: asyncio.Future[str]) -> None:

@@ -32,6 +32,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "nodes": ("node_commands", "nodes", "List machines."),
         "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
         "predict": ("predict_command", "predict", "Predict memory, utilization and step time of a graph."),
+        "capture": ("capture_command", "capture", "Read graph and settings off an untouched PyTorch script."),
         "pairs": ("pairs_command", "pairs", "List which jobs harm each other, as measured here."),
         "convergence": ("convergence_command", "convergence", "Predict when training ends, and speeds elsewhere."),
         "evaluate": ("program_commands", "evaluate", "Score a model and baselines on measured rows."),

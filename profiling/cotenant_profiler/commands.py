@@ -20,6 +20,7 @@ from cotenant_profiler import zoo
 from cotenant_profiler.calibrate_command import calibrate_command
 from cotenant_profiler.campaign import read_campaign
 from cotenant_profiler.campaign_run import Listener, open_device, run_campaign
+from cotenant_profiler.convert_command import convert_command
 from cotenant_profiler.dataset import write_dataset
 from cotenant_profiler.device_facts import describe_device
 from cotenant_profiler.journal import Record, read_journal
@@ -40,6 +41,7 @@ def main() -> None:
 
 
 main.add_command(calibrate_command)
+main.add_command(convert_command)
 
 
 @main.command()

@@ -36,6 +36,8 @@ _CAUSE_CHARACTERS_MAX = 200
 _KNOWN_FLAGS = frozenset({FOREIGN_LOAD})
 # The code with which an agent refuses to pause an attempt, for whatever cause.
 NOT_PAUSABLE = "NOT_PAUSABLE"
+# The code with which an agent refuses an order about an attempt that it does not know.
+NO_SUCH_ATTEMPT = "NO_SUCH_ATTEMPT"
 # Of a scheduler without a state of its own, as in tests.
 _UNNAMED = ClusterIdentity()
 # How long a stop may take when the job states nothing about its checkpoints.
@@ -165,7 +167,7 @@ def command_refused(
         is_final: Asking again would not help, here or on another node.
     """
     key = refused.key
-    if refused.code == "NO_SUCH_ATTEMPT":
+    if refused.code == NO_SUCH_ATTEMPT:
         return JobFailed(
             at_ms=0,
             job_id=key.job_id,

@@ -52,7 +52,7 @@ class StoredSnapshot:
 
 
 class EventLog(Protocol):
-    """Stores facts in order. One writer; every method blocks."""
+    """Stores facts in order. One writer; every method blocks. A snapshot may be stored while facts are appended."""
 
     def append(self, records: Sequence[LogRecord]) -> int:
         """Store all records or none, durably.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from pathlib import Path
 
 from scheduler_service.adapters.sqlite_faults import reading
@@ -47,8 +48,13 @@ def convert_old_file(connection: sqlite3.Connection, path: Path) -> None:
         _log.warning("state_does_not_shrink", extra={"path": str(path), "reason": error.message})
 
 
-def give_pages_back(connection: sqlite3.Connection, path: Path) -> None:
+def give_pages_back(connection: sqlite3.Connection, path: Path, turn: threading.Lock) -> None:
     """Let the file shrink in small transactions, down to what the next events will need anyway.
+
+    Args:
+        connection: Its writer's.
+        path: The file.
+        turn: Held for each transaction, since the connection may be another thread's meanwhile.
 
     Raises:
         StateDamagedError: The file is not whole.
@@ -56,13 +62,21 @@ def give_pages_back(connection: sqlite3.Connection, path: Path) -> None:
     """
     left = _PAGES_PER_CALL_MAX
     with reading(path):
-        while (pages := min(_spare_pages(connection), _PAGES_AT_ONCE, left)) > 0:
-            # A page is given back with every step, and `execute` makes only one.
-            connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+        while (pages := _give_some_back(connection, left, turn)) > 0:
             left -= pages
         if left < _PAGES_PER_CALL_MAX:
             # The file itself shrinks now; a reader such as a backup only postpones that.
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            with turn:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _give_some_back(connection: sqlite3.Connection, pages_max: int, turn: threading.Lock) -> int:
+    with turn:
+        pages = min(_spare_pages(connection), _PAGES_AT_ONCE, pages_max)
+        if pages > 0:
+            # A page is given back with every step, and `execute` makes only one.
+            connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+    return pages
 
 
 def _spare_pages(connection: sqlite3.Connection) -> int:

@@ -102,7 +102,9 @@ def _is_too_much(names: Sequence[str], count_max: int, characters_max: int) -> b
 
 def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.JobSpec) -> Iterator[Obstacle]:
     """Return why a node cannot run a job, whatever else happens there; nothing = it may."""
-    wanted, most = gpus_at_least(spec), gpus_of_one_kind(node)
+    wanted = gpus_at_least(spec)
+    # One GPU is of one kind: nothing needs to be counted for most jobs, and a submission looks at every node.
+    most = 1 if wanted == 1 and node.gpus else gpus_of_one_kind(node)
     if wanted > most:
         yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", "ask for fewer --gpus")
     if rules is not None:

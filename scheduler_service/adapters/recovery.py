@@ -68,7 +68,13 @@ def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
 
 def snapshot_state(engine: SchedulerEngine, numbers: JobNumbers) -> Mapping[str, Any]:
     """Return what `recover` needs to go on from here."""
-    return {"engine": engine.snapshot(), "last_job_number": numbers.last}
+    return freeze_state(engine, numbers)()
+
+
+def freeze_state(engine: SchedulerEngine, numbers: JobNumbers) -> Callable[[], Mapping[str, Any]]:
+    """Return what returns the same of this instant, in any thread."""
+    encode, last_job_number = engine.freeze(), numbers.last
+    return lambda: {"engine": encode(), "last_job_number": last_job_number}
 
 
 def recover(

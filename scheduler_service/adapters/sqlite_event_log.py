@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,7 +56,8 @@ from scheduler_service.errors import StateLockedError, StateUnwritableError
 
 LOCK_NAME = "scheduler.lock"
 _KEPT_SNAPSHOTS = 2
-_DELETED_EVENTS_AT_ONCE = 5_000
+# In one transaction, for which an append may have to wait.
+_DELETED_EVENTS_AT_ONCE = 1_000
 # Next to the database; SQLite gives them the database's mode, older versions may have given more.
 _FILES_BESIDE = (
     "-wal",
@@ -108,6 +110,8 @@ class SqliteEventLog:
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / DATABASE_NAME
         self._lock_descriptor = lock_state(state_dir)
+        # Between the transactions of an append and of a snapshot, which two threads may make.
+        self._turn = threading.Lock()
         try:
             marked_id = read_marker(state_dir)
             _check_presence(self._path, is_marked=marked_id is not None)
@@ -132,7 +136,7 @@ class SqliteEventLog:
         first = self._last_sequence + 1
         last = self._last_sequence + len(records)
         rows = _linked_rows(self._link, first, records)
-        with writing(self._connection, self._path):
+        with self._turn, writing(self._connection, self._path):
             self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
             self._connection.executemany(
                 # The live loop remembers fewer requests than are kept here until the next snapshot.
@@ -171,7 +175,7 @@ class SqliteEventLog:
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Store the snapshot, drop old events in small transactions; see `EventLog.store_snapshot`."""
         body = zlib.compress(json.dumps(snapshot.state, separators=(",", ":")).encode())
-        with writing(self._connection, self._path):
+        with self._turn, writing(self._connection, self._path):
             link = link_at(self._connection, self._path, snapshot.sequence)
             self._connection.execute(
                 "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
@@ -187,7 +191,7 @@ class SqliteEventLog:
                 (REMEMBERED_REQUESTS,),
             )
         self._delete_events_before(min(snapshot.sequence, self._last_sequence - retained_events) + 1)
-        give_pages_back(self._connection, self._path)
+        give_pages_back(self._connection, self._path, self._turn)
 
     def latest_snapshot(self) -> StoredSnapshot | None:
         """Return the newest snapshot; see `EventLog.latest_snapshot`."""
@@ -199,8 +203,9 @@ class SqliteEventLog:
 
     def close(self) -> None:
         """Close the file and unlock the directory."""
-        self._head.close()
-        self._connection.close()
+        with self._turn:
+            self._head.close()
+            self._connection.close()
         os.close(self._lock_descriptor)
 
     def _read_state_id(self, marked_id: str | None) -> str:
@@ -214,7 +219,7 @@ class SqliteEventLog:
         self._move_anchor(sequence - 1)
         deleted = _DELETED_EVENTS_AT_ONCE
         while deleted == _DELETED_EVENTS_AT_ONCE:
-            with writing(self._connection, self._path):
+            with self._turn, writing(self._connection, self._path):
                 deleted = self._connection.execute(
                     "DELETE FROM events WHERE sequence IN"
                     " (SELECT sequence FROM events WHERE sequence < ? ORDER BY 1 LIMIT ?)",
@@ -227,7 +232,7 @@ class SqliteEventLog:
         link = link_at(self._connection, self._path, sequence)
         if anchor is None or sequence <= anchor.sequence or link is None:
             return
-        with writing(self._connection, self._path):
+        with self._turn, writing(self._connection, self._path):
             self._connection.execute("UPDATE chain SET sequence = ?, link = ?", (sequence, link))
 
 

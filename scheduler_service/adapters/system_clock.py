@@ -16,12 +16,17 @@ class SystemClock:
     """
 
     def __init__(self, *, not_before_ms: int = 0) -> None:
-        self._origin_ms = max(time.time_ns() // 1_000_000, not_before_ms)
+        self._origin_ms = max(read_wall_ms(), not_before_ms)
         self._started_ns = time.monotonic_ns()
 
     def now_ms(self) -> int:
         """Return the present instant in milliseconds."""
         return self._origin_ms + (time.monotonic_ns() - self._started_ns) // 1_000_000
+
+
+def read_wall_ms() -> int:
+    """Return milliseconds since 1970 by the wall clock, which may be wrong."""
+    return time.time_ns() // 1_000_000
 
 
 def read_monotonic_ns() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from cotenant.access.roles import Role
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.clock_healing import heal_clock
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
@@ -19,10 +20,10 @@ from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.recovery import Recovered, begin_incarnation, recover, snapshot_state
+from scheduler_service.adapters.recovery import Recovered, begin_incarnation, freeze_state, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
-from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
@@ -129,6 +130,11 @@ class RunningScheduler:
         return self._report(recovered)
 
     def _recover(self) -> Recovered:
+        def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
+            return SchedulerEngine.restore(
+                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+            )
+
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
@@ -137,15 +143,20 @@ class RunningScheduler:
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
             ),
-            restored_engine=lambda state: SchedulerEngine.restore(
-                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
-            ),
+            restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),
         )
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
-        return self._begin_generation(recovered)
+        healed = heal_clock(
+            self._log,
+            recovered,
+            wall_ms=read_wall_ms(),
+            retained_events=self._settings.retained_events,
+            restored_engine=restored_engine,
+        )
+        return self._begin_generation(healed)
 
     def _begin_generation(self, recovered: Recovered) -> Recovered:
         """Count this start, before anything is said to an agent, and look whether this state may act."""
@@ -185,7 +196,7 @@ class RunningScheduler:
             clock=clock,
             perform=performer.perform,
             sequence=recovered.sequence,
-            snapshot_state=lambda: snapshot_state(engine, recovered.numbers),
+            freeze_state=lambda: freeze_state(engine, recovered.numbers),
             snapshot_every_events=self._settings.snapshot_every_events,
             retained_events=self._settings.retained_events,
             refusal=lambda: self._standstill.refusal,

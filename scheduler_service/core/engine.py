@@ -26,9 +26,9 @@ from scheduler_service.core.decisions import (
     Resume,
     Start,
     Stop,
-    unfolded,
 )
 from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.explanation import Explanation, frozen_view
 from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
@@ -248,11 +248,22 @@ class SchedulerEngine:
         Raises:
             KeyError: No such job is known (any more).
         """
-        job = self._state.jobs[job_id]
-        if job.phase is not Phase.PENDING or job_id in self._state.holds:
-            return self._state.decisions.get(job_id) or Decision(job_id=job_id, reason=job.reason)
-        plan = self._ask(self._view(explain=True))
-        return next(decision for decision in unfolded(plan.decisions) if decision.job_id == job_id)
+        found = self.explanation(job_id)
+        return found.find() if isinstance(found, Explanation) else found
+
+    def explanation(self, job_id: str) -> Explanation | Decision:
+        """Return the same where it is known, or else a question that may be answered elsewhere meanwhile.
+
+        Raises:
+            KeyError: No such job is known (any more).
+        """
+        state, job = self._state, self._state.jobs[job_id]
+        if job.phase is not Phase.PENDING or job_id in state.holds:
+            return state.decisions.get(job_id) or Decision(job_id=job_id, reason=job.reason)
+        view = frozen_view(self._view(explain=True), job_id, state.running)
+        return Explanation(
+            job_id=job_id, policy=self._policy, view=view, pending=dict(state.waiting.ready_jobs().by_id)
+        )
 
     def reissue(self) -> list[Command]:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
@@ -272,7 +283,11 @@ class SchedulerEngine:
 
     def snapshot(self) -> dict[str, object]:
         """Return everything worth keeping as JSON-able values; `restore` turns it back."""
-        return engine_snapshot.encode_state(self._state, wakes_at_ms=tuple(sorted(self._wakes)))
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, object]]:
+        """Return what gives the snapshot of this instant, in any thread: encoding takes its time."""
+        return engine_snapshot.freeze_state(self._state, wakes_at_ms=tuple(sorted(self._wakes)))
 
     @classmethod
     def restore(

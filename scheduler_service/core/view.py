@@ -167,7 +167,8 @@ class SchedulingView:
         gpus: Healthy GPUs of these nodes by id, in node and index order.
         pending: The jobs that may start now, in submission order.
         running: By job id, in start order.
-        explain: The candidate table is wanted.
+        explain: Candidate tables are wanted.
+        explained_job_id: Of this job alone; empty = of every job.
         unpredictable_keys: Why a key has no prediction: the code of the failure (such jobs run exclusively).
         host_use: What jobs occupy of each node's host, by node id; absent = nothing.
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by GPU id; absent = 0.
@@ -185,6 +186,7 @@ class SchedulingView:
     predictions: Predictions
     seed: int = 0
     explain: bool = False
+    explained_job_id: str = ""
     unpredictable_keys: Mapping[str, str] = field(default_factory=dict)
     host_use: Mapping[str, HostUse] = field(default_factory=dict)
     slowdown_ewma_ratios: Mapping[str, float] = field(default_factory=dict)
@@ -196,6 +198,10 @@ class SchedulingView:
     def __post_init__(self) -> None:
         """Have the index of this very view."""
         object.__setattr__(self, "index", self.index.of(self))
+
+    def wants_table(self, job_id: str) -> bool:
+        """Say whether the candidate table of a job is wanted; each costs a look at every GPU."""
+        return self.explain and self.explained_job_id in ("", job_id)
 
 
 class Policy(Protocol):

@@ -125,11 +125,13 @@ class Admission:
         Raises:
             FitsNoDeviceError: Even the least that it may take is more than they have.
         """
+        if not spec.memory_bytes and not spec.graph_sha256:
+            return []
         sizes = _device_sizes(nodes, gpus_at_least(spec))
         if sizes and spec.memory_bytes > max(sizes.values()):
             raise _stated_too_large(spec.memory_bytes, max(sizes.values()))
         # A number stated by the user overrides a prediction.
-        if not sizes or spec.memory_bytes or not spec.graph_sha256:
+        if not sizes or spec.memory_bytes:
             return []
         most_gpus = max(map(gpus_of_one_kind, nodes))
         questions = _questions(spec, sizes, state.calibrations, most_gpus=most_gpus)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.agent_messages import NO_SUCH_ATTEMPT
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
@@ -90,6 +91,14 @@ class AgentAdmission:
         if standing is AttemptStanding.FOREIGN:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
         return standing
+
+    def overtook_its_launch(self, refused: node_agent_pb2.CommandRefused) -> bool:
+        """Return whether a node does not know an attempt yet, because an order about its pause came first.
+
+        A launch whose stream has broken is repeated when the node's Hello is stored; other orders may be sent before.
+        """
+        job = self._loop.engine.state.jobs.get(refused.key.job_id)
+        return refused.code == NO_SUCH_ATTEMPT and job is not None and job.phase is Phase.STARTING
 
     def admit(self, hello: node_agent_pb2.Hello) -> Sequence[str]:
         """Let an agent in, without its Hello's entries about other nodes' attempts and GPUs.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,10 +15,11 @@ from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Gpu, Node, Reason
 from scheduler_service.core.trial_start import TRIAL_MS
-from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.missing_predictions import ask_missing
-from scheduler_service.grpc_api.snapshot_rows import drop_invalid_rows
+from scheduler_service.grpc_api.side_thread import SideThread
+from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
 # When the caller sets no deadline.
@@ -29,46 +29,61 @@ _DECIDING_RATIO = 0.8
 
 
 async def decide(
-    request: scheduling_pb2.DecideRequest, *, predictor: PredictorClient | None, seconds_left: float | None
+    request: scheduling_pb2.DecideRequest,
+    *,
+    predictor: PredictorClient | None,
+    seconds_left: float | None,
+    thread: SideThread | None = None,
 ) -> scheduling_pb2.DecideResponse:
-    """Decide on a snapshot.
+    """Decide on a snapshot; all that takes time with its size happens in another thread.
 
     Args:
         request: Snapshot, policy and its parameters.
         predictor: Asked for predictions that the snapshot lacks; None = there is none.
         seconds_left: Until the caller's deadline.
+        thread: Where; agents and users must not wait for it. None = one of its own.
 
     Raises:
         InvalidRequestError: A snapshot that is impossible as a whole, an unknown policy or parameter.
         MissingPredictionsError: The predictor could not be asked, or answered nothing in time.
     """
-    snapshot = request.snapshot
     parameters = policies.read_parameters(request.parameters)
     effective = policies.effective_parameters(request.policy, parameters)
-    validation.require(translate_snapshot.snapshot_violations(snapshot))
-    if request.explain:
-        validation.require(translate_snapshot.explanation_violations(snapshot))
-    valid = drop_invalid_rows(snapshot)
+    policy = policies.make(request.policy, parameters)
+    thread = thread or SideThread("decide")
+    valid, store = await thread.begin(lambda: _read(request))
     if request.validate_only:
         return scheduling_pb2.DecideResponse(effective_parameters=effective, warnings=valid.warnings)
-    snapshot = valid.snapshot
-    store = _given_predictions(snapshot)
-    asked = await ask_missing(snapshot, store, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
-    view = _view(snapshot, store, explain=request.explain)
-    policy = policies.make(request.policy, parameters)
-    # A policy over a large snapshot takes its time; agents and users must not wait for it.
-    decisions = await asyncio.to_thread(policy.decide, view)
-    plan = check_plan(view, {job.request.job_id: job for job in view.pending}, decisions)
-    holds = [*(_deferral(job, snapshot.now_ms) for job in view.deferred), *valid.held]
-    decided = (*unfolded(plan.decisions), *holds)
-    requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
-    accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
+    patience_s = (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO
+    asked = await ask_missing(valid.snapshot, store, predictor, patience_s)
+    decisions = await thread.begin(lambda: _decisions(policy, valid, store, explain=request.explain))
     return scheduling_pb2.DecideResponse(
-        decisions=[_decision_message(one, accepted, explain=request.explain) for one in decided],
+        decisions=decisions,
         effective_parameters=effective,
         model_version=asked.model_version,
         warnings=[*valid.warnings, *asked.warnings],
     )
+
+
+def _read(request: scheduling_pb2.DecideRequest) -> tuple[ValidSnapshot, PredictionStore]:
+    """Check a snapshot and return what can be decided on, with the predictions in it."""
+    validation.require(translate_snapshot.snapshot_violations(request.snapshot))
+    if request.explain:
+        validation.require(translate_snapshot.explanation_violations(request.snapshot))
+    valid = drop_invalid_rows(request.snapshot)
+    return valid, _given_predictions(valid.snapshot)
+
+
+def _decisions(
+    policy: Policy, valid: ValidSnapshot, store: PredictionStore, *, explain: bool
+) -> list[scheduling_pb2.Decision]:
+    view = _view(valid.snapshot, store, explain=explain)
+    plan = check_plan(view, {job.request.job_id: job for job in view.pending}, policy.decide(view))
+    holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *valid.held]
+    requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
+    accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
+    decided = (*unfolded(plan.decisions), *holds)
+    return [_decision_message(one, accepted, explain=explain) for one in decided]
 
 
 def _given_predictions(snapshot: scheduling_pb2.Snapshot) -> PredictionStore:

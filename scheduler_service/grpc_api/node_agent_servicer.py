@@ -193,7 +193,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 await self._tell_later(self._tell_end(session, message.attempt_exited))
             case "command_refused":
                 refused = message.command_refused
-                if self._admission.standing(session.node_id, refused.key) in _ENDING:
+                standing = self._admission.standing(session.node_id, refused.key)
+                if standing in _ENDING and not self._admission.overtook_its_launch(refused):
                     is_final = self._is_final(self._loop.engine.state, session.node_id, refused)
                     await self._tell_later(self._loop.tell(agent_messages.command_refused(refused, is_final=is_final)))
             case "log_chunk":

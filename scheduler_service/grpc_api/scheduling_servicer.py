@@ -28,15 +28,16 @@ from scheduler_service.errors import (
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
+from scheduler_service.grpc_api.explanations import Explanations
+from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
+from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
-    candidate_messages,
     history_messages,
     job_message,
-    name_neighbours,
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
@@ -86,6 +87,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._explanations = Explanations(loop=cluster.loop)
+        self._deciding = SideThread("decide")
+        self._newest_first = NewestFirst()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
@@ -139,15 +143,16 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         if unknown:
             raise InvalidRequestError(FieldViolation(field="phases", description=f"{unknown} are no phases of jobs"))
         phases = frozenset().union(*(PHASES_FROM_PROTO[phase] for phase in request.phases))
+        caller = current_caller()
+        known = self._newest_first.jobs(self._cluster.engine.state)
         jobs, token = page(
-            self._jobs_newest_first(phases, request.tenant),
+            (one for one in known if _is_wanted(one, phases, request.tenant) and may_see(caller, one)),
             size=request.page_size,
             token=request.page_token,
             place_of=lambda job: job.job_id,
             is_after=lambda place, last: job_number(place) < job_number(last),
         )
-        state, caller = self._cluster.engine.state, current_caller()
-        messages = [shown(caller, job_message(state, job)) for job in jobs]
+        messages = [shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs)]
         return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802
@@ -203,21 +208,18 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         caller = current_caller()
         check_visible(caller, job)
+        explained = await self._explanations.of(request.job_id)
         state = self._cluster.engine.state
-        reason, candidates = present_reason(state, job), []
-        # Beyond it the newest decision has to do: agents must not wait for their leases meanwhile.
-        if len(state.waiting.ready_jobs()) * len(state.usable_gpus) <= validation.EXPLAINED_LOOKS_MAX:
-            decision = self._cluster.engine.explain(request.job_id)
-            reason, candidates = decision.reason, candidate_messages(decision.candidates)
-        name_neighbours(state, job, candidates)
-        return scheduling_pb2.ExplainJobResponse(
+        answer = scheduling_pb2.ExplainJobResponse(
             job=shown(caller, job_message(state, job)),
-            reason=reason_message(reported_reason(state, job, reason)),
-            candidates=candidates,
+            reason=reason_message(reported_reason(state, job, explained.reason)),
+            candidates=explained.candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,
             history=history_messages(job.history),
         )
+        await add_neighbours(state, job, answer.candidates)
+        return answer
 
     async def ReadJobLog(  # noqa: N802
         self, request: scheduling_pb2.ReadJobLogRequest, context: Context
@@ -321,7 +323,12 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.DecideResponse:
         """Decide on a snapshot of another cluster; nothing is stored, nothing is started."""
         validation.require(validation.request_id_violations(request.request_id))
-        return await decide(request, predictor=self._cluster.predictor, seconds_left=context.time_remaining())
+        return await decide(
+            request,
+            predictor=self._cluster.predictor,
+            seconds_left=context.time_remaining(),
+            thread=self._deciding,
+        )
 
     def _job(self, job_id: str) -> scheduling_pb2.Job:
         engine = self._cluster.engine
@@ -346,22 +353,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         )
         return job_message(self._cluster.engine.state, record)
 
-    def _jobs_newest_first(self, phases: frozenset[Phase], tenant: str) -> Iterator[JobRecord]:
-        jobs = sorted(self._cluster.engine.state.jobs.values(), key=lambda job: -job_number(job.job_id))
-        caller = current_caller()
-        return (
-            job
-            for job in jobs
-            if (not phases or job.phase in phases)
-            and (not tenant or job.request.tenant == tenant)
-            and may_see(caller, job)
-        )
 
-
-def job_number(job_id: str) -> int:
-    """Return N of "job-N"; 0 for ids that this scheduler did not give."""
-    number = job_id.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+def _is_wanted(job: JobRecord, phases: frozenset[Phase], tenant: str) -> bool:
+    return (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
 
 
 def _log_violations(request: scheduling_pb2.ReadJobLogRequest) -> Iterator[FieldViolation]:

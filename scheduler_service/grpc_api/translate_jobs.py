@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 
+from cotenant.job_settings import JobSettings
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of, measured_key, spec_message
 from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
@@ -24,6 +26,8 @@ from scheduler_service.grpc_api.job_reasons import present_reason, reported_reas
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
 INTERVAL_CONFIDENCE = 0.9
+KNOWN_SPECS_MAX = 4_096
+KNOWN_SPEC_BYTES_MAX = 4_096
 NEIGHBOURS_MAX = 16
 """Jobs named on one GPU that was looked at."""
 
@@ -74,11 +78,35 @@ def assignment_messages(assignments: Iterable[Assignment]) -> list[scheduling_pb
     return [scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank) for assignment in assignments]
 
 
+class _KnownSpecs:
+    """The specs of the jobs that were shown last: to read one from its stored form takes half the time of a job."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[Mapping[str, object], JobSettings | None, scheduling_pb2.JobSpec]]
+        self._known = OrderedDict()
+
+    def of(self, job: JobRecord) -> scheduling_pb2.JobSpec:
+        """Return the spec of a job, not to be changed."""
+        known = self._known.get(job.job_id)
+        # Another cluster in this process has other jobs of the same ids.
+        if known is not None and known[0] is job.launch and known[1] is job.settings:
+            return known[2]
+        spec = spec_message(job.launch, job.settings)
+        if spec.ByteSize() <= KNOWN_SPEC_BYTES_MAX:
+            self._known[job.job_id] = job.launch, job.settings, spec
+            while len(self._known) > KNOWN_SPECS_MAX:
+                self._known.popitem(last=False)
+        return spec
+
+
+_spec_of = _KnownSpecs().of
+
+
 def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
     """Return a job with its reason, predictions and co-located jobs."""
     return scheduling_pb2.Job(
         job_id=job.job_id,
-        spec=spec_message(job.launch, job.settings),
+        spec=_spec_of(job),
         phase=PHASE_TO_PROTO[job.phase],
         reason=_job_reason_message(state, job),
         submitted_at_ms=job.submitted_at_ms,
@@ -175,8 +203,7 @@ def _device_of(state: ClusterState, job: JobRecord) -> str:
 def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.JobPrediction]:
     if not job.request.key:
         return []
-    devices = sorted({view.gpu.device for view in state.gpus.values()})
-    found = (state.predictions.job(job.request.key, device) for device in devices)
+    found = (state.predictions.job(job.request.key, device) for device in sorted(state.devices))
     return [_prediction_message(prediction, job) for prediction in found if prediction is not None]
 
 

@@ -36,7 +36,7 @@ RESTART_LIMIT_MAX = 1_000
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 1_000
 WATCHED_JOBS_MAX = 1_000
-# Pending jobs times GPUs: every policy looks at each GPU for each job, which takes some seconds and 100 MB then.
+# Pending jobs times GPUs of a snapshot: a table for every job takes some seconds and 100 MB then.
 EXPLAINED_LOOKS_MAX = 200_000
 
 

@@ -32,8 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_service.core.capacity import resident_on, samples_per_gpu
-from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start
+from scheduler_service.core.decisions import Candidate, Decision, Hold
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.policy_parameters import require_not_negative
 from scheduler_service.core.records import Reason
@@ -53,10 +52,8 @@ from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
-    free_by_kind_and_node,
     sized,
 )
-from scheduler_service.policies.placement.starts import start_on
 
 ByNode = Mapping[str, Sequence[str]]
 
@@ -84,16 +81,17 @@ class Elastic:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
-        round_ = _Round(view, self)
+        round_ = ExclusiveRound(view)
+        planner = _Planner(view, self, round_)
         decisions: list[Decision] = []
         for position, job in enumerate(view.pending):
-            decision = round_.decide(job)
+            decision = planner.decide(job)
             decisions.append(decision)
-            if isinstance(decision, Hold) and not round_.is_impossible(job):
-                return [*round_.reshapes, *decisions, *rest_behind(view, position, round_.candidates)]
+            if isinstance(decision, Hold) and not planner.is_impossible(job):
+                return [*round_.orders, *decisions, *rest_behind(view, position, planner.candidates)]
         if view.can_move and not view.deferred and not any(isinstance(decision, Hold) for decision in decisions):
-            round_.grow()
-        return [*round_.reshapes, *decisions]
+            planner.grow()
+        return [*round_.orders, *decisions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +116,14 @@ class _Plan:
         return self.schedule_objective, taken, self.victim.job_id if self.victim else "", len(self.gpu_ids), self.kind
 
 
-class _Round:
-    """One call of decide.
+class _Planner:
+    """Chooses GPUs for new jobs and more for running ones; the round gives them away."""
 
-    Attributes:
-        reshapes: The decisions about running jobs.
-    """
-
-    def __init__(self, view: SchedulingView, policy: Elastic) -> None:
-        self.reshapes: list[Reshape] = []
+    def __init__(self, view: SchedulingView, policy: Elastic, round_: ExclusiveRound) -> None:
         self._view = view
         self._policy = policy
-        self._rigid = ExclusiveRound(view)
-        self._ledger = self._rigid.ledger
+        self._round = round_
         self._kinds = view.index.inventory.gpus
-        self._free = free_by_kind_and_node(view)
         self._coming = _coming_free(view)
         self._elastic = profiled_jobs(view)
         self._ends = CompletionTimes(
@@ -141,11 +132,11 @@ class _Round:
 
     def is_impossible(self, job: PendingJob) -> bool:
         """The job could not start on the empty cluster either, whatever its count."""
-        return all(self._rigid.is_impossible(sized(job.request, count)) for count in counts_of(job.request))
+        return all(self._round.is_impossible(sized(job.request, count)) for count in counts_of(job.request))
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for the job with the fewest GPUs that it may have."""
-        return self._rigid.candidates(smallest(job))
+        return self._round.candidates(smallest(job))
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job, make room for it, or return why it waits."""
@@ -154,10 +145,10 @@ class _Round:
             return self._decide_unprofiled(job)
         best = min(plans, key=lambda plan: plan.order)
         self._ends.change(best.ends_ms)
-        is_at_once = best.victim is None and all(self._ledger.is_free(gpu_id) for gpu_id in best.gpu_ids)
+        is_at_once = best.victim is None and all(self._round.ledger.is_free(gpu_id) for gpu_id in best.gpu_ids)
         self._take(best.gpu_ids)
         if is_at_once:
-            return self._start(job, best.gpu_ids)
+            return self._round.start_at(sized(job.request, len(best.gpu_ids)), best.gpu_ids)
         if best.victim is None:
             releasing = Reason(code="GPU_RELEASING", gpu_ids=best.gpu_ids)
             return Hold(job_id=job.request.job_id, reason=releasing, candidates=self.candidates(job))
@@ -166,11 +157,11 @@ class _Round:
     def _decide_unprofiled(self, job: PendingJob) -> Decision:
         """Without a profile the job starts as it asks, alone on free GPUs, or waits."""
         is_profiled = any(self._remaining_times(job, kind) for kind in self._kinds)
-        start = None if is_profiled else self._rigid.start(job)
+        start = None if is_profiled else self._round.start(job)
         if start is not None:
             self._take([part.gpu_id for part in start.assignments])
             return start
-        return self._rigid.hold(smallest(job) if is_profiled else job)
+        return self._round.hold(smallest(job) if is_profiled else job)
 
     def _remaining_times(self, job: PendingJob, kind: Kind) -> dict[int, int]:
         """Return how long a job would run on this kind of GPU, by the counts that it may have and that fit."""
@@ -185,12 +176,12 @@ class _Round:
 
     def _plans(self, job: PendingJob) -> Iterator[_Plan]:
         for kind in self._kinds:
-            free, coming = self._free.get(kind, {}), self._coming.get(kind, {})
+            free, coming = self._round.free_on(kind), self._coming.get(kind, {})
             for count, remaining_ms in self._remaining_times(job, kind).items():
                 request, end_ms = sized(job.request, count), remaining_ms + self._policy.start_cost_ms
-                gpu_ids = choose_free_gpus(self._ledger, request, free)
+                gpu_ids = choose_free_gpus(self._round.ledger, request, free)
                 if gpu_ids is None and any(coming.values()):
-                    gpu_ids = choose_free_gpus(self._ledger, request, _joined(free, coming))
+                    gpu_ids = choose_free_gpus(self._round.ledger, request, _joined(free, coming))
                 if gpu_ids is not None:
                     ends = {request.job_id: end_ms}
                     yield _Plan(
@@ -201,14 +192,14 @@ class _Round:
 
     def _plans_with_victim(self, job: PendingJob, kind: Kind, end_ms: int) -> Iterator[_Plan]:
         """Yield how the missing GPUs come from one running job (Algorithm 1 lines 22-30)."""
-        free = self._free.get(kind, {})
+        free = self._round.free_on(kind)
         for victim in self._elastic.values() if self._view.can_move else ():
             if victim.kind != kind:
                 continue
             cost_ms = victim.cost_ms(self._policy.reshape_cost_ms)
             for less in (count for count in victim.remaining_times_ms if count < victim.count):
                 kept, given = victim.gpu_ids[:less], victim.gpu_ids[less:]
-                gpu_ids = choose_free_gpus(self._ledger, job.request, _joined(free, self._by_node(given)))
+                gpu_ids = choose_free_gpus(self._round.ledger, job.request, _joined(free, self._by_node(given)))
                 if gpu_ids is not None:
                     ends = {
                         job.request.job_id: end_ms + cost_ms,
@@ -229,18 +220,10 @@ class _Round:
             found.setdefault(self._view.gpus[gpu_id].node_id, []).append(gpu_id)
         return found
 
-    def _start(self, job: PendingJob, gpu_ids: tuple[str, ...]) -> Start:
-        request, gpu = sized(job.request, len(gpu_ids)), self._view.gpus[gpu_ids[0]].gpu
-        prediction = self._view.predictions.job(request.key, gpu.device)
-        resident = resident_on(request, prediction, samples_per_gpu(request, len(gpu_ids)), gpu)
-        if resident is None:
-            raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
-        return start_on(self._ledger, resident, gpu_ids)
-
     def _make_room(self, job: PendingJob, plan: _Plan, victim: ElasticJob) -> Hold:
         numbers = {"gpus_count": len(plan.victim_gpu_ids), "gpus_before_count": victim.count}
         reason = Reason(code="RESHAPED_DOWN", numbers=numbers, job_ids=(job.request.job_id,))
-        self.reshapes.append(victim.reshape(plan.victim_gpu_ids, reason))
+        self._round.orders.append(victim.reshape(plan.victim_gpu_ids, reason))
         del self._elastic[victim.job_id]
         waiting = Reason(
             code="RESHAPES_OTHER",
@@ -251,11 +234,10 @@ class _Round:
         return Hold(job_id=job.request.job_id, reason=waiting, candidates=self.candidates(job))
 
     def _take(self, gpu_ids: Sequence[str]) -> None:
-        self._rigid.take(gpu_ids)
-        for pool in (self._free, self._coming):
-            for nodes in pool.values():
-                for on_node in nodes.values():
-                    on_node[:] = [gpu_id for gpu_id in on_node if gpu_id not in gpu_ids]
+        self._round.take(gpu_ids)
+        for nodes in self._coming.values():
+            for on_node in nodes.values():
+                on_node[:] = [gpu_id for gpu_id in on_node if gpu_id not in gpu_ids]
 
     def grow(self) -> None:
         """Give idle GPUs to the one running job that gains most by them (Algorithm 2)."""
@@ -265,10 +247,10 @@ class _Round:
                 growth
                 for job in self._elastic.values()
                 for growth in growths(
-                    self._ledger,
+                    self._round.ledger,
                     job,
                     [count for count in job.remaining_times_ms if count > job.count],
-                    self._free.get(job.kind, {}),
+                    self._round.free_on(job.kind),
                     self._ends,
                     cost_ms=policy.reshape_cost_ms,
                     move_cost_ms=policy.restart_cost_ms,
@@ -278,7 +260,7 @@ class _Round:
             default=None,
         )
         if best is not None and best.schedule_objective < self._ends.schedule_objective({}):
-            self.reshapes.append(best.job.reshape(best.gpu_ids, best.reason))
+            self._round.orders.append(best.job.reshape(best.gpu_ids, best.reason))
 
 
 def _coming_free(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:

@@ -40,7 +40,7 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import require_positive
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.elasticity.counted_round import CountedRound
+from scheduler_service.policies.elasticity.counted_starts import CountedStarts
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, place_evenly
 from scheduler_service.policies.elasticity.reshaping import profiled_remaining_ms
@@ -65,13 +65,13 @@ class Optimus:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
         places = _Places(view)
-        round_ = CountedRound(view, remaining_ms=self.interval_ms, choose=places.choose, placed=places.take)
-        jobs = _JobTable(view, round_)
+        starts = CountedStarts(view, remaining_ms=self.interval_ms, choose=places.choose, placed=places.take)
+        jobs = _JobTable(view, starts)
         counts = allocate_tasks(jobs.demands(places.room), jobs.remaining_time_of)
         wanted = {job_id: int(counts.workers[row]) for row, job_id in enumerate(jobs.job_ids)}
         places.servers = {job_id: int(counts.servers[row]) for row, job_id in enumerate(jobs.job_ids)}
         waiting = sorted(view.pending, key=lambda job: _size_order(job, wanted, places.servers))
-        return [_with_servers(one, places.servers) for one in round_.carry_out(waiting, wanted)]
+        return [_with_servers(one, places.servers) for one in starts.carry_out(waiting, wanted)]
 
 
 def _size_order(job: PendingJob, wanted: Mapping[str, int], servers: Mapping[str, int]) -> tuple[int, int, str]:
@@ -108,18 +108,18 @@ class _JobTable:
 
     Args:
         view: The cluster.
-        round_: For the numbers that jobs may have.
+        starts: For the numbers that jobs may have.
 
     Attributes:
         job_ids: By row.
     """
 
-    def __init__(self, view: SchedulingView, round_: CountedRound) -> None:
+    def __init__(self, view: SchedulingView, starts: CountedStarts) -> None:
         self._view = view
-        self._round = round_
+        self._starts = starts
         self._devices = sorted({entry.gpu.device for entry in view.gpus.values()})
-        jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in round_.adjustable]
-        jobs += [job for job in view.pending if round_.counts[job.request.job_id]]
+        jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in starts.adjustable]
+        jobs += [job for job in view.pending if starts.counts[job.request.job_id]]
         remaining_times = {job.request.job_id: self._remaining_times(job) for job in jobs}
         self._jobs = sorted(jobs, key=lambda job: self._precedence(job, remaining_times[job.request.job_id]))
         self.job_ids = [job.request.job_id for job in self._jobs]
@@ -129,7 +129,7 @@ class _JobTable:
         self, job: PendingJob | RunningJob, remaining_times: Mapping[tuple[int, int], float]
     ) -> tuple[object, ...]:
         """A running job keeps its first GPUs; then the shortest first."""
-        least = self._round.counts[job.request.job_id][0]
+        least = self._starts.counts[job.request.job_id][0]
         remaining_ms = remaining_times.get((least, int(needs_servers(job.request))), inf)
         return isinstance(job, PendingJob), remaining_ms, job.submitted_at_ms, job.request.job_id
 
@@ -147,7 +147,7 @@ class _JobTable:
             else:
                 known = (
                     (count, profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count))
-                    for count in self._round.counts[request.job_id]
+                    for count in self._starts.counts[request.job_id]
                 )
                 remaining_times = {
                     (count, 0): float(remaining_ms) for count, remaining_ms in known if remaining_ms is not None
@@ -171,7 +171,7 @@ class _JobTable:
             if isinstance(job, RunningJob):
                 available = available + pair_demand(job.request) * len(job.assignments)
         tasks = [task_demands(job.request) for job in self._jobs]
-        counts = [self._round.counts[job_id] for job_id in self.job_ids]
+        counts = [self._starts.counts[job_id] for job_id in self.job_ids]
         widest = max(map(len, counts), default=1)
         return Demands(
             capacity=capacity,

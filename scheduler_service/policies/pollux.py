@@ -36,7 +36,7 @@ from scheduler_service.core.policy_parameters import require_not_negative, requi
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.count_choice import cheapest_counts
-from scheduler_service.policies.elasticity.counted_round import CountedRound
+from scheduler_service.policies.elasticity.counted_starts import CountedStarts
 
 _SPEEDUP_MIN = 1e-3
 """Added to every speedup, so that a job without GPUs costs much but not infinitely much."""
@@ -72,9 +72,9 @@ class Pollux:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
-        round_ = CountedRound(view, remaining_ms=self.interval_ms)
-        jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in round_.adjustable]
-        jobs += [job for job in view.pending if round_.counts[job.request.job_id]]
+        starts = CountedStarts(view, remaining_ms=self.interval_ms)
+        jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in starts.adjustable]
+        jobs += [job for job in view.pending if starts.counts[job.request.job_id]]
         # Where nothing else decides, the job that came last gets less.
         jobs.sort(key=lambda job: (job.submitted_at_ms, job.request.job_id))
         held = sum(len(job.assignments) for job in jobs if isinstance(job, RunningJob))
@@ -83,12 +83,12 @@ class Pollux:
         devices = sorted({entry.gpu.device for entry in view.gpus.values()})
         costs = []
         for job in jobs:
-            rates = rates_of(view, job.request, round_.counts[job.request.job_id], devices)
+            rates = rates_of(view, job.request, starts.counts[job.request.job_id], devices)
             costs.append(self.costs(job, rates, fair_gpus, view.now_ms))
         chosen = cheapest_counts(costs, gpus)
         wanted = {job.request.job_id: count for job, count in zip(jobs, chosen, strict=True)}
         waiting = sorted(view.pending, key=lambda job: (-wanted.get(job.request.job_id, 0), *_arrival(job)))
-        return round_.carry_out(waiting, wanted)
+        return starts.carry_out(waiting, wanted)
 
     def costs(
         self, job: PendingJob | RunningJob, rates: Mapping[int, float], fair_gpus: int, now_ms: int

@@ -28,14 +28,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from scheduler_service.core.decisions import Decision, Hold, Stop
+from scheduler_service.core.decisions import Decision, Stop
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
-from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.free_gpus import fits_alone
 from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
 
@@ -55,38 +57,30 @@ class Srtf:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job."""
-        round_ = _Round(view, self)
-        decisions = decide_shortest_first(
-            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.free.candidates
-        )
-        return [*round_.stops, *decisions]
+        round_ = ExclusiveRound(view, room_maker=partial(_LongerMakeRoom, self))
+        decisions = decide_shortest_first(view, self.aging_ms, round_.decide, round_.is_impossible, round_.candidates)
+        return [*round_.orders, *decisions]
 
 
-class _Round:
-    """One call of decide: free GPUs shrink, and so do those that can be taken."""
+class _LongerMakeRoom:
+    """Running jobs that run longest make room for one that ends sooner."""
 
-    def __init__(self, view: SchedulingView, policy: Srtf) -> None:
-        self.free = ExclusiveRound(view)
-        self.stops: list[Stop] = []
-        self._view = view
-        self._kinds = view.index.inventory.gpus
+    def __init__(self, policy: Srtf, ledger: Ledger) -> None:
+        self._view = ledger.view
+        self._kinds = ledger.view.index.inventory.gpus
         self._preemption = PreemptionPlanner(
-            self.free.ledger, gain_min_ms=policy.preemption_gain_min_ms, aging_ms=policy.aging_ms
+            ledger, gain_min_ms=policy.preemption_gain_min_ms, aging_ms=policy.aging_ms
         )
 
-    def decide(self, job: PendingJob) -> Decision:
-        start = self.free.start(job)
-        if start is not None:
-            return start
-        hold = self.free.hold(job)
+    def make_room(self, job: PendingJob) -> MadeRoom | None:
+        """See `RoomMaker.make_room`."""
         found = self._find(job)
         if found is None:
-            return hold
+            return None
         remaining_ms, plan = found
         self._preemption.promise(plan)
-        self.free.take(plan.gpu_ids)
-        self.stops += [_stop(victim, job, remaining_ms) for victim in plan.victims]
-        return Hold(job_id=job.request.job_id, reason=_waiting(plan, remaining_ms), candidates=hold.candidates)
+        stops = [_stop(victim, job, remaining_ms) for victim in plan.victims]
+        return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(plan, remaining_ms))
 
     def _find(self, job: PendingJob) -> tuple[float, PreemptionPlan] | None:
         """Look for GPUs to take, on the kind on which the job is fastest first."""

@@ -31,16 +31,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 
-from scheduler_service.core.decisions import Decision, Hold, Stop
+from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.ordering.waiting_list import Waiting
-from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.ordering.waiting_list import decide_in_order
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.free_gpus import fits_alone
 from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
 
@@ -94,9 +95,10 @@ class Tiresias:
         """Return the stops, then one decision per pending job in order."""
         if not view.pending:
             return []
-        round_ = _Round(view, self)
-        found = [decision for job in round_.queue if (decision := round_.decide(job)) is not None]
-        return [*round_.stops, *found, *round_.waiting.holds()]
+        round_ = ExclusiveRound(view, room_maker=partial(_MoreServedMakeRoom, self))
+        queue = sorted(view.pending, key=lambda job: self.order(view, job))
+        decisions = decide_in_order(queue, round_.decide)
+        return [*round_.orders, *decisions]
 
     def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
         """Return where a job stands among all, first come first."""
@@ -112,65 +114,36 @@ class Tiresias:
         return view.now_ms - job.started_at_ms < earned_ms
 
 
-class _Round:
-    """One call of decide.
+class _MoreServedMakeRoom:
+    """Running jobs that come later in the order make room, the last first.
 
-    Attributes:
-        queue: The pending jobs in order.
-        stops: Stops of the jobs that make room.
-        waiting: Those for which no job makes room.
+    Where a job found no GPUs, an equal one that comes later finds none either, unless a job was stopped since.
     """
 
-    def __init__(self, view: SchedulingView, policy: Tiresias) -> None:
-        self.stops: list[Stop] = []
-        self._view = view
-        self._free = ExclusiveRound(view)
+    def __init__(self, policy: Tiresias, ledger: Ledger) -> None:
+        self._view = view = ledger.view
         self._kinds = view.index.inventory.gpus
-        self._policy = policy
-        self.queue = sorted(view.pending, key=lambda job: policy.order(view, job))
-        self.waiting = Waiting()
-        self._places: dict[str, float] = {}
-        self._failed: dict[object, Reason] = {}
-
-    @cached_property
-    def _preemption(self) -> PreemptionPlanner:
-        """The jobs that might make room; worked out only when a job finds too few free GPUs."""
-        view, policy = self._view, self._policy
-        all_jobs: list[PendingJob | RunningJob] = [*self.queue, *view.running.values()]
+        all_jobs: list[PendingJob | RunningJob] = [*view.pending, *view.running.values()]
         all_jobs.sort(key=lambda job: policy.order(view, job))
         self._places = {job.request.job_id: float(place) for place, job in enumerate(all_jobs)}
         ranks = {
             job_id: None if policy.is_protected(view, job) else self._places[job_id]
             for job_id, job in view.running.items()
         }
-        return PreemptionPlanner(self._free.ledger, ranks=ranks)
+        self._preemption = PreemptionPlanner(ledger, ranks=ranks)
+        self._failed: set[object] = set()
 
-    def decide(self, job: PendingJob) -> Decision | None:
-        """Start a job, make room for it, or let it wait; None = it is among those that wait.
-
-        Where a job found no GPUs, an equal one that comes later finds none either, unless a job was stopped since.
-        """
+    def make_room(self, job: PendingJob) -> MadeRoom | None:
+        """See `RoomMaker.make_room`."""
         shape = shape_of(job.request)
-        known = self._failed.get(shape)
-        if known is not None:
-            self.waiting.add(job.request.job_id, known)
-            return None
-        start = self._free.start(job)
-        if start is not None:
-            return start
-        hold = self._free.hold(job)
-        plan = self._find(job)
+        plan = None if shape in self._failed else self._find(job)
         if plan is None:
-            if self._view.explain:
-                return hold
-            self._failed[shape] = hold.reason
-            self.waiting.add(job.request.job_id, hold.reason)
+            self._failed.add(shape)
             return None
         self._failed.clear()
         self._preemption.promise(plan)
-        self._free.take(plan.gpu_ids)
-        self.stops += [self._stop(victim, job) for victim in plan.victims]
-        return Hold(job_id=job.request.job_id, reason=_waiting(job, plan), candidates=hold.candidates)
+        stops = [self._stop(victim, job) for victim in plan.victims]
+        return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(job, plan))
 
     def _find(self, job: PendingJob) -> PreemptionPlan | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""

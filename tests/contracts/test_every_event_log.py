@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -99,6 +100,22 @@ def test_events_after_the_snapshot_never_leave(log: EventLog) -> None:
     log.store_snapshot(StoredSnapshot(sequence=3, state={}), retained_events=0)
     assert [sequence for sequence, _ in stored_events(log)] == list(range(4, 11))
     assert log.append(records(11, 11)) == 11
+
+
+def test_events_may_be_appended_while_a_snapshot_is_stored(log: EventLog) -> None:
+    log.append(records(1, 3_000))
+    with ThreadPoolExecutor(1) as compaction:
+        storing = compaction.submit(
+            lambda: log.store_snapshot(StoredSnapshot(sequence=3_000, state={"jobs": 3_000}), retained_events=10)
+        )
+        for number in range(3_001, 3_101):
+            assert log.append(records(number, number)) == number
+        storing.result(timeout=60)
+    found = stored_events(log)
+    assert found[-1][0] == 3_100
+    assert [sequence for sequence, _ in found] == list(range(found[0][0], 3_101))
+    assert found[0][0] >= 2_991
+    assert log.latest_snapshot() == StoredSnapshot(sequence=3_000, state={"jobs": 3_000})
 
 
 def test_everything_is_there_after_a_reopen(state_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from scheduler_service.adapters.event_log import (
@@ -12,7 +13,7 @@ from scheduler_service.adapters.event_log import (
     StoredEvent,
     StoredSnapshot,
 )
-from scheduler_service.adapters.recovery import JobNumbers, snapshot_state
+from scheduler_service.adapters.recovery import JobNumbers, freeze_state
 from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.engine import SchedulerEngine
@@ -30,17 +31,19 @@ class MemoryEventLog:
         self._requests: dict[str, AnsweredRequest] = {}
         self._snapshot: StoredSnapshot | None = None
         self._last_sequence = 0
+        self._turn = threading.Lock()
 
     def append(self, records: Sequence[LogRecord]) -> int:
         """Store all records; see `EventLog.append`."""
-        for record in records:
-            self._last_sequence += 1
-            self._events.append(StoredEvent(sequence=self._last_sequence, event=record.event))
-            if record.request is not None:
-                self._requests[record.request.request_id] = record.request
-        while len(self._requests) > REMEMBERED_REQUESTS:
-            del self._requests[next(iter(self._requests))]
-        return self._last_sequence
+        with self._turn:
+            for record in records:
+                self._last_sequence += 1
+                self._events.append(StoredEvent(sequence=self._last_sequence, event=record.event))
+                if record.request is not None:
+                    self._requests[record.request.request_id] = record.request
+            while len(self._requests) > REMEMBERED_REQUESTS:
+                del self._requests[next(iter(self._requests))]
+            return self._last_sequence
 
     def last_sequence(self) -> int:
         """Return the newest sequence; see `EventLog.last_sequence`."""
@@ -52,9 +55,10 @@ class MemoryEventLog:
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Keep the snapshot, drop old events; see `EventLog.store_snapshot`."""
-        self._snapshot = snapshot
-        first_kept = min(snapshot.sequence, self._last_sequence - retained_events) + 1
-        self._events = [stored for stored in self._events if stored.sequence >= first_kept]
+        with self._turn:
+            self._snapshot = snapshot
+            first_kept = min(snapshot.sequence, self._last_sequence - retained_events) + 1
+            self._events = [stored for stored in self._events if stored.sequence >= first_kept]
 
     def latest_snapshot(self) -> StoredSnapshot | None:
         """Return the newest snapshot; see `EventLog.latest_snapshot`."""
@@ -105,7 +109,7 @@ def make_loop(log: MemoryEventLog, engine: SchedulerEngine | None = None) -> Liv
         clock=SystemClock(),
         perform=lambda _: None,
         sequence=0,
-        snapshot_state=lambda: snapshot_state(engine, JobNumbers()),
+        freeze_state=lambda: freeze_state(engine, JobNumbers()),
         snapshot_every_events=10**6,
     )
 

@@ -46,6 +46,8 @@ def _named_in(name: str, module: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _with_packages(alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.level and node.module:
+            yield f"{name.rsplit('.', node.level)[0]}.{node.module}"
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from _with_packages(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -322,7 +322,7 @@ class OjppPacking:
 
     def _table(self, request: JobRequest, mapping: WorkerMapping | None) -> tuple[Candidate, ...]:
         """Return every GPU as it looks to one worker of the job; nothing where no table is asked for."""
-        if not self._view.explain:
+        if not self._view.wants_table(request.job_id):
             return ()
         chosen = mapping.gpu_ids if mapping is not None else ()
         return tuple(self._candidate(request, entry, chosen) for entry in self._view.gpus.values())

@@ -164,7 +164,9 @@ class SjfSharing:
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that waits; nothing where no table is wanted."""
-        return candidate_table(*self._offers.look(job, self._view.gpus), None) if self._view.explain else ()
+        if not self._view.wants_table(job.request.job_id):
+            return ()
+        return candidate_table(*self._offers.look(job, self._view.gpus), None)
 
     def place(self, job: PendingJob) -> Start | Reason:
         """Start a job alone, else sharing with others, or return why not."""
@@ -212,8 +214,9 @@ class SjfSharing:
 
         Where arrays show none that is worth it, one GPU of each load class is enough to find out why.
         """
-        if not self.is_large or not self._rule.weighs_pairs or self._view.explain:
-            yield self._view.gpus if self._view.explain else self.places.gpu_ids()
+        is_explained = self._view.wants_table(job.request.job_id)
+        if not self.is_large or not self._rule.weighs_pairs or is_explained:
+            yield self._view.gpus if is_explained else self.places.gpu_ids()
             return
         shortlist = self.pairs.shortlist(job)
         yield shortlist.gpu_ids or self.pairs.alike()
@@ -237,7 +240,7 @@ class SjfSharing:
         resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), gang.micro_batch_size, gpu)
         if resident is None:
             raise AssertionError(f"{request.job_id} was offered {gpu.gpu_id} without fitting it")
-        table = candidate_table(offers, obstacles, gang) if self._view.explain else ()
+        table = candidate_table(offers, obstacles, gang) if self._view.wants_table(request.job_id) else ()
         start = start_gang(self._ledger, resident, gang, table)
         self.free.take(part.gpu_id for part in start.assignments)
         return start

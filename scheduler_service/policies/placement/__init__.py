@@ -1,6 +1,6 @@
 """Which GPUs a job takes, and why.
 
-`exclusive_round` starts jobs alone on free GPUs; `sharing_round` is the round of policies that share GPUs, each with a
-placement of its own, such as `horus_placement`; `preemption` finds running jobs that make room. What all of them share
-is in `free_gpus`, `starts` and `reasons`.
+There are two kinds of round. `exclusive_round` starts jobs alone on free GPUs, and asks the rules of a policy which
+running jobs make room, found by `preemption`. `sharing_round` is that of policies that share GPUs, each with a
+placement of its own, such as `horus_placement`. What all of them share is in `free_gpus`, `starts` and `reasons`.
 """

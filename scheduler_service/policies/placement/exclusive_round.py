@@ -8,10 +8,12 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from scheduler_service.core.capacity import resident_on, samples_per_gpu
-from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
@@ -33,6 +35,28 @@ _ANY_GPU = "any GPU"
 """Instead of the shape of a job that every GPU would do for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeRoom:
+    """What lets a job start once the GPUs chosen for it are free.
+
+    Attributes:
+        gpu_ids: As many as the job needs; no later job gets them.
+        stops: Of the running jobs that leave them; none where it is enough to wait.
+        reason: Why the job waits.
+    """
+
+    gpu_ids: tuple[str, ...]
+    stops: Sequence[Stop]
+    reason: Reason
+
+
+class RoomMaker(Protocol):
+    """Which running jobs make room by the rules of one policy; it keeps what this round has promised."""
+
+    def make_room(self, job: PendingJob) -> MadeRoom | None:
+        """Return how a job that finds too few free GPUs gets its GPUs, or None where none make room for it."""
+
+
 class ExclusiveRound:
     """One call of decide: the free GPUs shrink as jobs take them.
 
@@ -41,17 +65,27 @@ class ExclusiveRound:
         choose: Which of the free GPUs of one kind a job takes; None = no set of them that it could take. Asked for
             reasons too: what it returns is not taken before the job starts.
         placed: Called with what a job that starts takes.
+        room_maker: Makes the rules by which running jobs make room, when the first job finds too few free GPUs; None =
+            none do.
 
     Attributes:
         ledger: What this round has given away.
+        orders: What it asks of running jobs, so that waiting ones can start.
     """
 
     def __init__(
-        self, view: SchedulingView, choose: ChooseGpus = choose_free_gpus, placed: Placed | None = None
+        self,
+        view: SchedulingView,
+        choose: ChooseGpus = choose_free_gpus,
+        placed: Placed | None = None,
+        room_maker: Callable[[Ledger], RoomMaker] | None = None,
     ) -> None:
         self.ledger = Ledger(view)
+        self.orders: list[Stop | Reshape] = []
         self._view = view
         self._choose_gpus, self._placed = choose, placed
+        self._make_room_maker = room_maker
+        self._room_maker: RoomMaker | None = None
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
@@ -81,9 +115,13 @@ class ExclusiveRound:
         """Return whether a job of this shape found no free GPUs."""
         return shape in self._hopeless
 
+    def free_on(self, kind: Kind) -> Mapping[str, Sequence[str]]:
+        """Return the free GPUs of one kind, by node."""
+        return self._free.get(kind, {})
+
     def decide(self, job: PendingJob) -> Decision:
-        """Start a job on free GPUs, or return why not."""
-        return self.start(job) or self.hold(job)
+        """Start a job on free GPUs, make room for it, or return why it waits."""
+        return self.start(job) or self._make_room(job, self.hold(job))
 
     def start(self, job: PendingJob) -> Start | None:
         """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
@@ -93,7 +131,7 @@ class ExclusiveRound:
             return None
         gpu_ids = self.place_for(request)
         if gpu_ids is not None:
-            return self._start(request, gpu_ids)
+            return self.start_at(request, gpu_ids)
         self._hopeless.add(shape)
         return None
 
@@ -111,6 +149,19 @@ class ExclusiveRound:
             reason = self.impossible(request) or self._full(request)
             self._failed[shape_of(request)] = reason
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
+
+    def _make_room(self, job: PendingJob, hold: Hold) -> Hold:
+        """Let running jobs make room for a job that would wait, if any do."""
+        if self._make_room_maker is None:
+            return hold
+        if self._room_maker is None:
+            self._room_maker = self._make_room_maker(self.ledger)
+        made = self._room_maker.make_room(job)
+        if made is None:
+            return hold
+        self.take(made.gpu_ids)
+        self.orders += made.stops
+        return Hold(job_id=hold.job_id, reason=made.reason, candidates=hold.candidates)
 
     def closed(self) -> Reason | None:
         """Return why no job can start any more, or None while a GPU is free."""
@@ -151,7 +202,8 @@ class ExclusiveRound:
         gpu = next((self._view.gpus[ids[0]].gpu for ids in self._free[kind].values() if ids), None)
         return gpu is not None and fits_alone(self._view, request, gpu)
 
-    def _start(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
+    def start_at(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
+        """Start a job on free GPUs that were chosen for it, as many as it asks for."""
         micro_batch_size = samples_per_gpu(request, request.gpus)
         gpu = self._view.gpus[gpu_ids[0]].gpu
         resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
@@ -181,7 +233,7 @@ class ExclusiveRound:
         Equal jobs share their table until another job starts, and so do all that every GPU would do for: a long queue
         costs few tables.
         """
-        if not self._view.explain:
+        if not self._view.wants_table(job.request.job_id):
             return ()
         key = _ANY_GPU if self._fits_every_gpu(job.request) else shape_of(job.request)
         if key not in self._tables:

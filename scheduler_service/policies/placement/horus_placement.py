@@ -293,7 +293,7 @@ class HorusPlacement:
 
     def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
         """Return every GPU as it looks to the job, those that could take it first; nothing where no table is wanted."""
-        if not self._view.explain:
+        if not self._view.wants_table(request.job_id):
             return ()
         looks = [self._option(request, entry) for entry in self._view.gpus.values()]
         options = sorted((one for one in looks if isinstance(one, _Option)), key=lambda option: option.order)

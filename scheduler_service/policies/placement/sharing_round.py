@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldRest, Start
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import Waiting
@@ -43,7 +43,7 @@ class SharingRound:
     """
 
     def __init__(self, view: SchedulingView, placement: SharedPlacement) -> None:
-        self._explain = view.explain
+        self._view = view
         self._placement = placement
         self._failed: dict[object, Reason] = {}
 
@@ -65,14 +65,25 @@ class SharingRound:
     def decide_all(self, jobs: Iterable[PendingJob]) -> list[Decision]:
         """Return the decisions about all jobs in this order; those that wait for a known reason are folded into one.
 
-        Once no job can start any more the others are not looked at, unless their tables are wanted.
+        Once no job can start any more the others are not looked at, unless a table is wanted: a round over a full
+        cluster costs the same however long the queue is.
         """
         decisions: list[Decision] = []
         waiting = Waiting()
+        decided: list[str] = []
         for job in jobs:
-            known = None if self._explain else self._placement.closed() or self._failed.get(self._placement.key(job))
+            closed = self._placement.closed() if not self._view.explain else None
+            if closed is not None:
+                rest = HoldRest(queue=self._view.pending, decided=frozenset(decided), reason=closed)
+                return [*decisions, *waiting.holds(), rest]
+            job_id = job.request.job_id
+            decided.append(job_id)
+            known = None if self._view.wants_table(job_id) else self._known_reason(job)
             if known is None:
                 decisions.append(self.decide(job))
             else:
-                waiting.add(job.request.job_id, known)
+                waiting.add(job_id, known)
         return [*decisions, *waiting.holds()]
+
+    def _known_reason(self, job: PendingJob) -> Reason | None:
+        return self._placement.closed() or self._failed.get(self._placement.key(job))

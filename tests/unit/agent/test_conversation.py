@@ -164,3 +164,44 @@ def test_a_window_in_which_others_used_a_device_of_the_attempt_says_so(
     readings = tuple(GpuReading(gpu_id=gpu_id, foreign_ratio=ratio) for gpu_id, ratio in foreign_ratios.items())
     (reported,) = conversation_about(Table(tmp_path, attempt), readings)._heartbeat(1).attempts
     assert list(reported.quality_flags) == flags
+
+
+class FullDisk(Table):
+    """A table whose disk takes a stop at the third try."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self.tries = 0
+
+    def stop(self, key: AttemptKey, cause: str, grace_ms: int) -> None:
+        self.tries += 1
+        if self.tries < 3:
+            raise OSError(28, "No space left on device")
+
+
+class StoppingStream(Stream):
+    """Orders a stop, and reads what is said until the stop is stored."""
+
+    def __init__(self, table: FullDisk) -> None:
+        super().__init__(wait_s=0, confirms=False)
+        self._table = table
+        self.refusals: list[str] = []
+
+    async def __aiter__(self) -> AsyncIterator[messages.ConnectResponse]:
+        assert (await anext(self._said)).HasField("hello")
+        yield messages.ConnectResponse(welcome=messages.Welcome(heartbeat_ms=50, lease_ms=LEASE_MS, grace_ms=0))
+        key = messages.AttemptKey(job_id="job", attempt=1, fence=1)
+        yield messages.ConnectResponse(stop_job=messages.StopJob(key=key, cause="preempted"))
+        while self._table.tries < 3:
+            said = await anext(self._said)
+            self.refusals += [said.command_refused.code] if said.HasField("command_refused") else []
+
+
+def test_a_stop_that_the_disk_does_not_take_is_tried_again_and_never_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cotenant_agent.conversation._STOP_RETRY_S", 0.01)
+    table = FullDisk(tmp_path)
+    stream = StoppingStream(table)
+    asyncio.run(asyncio.wait_for(conversation_about(table).hold(cast("Any", stream)), timeout=30))
+    assert (table.tries, stream.refusals) == (3, [])

@@ -1,20 +1,28 @@
-"""What a round must not do where no job can move on trial: look jobs up, or leave itself to be collected."""
+"""What a round must not do: look jobs up where none can move or start, or leave itself to be collected."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from dataclasses import replace
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
 
 from scheduler_service.core import events
+from scheduler_service.core.decisions import HoldRest, Start
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.records import JobPrediction, PairPrediction
+from scheduler_service.core.records import JobPrediction, PairPrediction, Phase
 from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies import srtf, tiresias
+from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.sjf_bsbf import _BestBenefit
 from tests.support.engine_play import Play
+from tests.support.scheduling import job, node, pending, running, view
 from tests.unit.core.test_trials import TrialPlay
 
 
@@ -41,6 +49,21 @@ def crowded(*, checkpoint_step: int) -> TrialPlay:
         play.measured_alone(job_id, checkpoint_step=checkpoint_step)
     play.unsure("c", max_slowdown_ratio=0.5)
     return play
+
+
+@pytest.mark.parametrize(("module", "policy"), [(srtf, srtf.Srtf()), (tiresias, tiresias.Tiresias())])
+def test_while_free_gpus_suffice_no_running_job_is_looked_at_for_stopping(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, policy: srtf.Srtf | tiresias.Tiresias
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("running jobs were looked at")
+
+    monkeypatch.setattr(module, "PreemptionPlanner", refuse)
+    holding = [running(job("old"), ["n0.0"])]
+    seen = view(nodes=[node("n0", 2)], holding=holding, waiting=[pending(job("new"))])
+    assert [type(decision) for decision in policy.decide(seen)] == [Start]
+    with pytest.raises(AssertionError, match="looked at"):
+        policy.decide(view(nodes=[node("n0", 1)], holding=holding, waiting=[pending(job("new"))]))
 
 
 def reads_of_trial_moves(engine: SchedulerEngine) -> tuple[int, int]:
@@ -86,3 +109,23 @@ def test_a_round_over_a_long_queue_leaves_nothing_to_the_garbage_collector() -> 
         assert still_there() is None
     finally:
         gc.enable()
+
+
+def test_horus_looks_at_no_job_of_a_queue_before_a_full_cluster() -> None:
+    play = Play(policy="horus")
+    for number in range(30):
+        play.submit(f"j{number}")
+    [rest] = Horus().decide(play.engine._view(explain=False))
+    assert isinstance(rest, HoldRest)
+    assert rest.reason.code == "CLUSTER_FULL"
+    # Whoever leaves the queue costs the same, and the others keep their reason.
+    play.tell(events.JobCancelled, job_id="j7")
+    assert {play.code(f"j{number}") for number in range(1, 30) if number != 7} == {"CLUSTER_FULL"}
+
+
+def test_horus_decides_about_each_job_until_the_cluster_is_full() -> None:
+    play = Play(policy="horus", nodes=2)
+    for number in range(6):
+        play.submit(f"j{number}", gpus=3 if number in (0, 3) else 1)
+    assert play.phase("j1") is play.phase("j2") is Phase.STARTING
+    assert {play.code(f"j{number}") for number in (4, 5)} == {"CLUSTER_FULL"}

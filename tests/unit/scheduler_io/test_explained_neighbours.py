@@ -1,9 +1,8 @@
-"""explain names which jobs are on a GPU and what is known of the job with each, and looks at no more than it can."""
+"""explain names which jobs are on a GPU and what is known of the job with each; a snapshot may be too large for it."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
@@ -13,11 +12,8 @@ from scheduler_service.core.records import Share
 from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api import validation
 from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
-from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import name_neighbours
 from tests.support.engine_play import Play
-from tests.support.live_loop import MemoryEventLog, make_loop
 from tests.support.random_snapshots import SnapshotMaker
 from tests.support.scheduling import all_pairs, pair, prediction
 
@@ -42,30 +38,6 @@ def test_a_measured_pair_is_named_with_its_count_and_an_unmeasured_one_with_its_
     name_neighbours(state, state.jobs["b"], candidates)
     assert candidates[0].co_located_jobs[1].times_measured == 0
     assert candidates[0].co_located_jobs[1].level == resources_pb2.ESTIMATE_LEVEL_GRAPH
-
-
-def test_beyond_a_bound_the_newest_decision_is_shown_without_looking_at_everything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    play = Play("fifo", gpus=1)
-    for name in ("a", "b"):
-        play.submit(name)
-    loop = make_loop(MemoryEventLog())
-    loop.engine = play.engine
-    absent = cast("Any", None)
-    servicer = SchedulingServicer(
-        Cluster(loop=loop, numbers=absent, sessions=absent, predictor=absent, watch_hub=absent, admission=absent)
-    )
-
-    def explained() -> scheduling_pb2.ExplainJobResponse:
-        request = scheduling_pb2.ExplainJobRequest(job_id="b")
-        return asyncio.run(servicer.ExplainJob(request, cast("Context", None)))
-
-    full = explained()
-    monkeypatch.setattr(validation, "EXPLAINED_LOOKS_MAX", 0)
-    short = explained()
-    assert ([one.gpu_id for one in full.candidates], list(short.candidates)) == (["n0.0"], [])
-    assert short.reason == full.reason
 
 
 def test_a_snapshot_that_is_too_large_to_be_explained_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from scheduler_service.adapters import recovery
-from scheduler_service.adapters.event_log import LogRecord
+from scheduler_service.adapters.event_log import LogRecord, StoredSnapshot
 from scheduler_service.adapters.recovery import JobNumbers, recover
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
@@ -138,7 +139,7 @@ def test_recovery_from_a_snapshot_equals_recovery_from_all_events() -> None:
             await loop.mutate(submission(numbers.next_id()))
             if number % 10 == 0:
                 await loop.tell(node_joined(f"n{number}"))
-                loop.snapshot_state = lambda: recovery.snapshot_state(loop.engine, numbers)
+                loop.freeze_state = lambda: recovery.freeze_state(loop.engine, numbers)
                 await loop.store_snapshot()
 
     loop = run(work, log)
@@ -156,3 +157,34 @@ def test_recovery_from_a_snapshot_equals_recovery_from_all_events() -> None:
     assert short.engine.snapshot() == full_replay.engine.snapshot() == loop.engine.snapshot()
     assert short.numbers == full_replay.numbers == numbers
     assert short.sequence == full_replay.sequence == 31
+
+
+def test_facts_are_stored_and_handled_while_a_snapshot_is_made() -> None:
+    making, go_on = threading.Event(), threading.Event()
+
+    class SlowSnapshots(MemoryEventLog):
+        def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
+            making.set()
+            assert go_on.wait(timeout=20)
+            super().store_snapshot(snapshot, retained_events=retained_events)
+
+    log = SlowSnapshots()
+
+    async def work(loop: LiveLoop) -> None:
+        loop.snapshot_every_events = 2
+        loop.freeze_state = lambda: recovery.freeze_state(loop.engine, JobNumbers(last=9))
+        for number in (1, 2):
+            await loop.mutate(submission(f"job-{number}"))
+        await asyncio.to_thread(making.wait, 20)
+        # The snapshot is stuck; nothing else is.
+        for number in (3, 4, 5):
+            assert await loop.mutate(submission(f"job-{number}")) == f"job-{number}"
+        go_on.set()
+
+    loop = run(work, log)
+    snapshot = log.latest_snapshot()
+    assert snapshot is not None
+    # It is of its own instant, whatever came while it was encoded.
+    found = SchedulerEngine.restore(snapshot.state["engine"], make_policy=make_policy)  # type: ignore[arg-type]
+    assert list(found.state.jobs) == [f"job-{number}" for number in range(1, snapshot.sequence + 1)]
+    assert snapshot.sequence < loop.sequence == 5

@@ -133,3 +133,23 @@ def test_a_paused_job_is_shown_as_a_running_one_that_is_paused_and_its_gpu_is_no
 def test_every_phase_is_found_by_one_phase_of_the_contract() -> None:
     assert PHASES_FROM_PROTO[scheduling_pb2.JOB_PHASE_RUNNING] == {Phase.RUNNING, Phase.PAUSED}
     assert sorted(phase for phases in PHASES_FROM_PROTO.values() for phase in phases) == sorted(Phase)
+
+
+def test_an_order_about_a_pause_that_overtook_the_launch_does_not_lose_the_attempt() -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await cluster.dial(hello("node-1"))
+        await cluster.submit()
+        refused = messages.CommandRefused(key=key(), code="NO_SUCH_ATTEMPT", message="job-1.1 is not on this node")
+        agent.say(command_refused=refused)
+        await agent.beat()
+        await cluster.settle()
+        assert cluster.phase() == "starting"
+        agent.say(attempt_started=messages.AttemptStarted(key=key()))
+        await agent.beat()
+        await cluster.settle()
+        agent.say(command_refused=refused)
+        await agent.beat()
+        await cluster.settle()
+        assert cluster.phase() == "pending"
+
+    play(work)

@@ -14,8 +14,8 @@ from scheduler_service.policies.placement.exclusive_round import ChooseGpus, Exc
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, free_by_kind_and_node, sized
 
 
-class CountedRound:
-    """One call of decide of a policy that chooses numbers of GPUs.
+class CountedStarts:
+    """One call of decide of a policy that chooses numbers of GPUs; jobs start in one exclusive round.
 
     Args:
         view: The cluster.

@@ -1,0 +1,210 @@
+"""From a script to a job: run it under watch, convert what it exported, and say in words what was found."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant import extras, programs
+from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError, why_not
+from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
+from cotenant.graph_file import read_graph
+from cotenant.quantities import format_percent
+
+CONVERSION_TIMEOUT_S: Final = 300.0
+PROFILER: Final = "cotenant_profiler"
+EXPORT_FILE: Final = "export.pt2"
+_MEMORY_LEAST_BYTES: Final = 2 << 30
+_PROGRESS_FORMS: Final = (
+    (re.compile(r"[0-9]+/[0-9]+ \["), r"(?P<step>[0-9]+)/[0-9]+ \["),
+    (re.compile(r"\bstep[ :=#]*[0-9]+", re.IGNORECASE), r"[Ss]tep[ :=#]*(?P<step>[0-9]+)"),
+    (re.compile(r"\biter(?:ation)?[ :=#]*[0-9]+", re.IGNORECASE), r"[Ii]ter(?:ation)?[ :=#]*(?P<step>[0-9]+)"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedJob:
+    """What one step of a script looks like.
+
+    Attributes:
+        graph: ONNX file without weights.
+        batch_size: Samples of one optimizer step, over all micro-batches and processes.
+        accumulation: Micro-batches in one step; None = not known.
+        optimizer: sgd | momentum | adam | adamw.
+        precision: fp32 | tf32 | bf16 | fp16, as the script asked for it.
+        input_wait_ratio: Part of a step in which data was waited for, on this CPU.
+        progress_regex: Finds the step in what it prints; empty = none was seen.
+        parameters: Of the networks in the graph.
+        covered_ratio: Share of all optimizers' parameters that the graph holds.
+        notes: What a reader must know, one sentence each.
+    """
+
+    graph: bytes
+    batch_size: int
+    accumulation: int | None
+    optimizer: str
+    precision: str
+    input_wait_ratio: float
+    progress_regex: str
+    parameters: int
+    covered_ratio: float
+    notes: tuple[str, ...]
+
+    def summary(self) -> str:
+        """Returns what was found in one line."""
+        accumulation = "unknown" if self.accumulation is None else str(self.accumulation)
+        parts = [f"batch {self.batch_size}", self.optimizer, self.precision, f"accumulation {accumulation}"]
+        return ", ".join(
+            [*parts, f"{_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings as a job file holds them."""
+        found = {"batch_size": self.batch_size, "optimizer": self.optimizer, "precision": self.precision}
+        return found | ({"input_wait_ratio": self.input_wait_ratio} if self.input_wait_ratio else {})
+
+
+def missing_for_capture() -> str:
+    """Returns what has to be installed here before anything can be captured; empty = nothing."""
+    return extras.missing_programs_line("`cotenant capture`", [PROFILER])
+
+
+def capture_script(
+    command: Sequence[str],
+    *,
+    directory: Path,
+    environment: Mapping[str, str],
+    isolated: bool = True,
+    memory_bytes: int = 0,
+    cpu_s: int = CPU_S,
+) -> CapturedJob:
+    """Runs a script on the CPU until its second optimizer step and returns what the step is made of.
+
+    Args:
+        command: The script with what starts it.
+        directory: Where it runs.
+        environment: Variables on top of this process's own.
+        isolated: In an overlay without network, so that it leaves nothing behind.
+        memory_bytes: Most that one of its processes may allocate; 0 = half of this machine's.
+        cpu_s: CPU seconds until the first whole step.
+
+    Raises:
+        OverlayRefusedError: This machine does not allow the overlay.
+        NotCapturedError: Nothing that can be predicted was found; the message says what was found instead.
+        ProgramError: The script printed without end or took too long, or a program of ours is missing.
+    """
+    programs.require_programs("`cotenant capture`", [PROFILER])
+    plan = ScriptPlan(
+        command=command,
+        directory=directory,
+        environment=environment,
+        isolated=isolated,
+        memory_bytes=memory_bytes or usual_memory_bytes(),
+        cpu_s=cpu_s,
+    )
+    with capture_folder() as folder:
+        outcome = run_script(plan, folder)
+        if outcome.status == NOT_ALLOWED_STATUS and outcome.not_isolated:
+            raise OverlayRefusedError(outcome.not_isolated)
+        if outcome.result.get("status") != "captured":
+            raise why_not(plan, outcome)
+        return _as_job(outcome, _convert(folder, outcome.result["torch_version"]))
+
+
+def usual_memory_bytes() -> int:
+    """Returns half of this machine's memory, at least 2 GiB."""
+    return max(_MEMORY_LEAST_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+
+
+def _convert(folder: Path, torch_version: str) -> bytes:
+    target = folder / "graph.onnx"
+    arguments = [str(folder / EXPORT_FILE), "--out", str(target)]
+    done = programs.run_captured("convert", arguments, timeout_s=CONVERSION_TIMEOUT_S)
+    if done.returncode:
+        told = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+        raise NotCapturedError(
+            f"the export of the script's torch {torch_version} could not be converted here: {told[:500]}",
+            remedy="install the same torch beside cotenant, or export by hand (cotenant predict GRAPH)",
+        )
+    return read_graph(target)
+
+
+def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
+    result = outcome.result
+    passes = result["accumulation"] or 1
+    wait_ratio = result["wait_s"] / result["step_s"] if result["step_s"] else 0.0
+    return CapturedJob(
+        graph=graph,
+        batch_size=result["micro_batch_size"] * passes * result["world_size"],
+        accumulation=result["accumulation"],
+        optimizer=result["optimizer"],
+        precision=result["precision"],
+        input_wait_ratio=round(min(wait_ratio, 0.95), 2),
+        progress_regex=_progress_regex(outcome),
+        parameters=result["parameters"],
+        covered_ratio=result["covered_ratio"],
+        notes=tuple(_notes(result, wait_ratio)),
+    )
+
+
+def _progress_regex(outcome: ScriptOutcome) -> str:
+    if outcome.result["progress"] == "helper":
+        return ""
+    seen = [regex for form, regex in _PROGRESS_FORMS if form.search(outcome.log)]
+    return next(iter(seen), _PROGRESS_FORMS[0][1] if outcome.result["progress"] == "tqdm" else "")
+
+
+def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
+    """What is not as it looks, most important first."""
+    found = [
+        (
+            result["accumulation"] is None,
+            "the CPU time was used up before a whole step: the accumulation is not known, the batch is one micro-batch",
+        ),
+        (
+            result["is_batch_fixed"],
+            "the network could be exported for this batch size only: predictions for other batch sizes will be wrong",
+        ),
+        (
+            bool(result["frozen_parameters"]),
+            f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run beside it and are not "
+            "in the graph: it needs more memory and time than predicted",
+        ),
+        (
+            result["closures"] > 1,
+            f"{result['optimizer_class']} evaluates its closure up to {result['closures']} times a step: a step takes "
+            "as much longer than predicted",
+        ),
+        (
+            len(result["networks"]) > 1,
+            f"{', '.join(result['networks'])} are in one graph; code between them is not",
+        ),
+        (
+            result["optimizers"] > 1,
+            f"{result['optimizers']} optimizers; that of the most parameters is named",
+        ),
+        (
+            result["optimizer"] != result["optimizer_class"].lower() and result["optimizer"] != "momentum",
+            f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
+        ),
+        (
+            result["cuda_asked"],
+            "the script asks whether there is a GPU: what it decides by that was seen as without one",
+        ),
+        (
+            wait_ratio >= 0.01,
+            f"input was waited for {format_percent(wait_ratio)} of a step on this CPU; on a GPU it is more",
+        ),
+    ]
+    return [text for applies, text in found if applies]
+
+
+def _count(number: int) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {letter}"
+    return str(number)

@@ -1,0 +1,144 @@
+"""Sends what a script would do on a GPU to the CPU, and remembers what it had asked for."""
+
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+QUIET_CUDA_CALLS = ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "ipc_collect", "init")
+ZERO_CUDA_CALLS = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved")
+
+
+class Requested:
+    """What the script asked for and a CPU does not do.
+
+    Attributes:
+        half: "fp16" or "bf16" once the script was inside an autocast region for a GPU, else empty.
+        scaler: Whether it made a gradient scaler that it wanted enabled.
+        cuda_named: Whether it named a CUDA device by itself.
+        cuda_asked: Whether it asked if there is one, so that what follows may differ on a GPU.
+        mode: The redirection, to be left before anything is exported.
+    """
+
+    def __init__(self) -> None:
+        self.half = ""
+        self.scaler = False
+        self.cuda_named = False
+        self.cuda_asked = False
+        self.mode: Any = None
+
+
+def redirect_to_cpu(torch: Any) -> Requested:
+    """Redirects devices, mixed precision and process groups; returns what is remembered of them."""
+    requested = Requested()
+    requested.mode = _device_mode(torch, requested)
+    requested.mode.__enter__()
+    _quieten_cuda(torch, requested)
+    _watch_autocast(torch, requested)
+    _watch_scaler(torch, requested)
+    _replace_backend(torch)
+    return requested
+
+
+def _device_mode(torch: Any, requested: Requested) -> Any:
+    def to_cpu(value: Any) -> Any:
+        is_name = isinstance(value, str) and value.split(":")[0] == "cuda"
+        if is_name or (isinstance(value, torch.device) and value.type == "cuda"):
+            requested.cuda_named = True
+            return torch.device("cpu")
+        return value
+
+    class DevicesOfTheCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is not imported here
+        """Replaces CUDA devices in the arguments of every torch function."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(func, "__name__", "")
+            if name == "cuda":
+                requested.cuda_named = True
+                return args[0]
+            if name == "pin_memory":
+                return args[0]
+            if name == "to" and len(args) > 1 and type(args[1]) is int:
+                requested.cuda_named = True
+                return args[0]
+            return func(*[to_cpu(arg) for arg in args], **{key: to_cpu(arg) for key, arg in (kwargs or {}).items()})
+
+    return DevicesOfTheCpu()
+
+
+def _quieten_cuda(torch: Any, requested: Requested) -> None:
+    is_available = torch.cuda.is_available
+
+    def asked() -> bool:
+        # torch itself asks all the time; only the script's own question matters.
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            requested.cuda_asked = True
+        return bool(is_available())
+
+    if is_available():
+        return
+    torch.cuda.is_available = asked
+    for name in QUIET_CUDA_CALLS:
+        setattr(torch.cuda, name, lambda *args, **kwargs: None)
+    for name in ZERO_CUDA_CALLS:
+        setattr(torch.cuda, name, lambda *args, **kwargs: 0)
+    torch.cuda.get_device_name = lambda *args, **kwargs: "cpu"
+    # `torch.device("cuda", 0)` and "cuda" as a default are taken apart before any function sees them.
+    set_default = torch.set_default_device
+    torch.set_default_device = lambda device: None if str(device).startswith("cuda") else set_default(device)
+
+
+def _watch_autocast(torch: Any, requested: Requested) -> None:
+    autocast = torch.amp.autocast_mode.autocast
+    begin, enter = autocast.__init__, autocast.__enter__
+
+    def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, *rest: Any, **named: Any) -> None:
+        usual = torch.bfloat16 if device_type == "cpu" else torch.float16
+        self._cotenant_asked = (dtype or usual) if enabled else None
+        begin(self, device_type, dtype, enabled, *rest, **named)
+
+    def enter_noted(self: Any) -> Any:
+        asked = getattr(self, "_cotenant_asked", None)
+        if asked is not None and asked is not torch.float32:
+            requested.half = "bf16" if asked is torch.bfloat16 else "fp16"
+        return enter(self)
+
+    autocast.__init__, autocast.__enter__ = init, enter_noted
+
+
+def _watch_scaler(torch: Any, requested: Requested) -> None:
+    def watch(scaler: Any) -> None:
+        begin = scaler.__init__
+
+        def init(self: Any, *args: Any, **named: Any) -> None:
+            requested.scaler = requested.scaler or bool(named.get("enabled", True))
+            begin(self, *args, **named)
+
+        scaler.__init__ = init
+
+    scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    watch(scaler)
+
+
+def _replace_backend(torch: Any) -> None:
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return
+    begin: Callable[..., Any] = distributed.init_process_group
+
+    def init_process_group(backend: Any = None, *args: Any, **named: Any) -> Any:
+        named.pop("device_id", None)
+        return begin("gloo", *args, **named)
+
+    distributed.init_process_group = init_process_group
+    parallel = torch.nn.parallel.DistributedDataParallel
+    wrap = parallel.__init__
+
+    def init(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *rest: Any, **named: Any
+    ) -> None:
+        wrap(self, module, None, None, *rest, **named)
+
+    parallel.__init__ = init

@@ -1,0 +1,1 @@
+"""Put on PYTHONPATH during a capture; nothing else may lie here, or it would hide modules of the script."""

@@ -1,0 +1,111 @@
+"""Several calls of networks as one network: what one hands to the next is recognised by its place in memory."""
+
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
+from __future__ import annotations
+
+from typing import Any
+
+from .step_window import Call, tensor_key, tensors_of
+
+
+def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dimension: int) -> tuple[Any, Any, Any]:
+    """Returns a network with its example arguments.
+
+    Args:
+        torch: The script's.
+        calls: Of one micro-batch, in order.
+        left_out: Named arguments that the only call does without.
+        size: Samples of the micro-batch; a single one is doubled, since an export takes 1 for a constant.
+        dimension: Where they lie.
+    """
+    calls = _without_loose_links(torch, calls)
+
+    def enlarge(leaf: Any) -> Any:
+        is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension and leaf.shape[dimension] == size
+        return torch.cat([leaf, leaf], dimension) if is_batch and size == 1 else leaf
+
+    if len(calls) == 1:
+        kwargs = {name: value for name, value in calls[0].kwargs.items() if name not in left_out}
+        args, kwargs = torch.utils._pytree.tree_map(enlarge, (tuple(calls[0].args), kwargs))
+        return calls[0].module, args, kwargs
+    wiring = _Wiring(torch, calls)
+    return _network(torch, calls, wiring, size), tuple(enlarge(each) for each in wiring.inputs), {}
+
+
+def _without_loose_links(torch: Any, calls: list[Call]) -> list[Call]:
+    """Drops layers without parameters whose output no later call takes in, such as one within a loss."""
+    kept: list[Call] = []
+    taken: set[Any] = set()
+    for call in reversed(calls):
+        if call.has_parameters or any(tensor_key(each) in taken for each in call.outputs):
+            kept.append(call)
+            taken |= {tensor_key(each) for each in tensors_of(torch, (call.args, call.kwargs))}
+    return kept[::-1]
+
+
+class _Wiring:
+    """Where every argument of every call comes from.
+
+    Attributes:
+        inputs: Tensors that no call before has made.
+        plans: For every call its arguments' structure and leaves: ("input", index), ("output", call, index, shape) or
+            ("constant", value).
+    """
+
+    def __init__(self, torch: Any, calls: list[Call]) -> None:
+        self.inputs: list[Any] = []
+        self.plans: list[tuple[Any, list[tuple[Any, ...]]]] = []
+        made: dict[Any, tuple[int, int]] = {}
+        known: dict[Any, int] = {}
+        for number, call in enumerate(calls):
+            leaves, structure = torch.utils._pytree.tree_flatten((tuple(call.args), dict(call.kwargs)))
+            self.plans.append((structure, [self._source(torch, leaf, made, known) for leaf in leaves]))
+            made.update({tensor_key(each): (number, index) for index, each in enumerate(call.outputs)})
+
+    def _source(
+        self, torch: Any, leaf: Any, made: dict[Any, tuple[int, int]], known: dict[Any, int]
+    ) -> tuple[Any, ...]:
+        if not isinstance(leaf, torch.Tensor):
+            return "constant", leaf
+        key = tensor_key(leaf)
+        if key in made:
+            return ("output", *made[key], tuple(leaf.shape))
+        place = (*key, tuple(leaf.shape))
+        if place not in known:
+            known[place] = len(self.inputs)
+            self.inputs.append(leaf)
+        return "input", known[place]
+
+
+def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any:
+    unflatten = torch.utils._pytree.tree_unflatten
+
+    class Chain(torch.nn.Module):  # type: ignore[misc]  # torch is not imported here
+        """The calls of one micro-batch, one after the other."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.networks = torch.nn.ModuleList({id(call.module): call.module for call in calls}.values())
+
+        def forward(self, *tensors: Any) -> Any:
+            outputs: list[list[Any]] = []
+            for call, (structure, sources) in zip(calls, wiring.plans):  # noqa: B905 (Python 3.8 has no strict)
+                leaves = [_fetch(source, tensors, outputs, size) for source in sources]
+                args, kwargs = unflatten(leaves, structure)
+                outputs.append(tensors_of(torch, call.module(*args, **kwargs)))
+            return tuple(each for made in outputs for each in made)
+
+    return Chain()
+
+
+def _fetch(source: tuple[Any, ...], tensors: Any, outputs: list[list[Any]], size: int) -> Any:
+    kind, *rest = source
+    if kind == "constant":
+        return rest[0]
+    if kind == "input":
+        return tensors[rest[0]]
+    number, index, shape = rest
+    made = outputs[number][index]
+    if tuple(made.shape[1:]) == shape[1:]:
+        return made
+    return made.reshape(made.shape[0], *shape[1:]) if shape and shape[0] == size else made.reshape(shape)

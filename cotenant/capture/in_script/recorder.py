@@ -1,0 +1,175 @@
+"""Records calls of networks, backward passes and optimizer steps until one whole step is known."""
+
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from pathlib import Path
+from typing import Any
+
+from .result_file import write_result
+from .step_export import export_step
+from .step_window import Call, Step, find_window
+
+STEPS_MAX = 64
+
+
+class Recorder:
+    """What one process of the script does with its networks.
+
+    Attributes:
+        requested: What the script asked of a GPU.
+        is_writing: Whether the export has begun.
+    """
+
+    def __init__(self, torch: Any, folder: Path) -> None:
+        self.torch = torch
+        self.folder = folder
+        self.requested: Any = None
+        self.is_writing = False
+        self.calls: list[Call] = []
+        self.steps: list[Step] = []
+        self.backward_passes = 0
+        self.frozen_parameters: dict[int, int] = {}
+        self.loader_wait_s = 0.0
+        self.loader_batch_sizes: list[int] = []
+        self.optimizers: Any = weakref.WeakSet()
+        self._depth = threading.local()
+        self._inside_step = 0
+        self._undo: list[Any] = []
+
+    def install(self) -> None:
+        """Puts the recorder in place of four functions of torch."""
+        torch = self.torch
+        self._replace(torch.nn.Module, "__call__", self._watched_call)
+        self._replace(torch.autograd, "backward", self._watched_backward)
+        self._replace(torch.optim.Optimizer, "__init__", self._watched_optimizer)
+        hooks = sys.modules["torch.optim.optimizer"]  # the package hides it
+        hooks.register_optimizer_step_pre_hook(self._before_step)
+        hooks.register_optimizer_step_post_hook(self._after_step)
+        iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+        self._replace(iterator, "__next__", self._watched_loader)
+
+    def uninstall(self) -> None:
+        """Gives torch its functions back, so that an export sees nothing of ours."""
+        for owner, name, own in self._undo:
+            setattr(owner, name, own)
+        if self.requested is not None:
+            self.requested.mode.__exit__(None, None, None)
+
+    def stop_early(self) -> None:
+        """Ends with what is known: the time is used up."""
+        if not self.is_writing:
+            self._finish(is_whole=False)
+
+    def _replace(self, owner: Any, name: str, make: Any) -> None:
+        own = getattr(owner, name)
+        self._undo.append((owner, name, own))
+        setattr(owner, name, functools.wraps(own)(make(own)))
+
+    def _watched_call(self, own: Any) -> Any:
+        recorder = self
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            depth = getattr(recorder._depth, "value", 0)
+            if depth or recorder.is_writing:
+                return own(module, *args, **kwargs)
+            call = recorder._begin_call(module, args, kwargs)
+            recorder._depth.value = 1
+            try:
+                output = own(module, *args, **kwargs)
+            finally:
+                recorder._depth.value = 0
+            if call is not None:
+                call.note_output(recorder.torch, output)
+            return output
+
+        return __call__
+
+    def _begin_call(self, module: Any, args: Any, kwargs: Any) -> Call | None:
+        parameters = list(module.parameters())
+        if not self.torch.is_grad_enabled() or not any(each.requires_grad for each in parameters):
+            is_link = type(module).__module__.startswith("torch.nn.modules.") and not parameters
+            if parameters and self.steps:
+                self.frozen_parameters[id(module)] = sum(each.numel() for each in parameters)
+            if not is_link or type(module).__module__.endswith(".loss") or not self.torch.is_grad_enabled():
+                return None
+        passes, inside_step = self.backward_passes, self._inside_step
+        call = Call(self.torch, module, (args, kwargs), group=passes, inside_step=inside_step)
+        self.calls.append(call)
+        return call
+
+    def _watched_backward(self, own: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self.backward_passes += 1
+            return own(*args, **kwargs)
+
+        return backward
+
+    def _watched_optimizer(self, own: Any) -> Any:
+        recorder = self
+
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            own(optimizer, *args, **kwargs)
+            recorder.optimizers.add(optimizer)
+
+        return __init__
+
+    def _watched_loader(self, own: Any) -> Any:
+        recorder = self
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            begun = time.perf_counter()
+            batch = own(iterator)
+            recorder.loader_wait_s += time.perf_counter() - begun
+            size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+            if isinstance(size, int):
+                recorder.loader_batch_sizes.append(size)
+            return batch
+
+        return __next__
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.optimizers.add(optimizer)
+        self._inside_step = len(self.steps) + 1
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._inside_step = 0
+        if self.is_writing:
+            return
+        self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
+        counts = {id(each): sum(step.optimizer is each for step in self.steps) for each in self.optimizers}
+        if all(count >= 2 for count in counts.values()) or len(self.steps) >= STEPS_MAX:
+            self._finish(is_whole=True)
+
+    def _finish(self, *, is_whole: bool) -> None:
+        self.is_writing = True
+        if not _is_first_rank(self.torch):
+            write_nothing()
+        self.uninstall()
+        try:
+            window = find_window(self.calls, self.steps, list(self.optimizers), is_whole=is_whole)
+            result = export_step(self, window)
+        except Exception as error:
+            trace = traceback.format_exc(limit=-3)
+            result = {"status": "failed", "reason": "export", "detail": f"{error}"[:2000], "trace": trace[-4000:]}
+        write_result(self.folder, result)
+
+
+def write_nothing() -> None:
+    """Waits for the first rank, which writes the result and has everything ended."""
+    time.sleep(300)
+    os._exit(0)
+
+
+def _is_first_rank(torch: Any) -> bool:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
+    return True

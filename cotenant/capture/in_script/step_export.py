@@ -1,0 +1,169 @@
+"""Writes the networks of one step as a .pt2 file, and says with which settings they train."""
+
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .network_chain import chain_of
+from .step_window import Call, Window, tensors_of
+
+EXPORT_FILE = "export.pt2"
+COVERED_RATIO_MIN = 0.95
+# Only for the loss: what is exported is the network, as for inference.
+LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
+_OPTIMIZERS = (("AdamW", "adamw"), ("Adam", "adam"), ("SGD", "sgd"))
+
+
+def export_step(recorder: Any, window: Window) -> dict[str, Any]:
+    """Exports what was found, or says why not.
+
+    Returns:
+        The content of the result file.
+    """
+    torch = recorder.torch
+    facts = _facts(recorder, window)
+    if not window.calls:
+        return {**facts, "status": "failed", "reason": "no_forward"}
+    if facts["covered_ratio"] < COVERED_RATIO_MIN:
+        return {**facts, "status": "failed", "reason": "covered"}
+    sizes = _batch_sizes(torch, window.calls, recorder.loader_batch_sizes)
+    if not sizes:
+        return {**facts, "status": "failed", "reason": "no_tensor"}
+    facts["micro_batch_size"], dimension = sizes
+    for call in window.calls:
+        call.module.eval()
+    for optimizer in window.optimizers:
+        optimizer.zero_grad(set_to_none=True)  # memory for the export
+    exported, facts["is_batch_fixed"], facts["left_out"] = _export(torch, window.calls, *sizes)
+    path = recorder.folder / EXPORT_FILE
+    torch.export.save(exported, str(path))
+    return {**facts, "status": "captured", "batch_dimension": dimension}
+
+
+def _facts(recorder: Any, window: Window) -> dict[str, Any]:
+    torch = recorder.torch
+    modules = {id(call.module): call.module for call in window.calls if call.has_parameters}
+    covered = {id(each): each for module in modules.values() for each in module.parameters()}
+    trained = {id(each): each for each in _trained(window.optimizers)}
+    trained = trained or {key: each for key, each in covered.items() if each.requires_grad}
+    both = sum(each.numel() for key, each in trained.items() if key in covered)
+    total = sum(each.numel() for each in trained.values())
+    distributed = torch.distributed
+    is_parallel = distributed.is_available() and distributed.is_initialized()
+    optimizer, class_name = _optimizer(torch, window.optimizers)
+    frozen = sum(count for key, count in recorder.frozen_parameters.items() if key not in modules)
+    return {
+        "torch_version": str(torch.__version__),
+        "networks": [type(module).__name__ for module in modules.values()],
+        "parameters": sum(each.numel() for each in covered.values()),
+        "covered_ratio": both / total if total else 0.0,
+        "frozen_parameters": frozen,
+        "accumulation": window.accumulation,
+        "closures": window.closures,
+        "world_size": distributed.get_world_size() if is_parallel else 1,
+        "optimizer": optimizer,
+        "optimizer_class": class_name,
+        "optimizers": len(window.optimizers),
+        "precision": _precision(torch, recorder.requested, list(covered.values())),
+        "cuda_named": recorder.requested.cuda_named,
+        "cuda_asked": recorder.requested.cuda_asked,
+        "step_s": window.step_s,
+        "wait_s": window.wait_s,
+        "progress": _progress(),
+    }
+
+
+def _trained(optimizers: list[Any]) -> list[Any]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [each for group in groups for each in group["params"] if each.requires_grad]
+
+
+def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:
+    """The name of settings for the optimizer of the most parameters, by its class or by the state that it keeps."""
+    if not optimizers:
+        return "sgd", ""
+    largest = max(optimizers, key=lambda each: sum(one.numel() for one in _trained([each])))
+    largest = getattr(largest, "optimizer", largest)  # accelerate wraps it
+    names = [kind.__name__ for kind in type(largest).__mro__]
+    for class_name, name in _OPTIMIZERS:
+        if class_name in names:
+            has_momentum = name == "sgd" and any(group.get("momentum") for group in largest.param_groups)
+            return "momentum" if has_momentum else name, type(largest).__name__
+    state_elements = sum(each.numel() for state in largest.state.values() for each in tensors_of(torch, dict(state)))
+    elements = sum(each.numel() for each in _trained([largest])) or 1
+    copies = round(state_elements / elements)
+    return ("sgd", "momentum", "adam")[min(copies, 2)], type(largest).__name__
+
+
+def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
+    halves = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+    kinds = [each.dtype for each in parameters]
+    if requested.half:
+        return str(requested.half)
+    most = max(set(kinds), key=kinds.count, default=None)
+    if most in halves:
+        return halves[most]
+    if requested.scaler:
+        return "fp16"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
+
+
+def _progress() -> str:
+    if "cotenant.job" in sys.modules:
+        return "helper"
+    return "tqdm" if "tqdm" in sys.modules else ""
+
+
+def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:
+    """The number of samples and the dimension in which they lie: what a loader says where a tensor has it."""
+    shapes = [tuple(each.shape) for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls])]
+    shapes = [shape for shape in shapes if shape]
+    if not shapes:
+        return None
+    for dimension in (0, 1):
+        sizes = [shape[dimension] for shape in shapes if len(shape) > dimension]
+        for size in reversed(loader_sizes):
+            if size > 1 and size in sizes:
+                return size, dimension
+    sizes = [shape[0] for shape in shapes]
+    return max(sizes, key=sizes.count), 0
+
+
+def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str]]:
+    """Tries the network without the arguments of its loss, then with them, then for this batch only."""
+    first_error: Exception | None = None
+    for is_fixed in (False, True):
+        for left_out in _arguments_to_leave_out(calls):
+            try:
+                module, args, kwargs = chain_of(torch, calls, left_out, size, dimension)
+                exported = _export_once(torch, module, args, kwargs, None if is_fixed else (size, dimension))
+            except Exception as error:
+                first_error = first_error or error
+            else:
+                return exported, is_fixed, left_out
+    raise first_error or RuntimeError("nothing was tried")
+
+
+def _arguments_to_leave_out(calls: list[Call]) -> list[list[str]]:
+    present = [name for name in LOSS_ARGUMENTS if len(calls) == 1 and name in calls[0].kwargs]
+    return [present, []] if present else [[]]
+
+
+def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
+    if batch is None:
+        return torch.export.export(module, args, kwargs)
+    import inspect
+
+    size, dimension = batch
+    size = max(size, 2)
+    symbol = torch.export.Dim("batch", min=1)
+
+    def spec(leaf: Any) -> Any:
+        is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension
+        return {dimension: symbol} if is_tensor and leaf.shape[dimension] == size else None
+
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    shapes = torch.utils._pytree.tree_map(spec, dict(bound))
+    return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)

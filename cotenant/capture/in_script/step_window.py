@@ -1,0 +1,155 @@
+"""Which calls make one optimizer step, and how often they repeat in it."""
+
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
+from __future__ import annotations
+
+from typing import Any
+
+
+def unwrapped(module: Any) -> Any:
+    """Returns the network inside of wrappers for several devices and for compilation."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = module.module
+        if inner is None:
+            return module
+        module = inner
+
+
+def tensor_key(tensor: Any) -> tuple[int, int, int]:
+    """Names the numbers that a tensor shows: detached and reshaped views of it have the same name."""
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.numel()
+
+
+class Call:
+    """One call of a network that no other network made.
+
+    Attributes:
+        module: The network, unwrapped.
+        args: Positional arguments, tensors detached.
+        kwargs: Named arguments, tensors detached.
+        outputs: Tensors of its output, detached: kept, so that no other tensor gets their place in memory.
+        group: Number of backward passes before it.
+        inside_step: Number of the optimizer step that called it from a closure; 0 = none.
+    """
+
+    def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
+        self.module = unwrapped(module)
+        self.args, self.kwargs = _detached(torch, arguments)
+        self.outputs: list[Any] = []
+        self.group = group
+        self.inside_step = inside_step
+        self.has_parameters = any(True for _ in self.module.parameters())
+
+    def note_output(self, torch: Any, output: Any) -> None:
+        """Keeps the tensors of the output."""
+        self.outputs = tensors_of(torch, _detached(torch, output))
+
+
+def _detached(torch: Any, values: Any) -> Any:
+    def detach(leaf: Any) -> Any:
+        return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+    return torch.utils._pytree.tree_map(detach, values)
+
+
+def tensors_of(torch: Any, values: Any) -> list[Any]:
+    """Returns the tensors of nested values, in order."""
+    leaves = torch.utils._pytree.tree_flatten(values)[0]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+class Step:
+    """One step of one optimizer: how many calls came before its end, when, and how long data was waited for."""
+
+    def __init__(self, optimizer: Any, calls: int, at_s: float, loader_wait_s: float) -> None:
+        self.optimizer = optimizer
+        self.calls = calls
+        self.at_s = at_s
+        self.loader_wait_s = loader_wait_s
+
+
+class Window:
+    """One optimizer step.
+
+    Attributes:
+        calls: Those of one micro-batch, in order.
+        accumulation: Micro-batches in one step; None = not known, since no whole step was seen.
+        closures: How often a closure was evaluated in one step; 1 = as usual.
+        optimizers: All that have parameters.
+        step_s: Length of the step, seconds; 0 = not known.
+        wait_s: How long of that data was waited for.
+    """
+
+    def __init__(self, calls: list[Call], accumulation: int | None, closures: int, optimizers: list[Any]) -> None:
+        self.calls = calls
+        self.accumulation = accumulation
+        self.closures = closures
+        self.optimizers = optimizers
+        self.step_s = 0.0
+        self.wait_s = 0.0
+
+
+def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, is_whole: bool) -> Window:
+    """Finds one whole step after the first one of every optimizer that steps at all.
+
+    Args:
+        calls: All calls so far.
+        steps: All steps so far.
+        optimizers: All that were made.
+        is_whole: False = the time was used up; what is there is taken.
+    """
+    if not is_whole:
+        groups = _groups(calls)
+        return Window(groups[0] if groups else [], None, 1, optimizers)
+    seen: set[int] = set()
+    stepping = {id(step.optimizer) for step in steps}
+    begin = 0
+    for number, step in enumerate(steps):
+        seen.add(id(step.optimizer))
+        if seen == stepping:
+            begin = number
+            break
+    first, last = steps[begin], steps[-1]
+    inside = calls[first.calls : last.calls]
+    groups = _groups(inside)
+    groups, closures = _without_repeated_closures(groups)
+    period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
+    window = Window(
+        [call for group in groups[:period] for call in group],
+        len(groups) // period if period else 1,
+        closures,
+        optimizers,
+    )
+    window.step_s, window.wait_s = last.at_s - first.at_s, last.loader_wait_s - first.loader_wait_s
+    return window
+
+
+def _groups(calls: list[Call]) -> list[list[Call]]:
+    """The calls between backward passes; those without a network that learns are none."""
+    groups: dict[int, list[Call]] = {}
+    for call in calls:
+        groups.setdefault(call.group, []).append(call)
+    return [group for group in groups.values() if any(call.has_parameters for call in group)]
+
+
+def _without_repeated_closures(groups: list[list[Call]]) -> tuple[list[list[Call]], int]:
+    """Keeps the first evaluation of a closure in each step: the others are the line search of that step."""
+    counts: dict[int, int] = {}
+    kept = []
+    for group in groups:
+        step = group[0].inside_step
+        counts[step] = counts.get(step, 0) + 1
+        if step == 0 or counts[step] == 1:
+            kept.append(group)
+    return kept, max((count for step, count in counts.items() if step), default=1)
+
+
+def _period(names: list[list[int]]) -> int:
+    """Length of the shortest beginning whose repetition is the whole; 0 for nothing."""
+    count = len(names)
+    for length in range(1, count + 1):
+        if count % length == 0 and names == names[:length] * (count // length):
+            return length
+    return count

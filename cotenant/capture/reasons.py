@@ -1,0 +1,94 @@
+"""Each way in which nothing is captured, in one sentence with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
+from cotenant.client_errors import CotenantError
+from cotenant.quantities import format_percent
+
+BY_HAND: Final = "export it by hand (docs/training_scripts.md), or submit it without a graph: then it is measured"
+_SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "killed", 11: "crashed", 6: "aborted"})
+_SIGXCPU: Final = 24
+_NO_MEMORY: Final = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "bad_alloc")
+_NO_SPACE: Final = "No space left on device"
+_NO_NETWORK: Final = (
+    "Temporary failure in name resolution", "Name or service not known", "Network is unreachable", "ConnectionError",
+    "Failed to establish a new connection",
+)  # fmt: skip
+
+
+class NotCapturedError(CotenantError):
+    """Nothing that can be predicted was found; the job can still be submitted and measured.
+
+    Attributes:
+        log: The end of what the script printed, where it shows why.
+    """
+
+    def __init__(self, message: str, *, remedy: str = BY_HAND, log: str = "") -> None:
+        super().__init__(f"not captured: {message}", remedy=remedy)
+        self.log = log
+
+
+class OverlayRefusedError(CotenantError):
+    """This machine lets no user lay an overlay over its file systems."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no overlay can be laid over this machine's folders ({reason})")
+
+
+def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
+    """Returns why a script's run has told nothing."""
+    if outcome.result:
+        return _BY_REASON[outcome.result["reason"]](outcome.result)
+    if outcome.status == NO_PROGRAM_STATUS:
+        return NotCapturedError(outcome.log.strip() or "the command cannot be started", remedy="check the command")
+    if outcome.status in (-_SIGXCPU, 128 + _SIGXCPU):
+        return NotCapturedError(f"no forward pass of a network within {plan.cpu_s} CPU seconds")
+    if outcome.status:
+        return _failed(plan, outcome, outcome.status)
+    if not outcome.has_started:
+        return NotCapturedError("no Python took part, or one that ignores PYTHONPATH (-I, -E)", remedy=BY_HAND)
+    if not outcome.has_torch:
+        return NotCapturedError("the script ended without importing torch; other frameworks are not captured")
+    return NotCapturedError("the script ended before its second optimizer step", log=outcome.log)
+
+
+def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapturedError:
+    how = f"was {_SIGNALS.get(-status, f'ended by signal {-status}')}" if status < 0 else f"failed (exit {status})"
+    for signs, cause, remedy in (
+        (_NO_MEMORY, f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU", "raise --memory-limit"),
+        ((_NO_SPACE,), "it writes more than the overlay in memory holds", "raise --memory-limit"),
+        (_NO_NETWORK, "it wants the network, which a capture has not", "let it find its data on this machine first"),
+    ):
+        if any(sign in outcome.log for sign in signs):
+            return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
+    remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
+    return NotCapturedError(f"the script {how} before its second optimizer step", remedy=remedy, log=outcome.log)
+
+
+def _covered(result: Mapping[str, Any]) -> NotCapturedError:
+    names, share = ", ".join(result["networks"]) or "none", format_percent(result["covered_ratio"])
+    return NotCapturedError(
+        f"the networks that were called ({names}) hold {share} of the parameters that the optimizers train, "
+        "less than 95 %: what the script does with the others cannot be seen from outside"
+    )
+
+
+_BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]] = MappingProxyType(
+    {
+        "covered": _covered,
+        "no_forward": lambda result: NotCapturedError("no network was called with gradients before an optimizer step"),
+        "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
+        "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),
+        "export": lambda result: NotCapturedError(
+            f"torch.export refused the network: {result['detail'].strip().splitlines()[0][:300]}"
+            if result["detail"].strip()
+            else "torch.export refused the network",
+            log=result["trace"],
+        ),
+    }
+)

@@ -1,0 +1,189 @@
+"""Runs a script under watch until it has told of one step, and leaves none of its processes behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant import process_tree, system_clock
+from cotenant.client_errors import ProgramError
+
+ENTRY: Final = "cotenant.capture.in_script.entry.sitecustomize"
+WATCH: Final = "cotenant.capture.in_script.torch_watch"
+START: Final = "cotenant.capture.isolated_start"
+CPU_S: Final = 120
+EXPORT_CPU_S: Final = 120
+WALL_S: Final = 900
+NOT_ALLOWED_STATUS: Final = 97
+NO_PROGRAM_STATUS: Final = 96
+LOG_SHOWN_BYTES: Final = 4_000
+LOG_LIMIT_BYTES: Final = 64 << 20
+# Trackers would ask for a login or write into the home folder; compilation costs more than the two steps.
+_QUIET: Final[Mapping[str, str]] = {
+    "TORCH_COMPILE_DISABLE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "MLFLOW_TRACKING_URI": "file:///dev/null",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptPlan:
+    """How a script is run.
+
+    Attributes:
+        command: Its words.
+        directory: Where it runs.
+        environment: Variables on top of this process's own.
+        isolated: In an overlay without network.
+        memory_bytes: Most that one of its processes may allocate.
+        cpu_s: CPU seconds of one process until its first whole step.
+    """
+
+    command: Sequence[str]
+    directory: Path
+    environment: Mapping[str, str]
+    isolated: bool
+    memory_bytes: int
+    cpu_s: int = CPU_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOutcome:
+    """What became of it.
+
+    Attributes:
+        result: What the recorder wrote; empty = nothing.
+        status: Exit status of the command; None = ended by us.
+        has_started: Whether a Python took part.
+        has_torch: Whether one imported torch.
+        log: The end of what the script printed.
+        not_isolated: Why the overlay could not be; empty = it could, or was not wanted.
+    """
+
+    result: Mapping[str, Any]
+    status: int | None
+    has_started: bool
+    has_torch: bool
+    log: str
+    not_isolated: str
+
+
+@contextmanager
+def capture_folder() -> Iterator[Path]:
+    """A folder of its own for one capture, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-capture-") as folder:
+        yield Path(folder).resolve()
+
+
+def run_script(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
+    """Runs the script until a step is known, its end, or its time is over.
+
+    Raises:
+        ProgramError: It took too long, or printed without end.
+    """
+    plan_file = folder / "plan.json"
+    plan_file.write_text(json.dumps(_as_content(plan, folder)), encoding="utf-8")
+    (folder / "stage").mkdir(exist_ok=True)
+    process_tree.adopt_orphans()
+    staying = frozenset(each.pid for each in process_tree.descendants(os.getpid()))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_place(START)), str(plan_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = _wait(process, folder)
+        finally:
+            _end(process, staying)
+            process_tree.adopt_orphans(wanted=False)
+    return _outcome(folder, status)
+
+
+def _as_content(plan: ScriptPlan, folder: Path) -> dict[str, Any]:
+    environment = {**os.environ, **plan.environment, **_QUIET}
+    path = [str(_place(ENTRY).parent), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(each for each in path if each)
+    environment["COTENANT_CAPTURE_FOLDER"] = str(folder)
+    environment["COTENANT_CAPTURE_PACKAGE"] = str(_place(WATCH).parent)
+    return {
+        "command": list(plan.command),
+        "directory": str(plan.directory),
+        "environment": environment,
+        "isolated": plan.isolated,
+        "folder": str(folder),
+        "overlay_bytes": plan.memory_bytes,
+        "memory_bytes": plan.memory_bytes,
+        "cpu_s": plan.cpu_s,
+        "export_cpu_s": EXPORT_CPU_S,
+    }
+
+
+def _place(module: str) -> Path:
+    """File of a module that is started, not imported."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ProgramError(f"{module} is missing", remedy="install cotenant again")
+    return Path(spec.origin)
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path) -> int | None:
+    deadline_ms = system_clock.steady_ms() + WALL_S * 1000
+    result, log = folder / "result.json", folder / "log"
+    while process.poll() is None:
+        if result.exists():
+            return None
+        if system_clock.steady_ms() > deadline_ms:
+            raise ProgramError(
+                f"the script came to no optimizer step within {WALL_S} s",
+                remedy="let it begin with less data, or submit it without a graph",
+            )
+        if log.stat().st_size > LOG_LIMIT_BYTES:
+            raise ProgramError(
+                f"the script printed more than {LOG_LIMIT_BYTES >> 20} MiB before its second optimizer step",
+                remedy="let it print less",
+            )
+        system_clock.wait_ms(50)
+    return process.returncode
+
+
+def _end(process: subprocess.Popen[bytes], staying: frozenset[int]) -> None:
+    """Kills the script with all that it has started; orphans of it have become our children."""
+    for _ in range(20):
+        left = [each for each in process_tree.descendants(os.getpid()) if each.pid not in staying]
+        if not left:
+            break
+        process_tree.kill_all(left)
+        system_clock.wait_ms(20)
+    process.wait()
+
+
+def _outcome(folder: Path, status: int | None) -> ScriptOutcome:
+    result_file, reason_file = folder / "result.json", folder / "not-isolated"
+    with (folder / "log").open("rb") as log:
+        log.seek(max(0, (folder / "log").stat().st_size - LOG_SHOWN_BYTES))
+        shown = log.read().decode(errors="replace")
+    return ScriptOutcome(
+        result=json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else {},
+        status=status,
+        has_started=(folder / "started").exists(),
+        has_torch=(folder / "torch").exists(),
+        log=shown,
+        not_isolated=reason_file.read_text(encoding="utf-8") if reason_file.exists() else "",
+    )

@@ -1,0 +1,62 @@
+"""convert: an exported program of torch as an ONNX file without weights, for environments that have no onnxscript."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import torch
+
+from cotenant.graph_file import read_graph
+from cotenant_profiler.errors import ProfilerError
+
+BATCH = "batch"
+_PATH = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("convert")
+@click.argument("export", type=_PATH)
+@click.option("--out", type=_PATH, required=True, help="The ONNX file.")
+def convert_command(export: Path, out: Path) -> None:
+    """Write EXPORT, which `torch.export.save` has written (.pt2), as an ONNX file without weights."""
+    try:
+        content = convert(export)
+    except Exception as error:  # whatever torch raises about a foreign file
+        raise ProfilerError(f"cannot convert {export.name}: {str(error)[:2000]}") from error
+    out.write_bytes(content)
+
+
+def convert(export: Path) -> bytes:
+    """Returns the graph of an exported program without its weights; its one symbolic dimension is called `batch`.
+
+    Raises:
+        Exception: Whatever torch has against it.
+    """
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(torch.export.load(export), dynamo=True, optimize=False, verbose=False)
+        if program is None:
+            raise ProfilerError("torch.onnx.export returned nothing")
+        _name_batch(program)
+        path = Path(folder) / "graph.onnx"
+        program.save(str(path), external_data=True)
+        return read_graph(path)
+
+
+def _name_batch(program: torch.onnx.ONNXProgram) -> None:
+    """Gives the symbol of the inputs its meaning: an export that was loaded has lost it."""
+    graph = program.model.graph
+    symbols = {str(size) for value in graph.inputs for size in value.shape or () if not isinstance(size, int)}
+    if len(symbols) != 1:
+        return
+    symbol = symbols.pop()
+    values = [*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)]
+    for value in values:
+        if value.shape is not None:
+            for index, size in enumerate(value.shape):
+                if not isinstance(size, int) and str(size) == symbol:
+                    value.shape[index] = BATCH

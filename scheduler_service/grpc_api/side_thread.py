@@ -1,0 +1,46 @@
+"""One thread for work that would stop the event loop, and a bound on how much of it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from scheduler_service.errors import OverloadedError
+
+Answer = TypeVar("Answer")
+
+# Each keeps what it was asked with.
+WAITING_MAX = 100
+
+
+class SideThread:
+    """Does one thing after the other: more threads would only share the interpreter with the event loop.
+
+    Args:
+        name: What it does, e.g. "explain".
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def begin(self, call: Callable[[], Answer]) -> asyncio.Future[Answer]:
+        """Do something when its turn comes; a caller that leaves before takes it off the line.
+
+        Raises:
+            OverloadedError: Too much waits.
+        """
+        if self._waiting >= WAITING_MAX:
+            raise OverloadedError(f"{WAITING_MAX} questions wait for the thread {self._name}; ask again in a moment")
+        self._waiting += 1
+        answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        answer.add_done_callback(self._done)
+        return answer
+
+    def _done(self, answer: asyncio.Future[Answer]) -> None:
+        self._waiting -= 1
+        if not answer.cancelled():
+            answer.exception()

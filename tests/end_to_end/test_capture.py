@@ -1,0 +1,107 @@
+"""Untouched scripts are captured: settings right, work right, nothing left behind; else a sentence says why not."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from cotenant.capture.captured_job import CapturedJob, capture_script
+from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
+from cotenant.graph_file import read_graph
+from predictor_service.features.graph_description import describe_graph
+from tests.support.stranger_scripts import STRANGERS
+
+# In every run: a shell around the script, half precision with accumulation on a GPU that is not there, two networks.
+EVERY_TIME = ("shell_wrapper", "accumulation_scaler", "encoder_decoder")
+CAPTURED = [name for name, stranger in STRANGERS.items() if stranger.settings]
+FIXED = ("shape_from_numbers",)
+REFUSED = [name for name, stranger in STRANGERS.items() if not stranger.settings]
+QUICK_REFUSALS = ("no_model",)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
+
+
+def marked(names: list[str], every_time: tuple[str, ...]) -> list[object]:
+    return [pytest.param(name, marks=[] if name in every_time else [pytest.mark.strangers]) for name in names]
+
+
+def folder_hash(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        found.update(str(path.relative_to(folder)).encode())
+        found.update(path.read_bytes() if path.is_file() else b"")
+    return found.hexdigest()
+
+
+def capture(name: str, folder: Path) -> CapturedJob:
+    command = STRANGERS[name].command(sys.executable, folder / f"{name}.py")
+    before = folder_hash(folder)
+    try:
+        return capture_script(command, directory=folder, environment={"OMP_NUM_THREADS": "1"})
+    except OverlayRefusedError as error:
+        pytest.skip(error.message)
+    finally:
+        assert folder_hash(folder) == before, "the capture left something behind"
+
+
+def by_hand(name: str, folder: Path) -> bytes:
+    """As docs/training_scripts.md says, by the script's own `make`."""
+    network, args, kwargs = load(folder / f"{name}.py").make()
+    size = (*args, *kwargs.values())[0].shape[0]
+
+    def spec(tensor: torch.Tensor) -> dict[int, object]:
+        return {0: torch.export.Dim("batch", min=1)} if name not in FIXED else {}
+
+    shapes = inspect.signature(network.forward).bind(*args, **kwargs).arguments
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            network.eval(),
+            args,
+            kwargs=kwargs,
+            dynamo=True,
+            optimize=False,
+            dynamic_shapes={name: spec(tensor) for name, tensor in shapes.items()},
+            verbose=False,
+        )
+    assert program is not None
+    assert size > 1
+    program.save(str(folder / "by_hand.onnx"), external_data=True)
+    return read_graph(folder / "by_hand.onnx")
+
+
+def load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", marked(CAPTURED, EVERY_TIME))
+def test_a_script_is_captured_as_it_trains_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    job = capture(name, tmp_path)
+    assert (job.batch_size, job.optimizer, job.precision, job.accumulation) == STRANGERS[name].settings
+    assert job.covered_ratio == 1
+    if STRANGERS[name].has_one_network:
+        found, wanted = (
+            describe_graph(graph).at_batch(job.batch_size) for graph in (job.graph, by_hand(name, tmp_path))
+        )
+        assert found.forward_macs == pytest.approx(wanted.forward_macs, rel=0.01)
+        assert found.parameter_bytes == wanted.parameter_bytes
+
+
+@pytest.mark.parametrize("name", marked(REFUSED, QUICK_REFUSALS))
+def test_a_script_without_a_whole_network_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    with pytest.raises(NotCapturedError, match=r"^not captured: ") as refused:
+        capture(name, tmp_path)
+    assert STRANGERS[name].refusal in refused.value.message
+    assert refused.value.remedy

@@ -1,0 +1,72 @@
+"""What goes wrong in a run: every run enables a random subset of the kinds, each rarely or often.
+
+| fault | how it is injected |
+|---|---|
+| scheduler_crash | kill -9 between any two steps; restarted on the files as they lay there |
+| torn_write | the crash hits a write: a part of its bytes is on the disk |
+| agent_crash | kill -9, at any instant or in the middle of a durable write; restarted later |
+| shim_crash | kill -9 of one shim |
+| machine_crash | power off: everything ends, unflushed files are torn; a new boot later |
+| freeze | an agent, a shim, a whole machine or the scheduler stands still while clocks go on |
+| partition | a machine's wire holds everything that is on it until it is mended |
+| reset | a stream breaks at the agent's end, and the other end hears of it late: its words come late |
+| delay | some messages take seconds |
+| duplicate | messages come twice |
+| clock_jump | a machine's wall clock jumps; the scheduler's at its next start |
+| clock_drift | machines' clocks run 1 % faster or slower (drawn at the beginning) |
+| disk_full | of an agent or of the scheduler, for a while |
+| wiped_node | the agent is killed and its state folder lost; shims run on in what was deleted |
+| forged_report | a node reports attempts that another one holds as finished |
+| job_crashes | a job's program dies |
+| predictor_down | questions are answered by a failure |
+| cancel, repeat | users cancel jobs, and send a request twice |
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+RATES: dict[str, tuple[float, ...]] = {
+    "scheduler_crash": (0.01, 0.05),
+    "torn_write": (0.5,),
+    "agent_crash": (0.01, 0.05),
+    "shim_crash": (0.01, 0.05),
+    "machine_crash": (0.01, 0.03),
+    "freeze": (0.02, 0.06),
+    "partition": (0.02, 0.06),
+    "reset": (0.03, 0.1),
+    "clock_jump": (0.05,),
+    "disk_full": (0.02, 0.05),
+    "wiped_node": (0.01, 0.03),
+    "forged_report": (0.05, 0.2),
+    "cancel": (0.02, 0.05),
+    "delay": (0.02, 0.2),
+    "duplicate": (0.05, 0.3),
+    "job_crashes": (0.01, 0.05),
+    "predictor_down": (0.3, 1.0),
+    "repeat": (0.3,),
+    "clock_drift": (1.0,),
+}
+"""Kind of fault -> its rates: per second for instants, per occasion for the others."""
+SWITCHED_OFF: frozenset[str] = frozenset({"wiped_node"})
+"""Kinds that the product does not survive yet."""
+KINDS_MIN = 3
+
+
+@dataclass(frozen=True)
+class SwarmFaults:
+    """The rates of one run; a kind that is absent does not occur."""
+
+    rates: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def drawn(cls, generator: random.Random) -> SwarmFaults:
+        """A random subset of at least three kinds."""
+        known = sorted(RATES.keys() - SWITCHED_OFF)
+        kinds = generator.sample(known, generator.randrange(KINDS_MIN, len(known) + 1))
+        return cls(rates={kind: generator.choice(RATES[kind]) for kind in sorted(kinds)})
+
+    def rate(self, kind: str) -> float:
+        """Per second, or per occasion."""
+        return self.rates.get(kind, 0.0)

@@ -1,0 +1,193 @@
+"""The jobs' side: training processes that count steps, write checkpoints with the real helper, and obey or do not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant import job as job_helper
+from cotenant_agent.progress import ProgressReport
+from tests.simulation.swarm.machine import Machine, MachineProcess, check_room, read_record, stamp
+from tests.simulation.swarm.virtual_time import PROCESS
+
+ADVANCE_S = 2.0
+"""Simulated jobs move in leaps, to save callbacks."""
+_EXIT_USER_ERROR = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What a job is like.
+
+    Attributes:
+        token: Names the job for ever, whatever ids clusters give it.
+        steps_per_leap: Steps done in `ADVANCE_S` seconds.
+        checkpoint_leaps: Leaps between two checkpoints; 0 = it writes none.
+        stop_s: How long it takes to write a checkpoint and leave; negative = it ignores SIGTERM.
+        is_exclusive: It may share no GPU.
+    """
+
+    token: str
+    steps_total: int
+    steps_per_leap: int
+    checkpoint_leaps: int
+    stop_s: float
+    is_exclusive: bool
+
+    @classmethod
+    def drawn(cls, token: str, generator: random.Random) -> JobPlan:
+        """Every kind of job, more or less often."""
+        steps_per_leap = generator.choice((1, 5, 20))
+        return cls(
+            token=token,
+            steps_total=generator.randrange(1, 8) * steps_per_leap + generator.randrange(steps_per_leap),
+            steps_per_leap=steps_per_leap,
+            checkpoint_leaps=generator.choice((0, 1, 2)),
+            stop_s=generator.choice((0.1, 0.1, 2.0, -1.0)),
+            is_exclusive=generator.random() < 0.5,
+        )
+
+
+class JobProcess(MachineProcess):
+    """One process of a job.
+
+    Attributes:
+        environment: What the shim starts it with.
+        gpu_ids: Devices that it uses.
+    """
+
+    def __init__(self, machine: Machine, directory: Path, tell_parent: Callable[[int, int], None]) -> None:
+        spec = read_record(directory / "spec.json")
+        super().__init__(f"job {directory.name}", machine)
+        self.environment: Mapping[str, str] = dict(spec["environment"])  # type: ignore[call-overload]
+        self.gpu_ids: tuple[str, ...] = tuple(spec["gpu_ids"])  # type: ignore[arg-type]
+        self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
+        self.plan = machine.world.plans[self.environment["SEED"]]
+        self.steps_done = 0
+        self._leaps = 0
+        self._is_leaving = False
+        self._has_begun = False
+        self._status: int = signal.SIGKILL
+        self._tell_parent = tell_parent
+        self.at_death.append(self._end)
+
+    def begin(self) -> None:
+        """The shim's word has come: go on from the checkpoint, or afresh."""
+        self._has_begun = True
+        self.context.run(self._resume)
+        self.machine.world.witness.job_begun(self)
+        self.later(ADVANCE_S, self._leap)
+
+    def _resume(self) -> None:
+        self.steps_done = job_helper.resume_step()
+        directory = job_helper.resume_directory()
+        if directory is not None:
+            written = read_record(directory / f"step-{self.steps_done}.json")
+            self.machine.world.witness.job_resumed(self, str(written.get("token")), written.get("step"))
+
+    def _leap(self) -> None:
+        if self._is_leaving:
+            return
+        self.machine.world.witness.job_works(self)
+        self.steps_done = min(self.steps_done + self.plan.steps_per_leap, self.plan.steps_total)
+        self._leaps += 1
+        self._report()
+        if self.machine.world.strikes("job_crashes"):
+            self._exit(self.machine.world.generator.choice((signal.SIGSEGV, signal.SIGKILL)))
+        elif self.steps_done >= self.plan.steps_total:
+            self._write_progress()
+            self.machine.world.witness.job_done(self)
+            self._exit(0)
+        else:
+            if self.plan.checkpoint_leaps and self._leaps % self.plan.checkpoint_leaps == 0:
+                self._write_checkpoint()
+            self.later(ADVANCE_S, self._leap)
+
+    def receive_signal(self, number: int) -> None:
+        """SIGTERM as the job's program handles it, others as every process."""
+        if number != signal.SIGTERM or not self._has_begun:
+            super().receive_signal(number)
+        elif self.plan.stop_s >= 0 and not self._is_leaving:
+            self._is_leaving = True
+            self.later(self.plan.stop_s, self._leave)
+
+    def _leave(self) -> None:
+        self.machine.world.witness.job_works(self)
+        if self.plan.checkpoint_leaps and self._write_checkpoint():
+            self._exit(job_helper.EXIT_CHECKPOINTED << 8)
+        else:
+            self._exit(signal.SIGTERM)
+
+    def _exit(self, status: int) -> None:
+        self._status = status
+        self.kill()
+
+    def _end(self) -> None:
+        if self._has_begun:
+            self.machine.world.witness.job_ended(self)
+        self._tell_parent(self.pid, self._status)
+
+    def _report(self) -> None:
+        socket = self.machine.world.sockets.get(self.environment["COTENANT_PROGRESS"])
+        if socket is not None:
+            socket.put(ProgressReport(step=self.steps_done, at_ns=self.machine.boot_ns()))
+
+    def _write_progress(self) -> None:
+        path = Path(self.environment["COTENANT_PROGRESS"]).with_name(job_helper.PROGRESS_FILE_NAME)
+        with contextlib.suppress(OSError):
+            check_room(path)
+            path.write_text(json.dumps({"step": self.steps_done, "at_ns": self.machine.boot_ns()}))
+
+    def _write_checkpoint(self) -> bool:
+        """With the product's helper; whether the disk took it."""
+        path = Path(self.environment["COTENANT_CHECKPOINT_DIR"]) / f"step-{self.steps_done}.json"
+        try:
+            check_room(path)
+            path.write_text(json.dumps({"token": self.plan.token, "step": self.steps_done}))
+            job_helper.checkpointed(path, self.steps_done, duration_ms=1)
+            stamp(path.with_name(job_helper.MANIFEST_NAME))
+        except OSError:
+            return False
+        return True
+
+
+class JobSystem:
+    """In the place of `os` in the helper: every simulated process has an environment of its own."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Of the present process."""
+        process = PROCESS.get()
+        return process.environment if isinstance(process, JobProcess) else {}
+
+
+class SimulatedSocket:
+    """In the place of the agent's progress socket: whoever opened it last hears the job."""
+
+    def __init__(self, path: Path, is_from_job: Callable[[int], bool], owner: tuple[int, int] | None = None) -> None:
+        process = PROCESS.get()
+        assert process is not None
+        self._reports: list[ProgressReport] = []
+        process.machine.world.sockets[str(path)] = self
+
+    def put(self, report: ProgressReport) -> None:
+        """A datagram."""
+        self._reports.append(report)
+
+    def receive(self) -> list[ProgressReport]:
+        """What has arrived."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def close(self) -> None:
+        """Nothing is open."""

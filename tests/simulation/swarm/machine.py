@@ -1,0 +1,243 @@
+"""A simulated machine: its clocks, its disk, its boots and its processes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cotenant_agent.processes import ProcessIdentity, ProcessUsage
+from tests.simulation.swarm.virtual_time import PROCESS, SimulatedProcess, VirtualLoop, current
+
+if TYPE_CHECKING:
+    from tests.simulation.swarm.world import World
+
+EPOCH_NS = 1_760_000_000_000_000_000
+"""Where the wall clocks of all machines begin."""
+
+
+class Machine:
+    """One machine.
+
+    Args:
+        rate: How fast its clocks run; 1 = as everybody's.
+
+    Attributes:
+        is_disk_full: Nothing new can be written.
+        wall_jump_ns: How far its wall clock was put forward.
+    """
+
+    def __init__(self, world: World, name: str, *, rate: float = 1.0) -> None:
+        self.world = world
+        self.loop: VirtualLoop = world.loop
+        self.name = name
+        self.root = world.root / name
+        self.root.mkdir()
+        self.rate = rate
+        self.boots = 1
+        self.booted_s = -100.0
+        self.wall_jump_ns = 0
+        self.is_disk_full = False
+        self.is_on = True
+        self.processes: dict[int, MachineProcess] = {}
+        self.volatile: dict[str, None] = {}
+        self._last_pid = 1000
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after every start of the machine."""
+        return f"boot-{self.name}-{self.boots}"
+
+    def boot_ns(self) -> int:
+        """Nanoseconds since the machine started, by its own clock."""
+        return int((self.loop.time() - self.booted_s) * self.rate * 1e9)
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970, by its own clock."""
+        return EPOCH_NS + int(self.loop.time() * self.rate * 1e9) + self.wall_jump_ns
+
+    def next_pid(self) -> int:
+        """A number that no process of this machine had."""
+        self._last_pid += 1
+        return self._last_pid
+
+    def living(self) -> Sequence[MachineProcess]:
+        """Every process that has not ended."""
+        return tuple(self.processes.values())
+
+    def power_off(self, generator: random.Random) -> None:
+        """Everything ends at once, and what was not flushed may be torn."""
+        self.is_on = False
+        for process in self.living():
+            process.kill()
+        for path in map(Path, self.volatile):
+            if path.exists() and generator.random() < 0.5:
+                content = path.read_bytes()
+                path.write_bytes(content[: generator.randrange(len(content) + 1)])
+        self.volatile.clear()
+
+    def power_on(self) -> None:
+        """A new boot; nothing runs yet."""
+        self.is_on = True
+        self.boots += 1
+        self.booted_s = self.loop.time()
+
+
+class MachineProcess(SimulatedProcess):
+    """A process in the table of its machine."""
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        super().__init__(name, machine)
+        self.pid = machine.next_pid()
+        self.start_ticks = machine.boot_ns() // 10_000_000
+        machine.processes[self.pid] = self
+        self.at_death.append(lambda: machine.processes.pop(self.pid, None))
+
+    def receive_signal(self, number: int) -> None:
+        """What a signal does by default."""
+        if number == signal.SIGSTOP:
+            self.freeze()
+        elif number == signal.SIGCONT:
+            self.thaw()
+        else:
+            self.kill()
+
+
+class SimulatedProcesses:
+    """The agent's port to processes; see `cotenant_agent.processes.Processes`."""
+
+    @property
+    def _table(self) -> dict[int, MachineProcess]:
+        return current().machine.processes
+
+    def identify(self, pid: int) -> ProcessIdentity | None:
+        """See the port."""
+        process = self._table.get(pid)
+        if process is None:
+            return None
+        return ProcessIdentity(boot_id=process.machine.boot_id, pid=pid, start_ticks=process.start_ticks)
+
+    def is_alive(self, identity: ProcessIdentity) -> bool:
+        """See the port."""
+        return self.identify(identity.pid) == identity
+
+    def send_signal(self, identity: ProcessIdentity, number: int) -> bool:
+        """See the port."""
+        if not self.is_alive(identity):
+            return False
+        self._table[identity.pid].receive_signal(number)
+        return True
+
+    def catches(self, pid: int, number: int) -> bool:
+        """See the port: no simulated job writes checkpoints by signal alone."""
+        return False
+
+    def tree(self, pid: int) -> tuple[int, ...]:
+        """See the port: jobs are single processes."""
+        return (pid,) if pid in self._table else ()
+
+    def session_members(self, session: int) -> tuple[int, ...]:
+        """See the port."""
+        return self.tree(session)
+
+    def usage(self, pids: Sequence[int]) -> ProcessUsage:
+        """See the port."""
+        return ProcessUsage(resident_bytes=0, cpu_s=0.0)
+
+    def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
+        """See the port: the only program that an agent starts is the shim."""
+        machine = current().machine
+        machine.world.strike_here("agent_killed_at_spawn")
+        # The interpreter, three of its flags, the shim's file, the directory.
+        shim = machine.world.start_shim(machine, Path(argv[5]))
+        return ProcessIdentity(boot_id=machine.boot_id, pid=shim.pid, start_ticks=shim.start_ticks)
+
+    def reap(self) -> None:
+        """See the port: the table holds no zombies."""
+
+
+class StampedPath(type(Path())):  # type: ignore[misc]
+    """The temporary file of a durable write: where disks are full, processes die and file ages are simulated."""
+
+    def open(self, *arguments: object, **options: object) -> object:
+        """Open, where there is room."""
+        check_room(self)
+        return super().open(*arguments, **options)
+
+    def write_bytes(self, data: bytes) -> int:
+        """Write without a flush, where there is room."""
+        check_room(self)
+        current().machine.volatile[str(self.with_name(self.name[1:].rpartition(".")[0]))] = None
+        return int(super().write_bytes(data))
+
+    def replace(self, target: Path) -> Path:
+        """Take the place of the target."""
+        current().count_write()
+        moved = super().replace(target)
+        stamp(Path(target))
+        current().machine.world.file_written(Path(target))
+        return Path(moved)
+
+
+def check_room(path: Path) -> None:
+    """Refuse what a full disk refuses."""
+    if current().machine.is_disk_full:
+        raise OSError(errno.ENOSPC, "no space is left on the simulated disk", str(path))
+
+
+def stamp(path: Path) -> None:
+    """Give a file the age of the simulated instant."""
+    wall_ns = current().machine.wall_ns()
+    os.utime(path, ns=(wall_ns, wall_ns))
+
+
+def temporary_path(path: Path) -> StampedPath:
+    """In the place of `durable_files._temporary`."""
+    current().count_write()
+    return StampedPath(path.with_name(f".{path.name}.tmp"))
+
+
+def read_record(path: Path) -> dict[str, object]:
+    """A JSON object; empty when there is none."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+class SimulatedTime:
+    """In the place of the module `time` where a program reads clocks."""
+
+    CLOCK_BOOTTIME = "boot"
+    CLOCK_MONOTONIC = "monotonic"
+
+    @staticmethod
+    def time_ns() -> int:
+        """The wall clock of the present machine."""
+        process = PROCESS.get()
+        return EPOCH_NS if process is None else process.machine.wall_ns()
+
+    @staticmethod
+    def clock_gettime_ns(clock: str) -> int:
+        """Every other clock of the present machine."""
+        return current().machine.boot_ns()
+
+    @staticmethod
+    def monotonic_ns() -> int:
+        """Milliseconds of the boot's clock."""
+        return current().machine.boot_ns()
+
+    @staticmethod
+    def perf_counter_ns() -> int:
+        """Durations of decisions are none."""
+        return 0
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        """Nobody can wait in the middle of a step: who would, tries again at its next turn."""
+        raise OSError(errno.EAGAIN, f"to be tried again in {seconds} s")

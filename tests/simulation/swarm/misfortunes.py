@@ -1,0 +1,195 @@
+"""What happens to a run by and by, and the repair after it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cotenant.v1 import node_agent_pb2 as messages
+from tests.simulation.swarm.agent_host import AgentHost
+from tests.simulation.swarm.job_process import JobProcess
+from tests.simulation.swarm.network import Connection
+from tests.simulation.swarm.shim_process import ShimProcess
+from tests.simulation.swarm.virtual_time import SimulatedProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.swarm.world import World
+
+_EVERY_S = 1.0
+FAULTS_S = 45.0
+"""How long things go wrong; longer, until three have."""
+STRIKES_MIN = 3
+
+
+class Misfortunes:
+    """Draws, once a second and machine, what goes wrong."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._generator = world.generator
+        self.connections: dict[str, Connection] = {}
+
+    def begin(self) -> None:
+        """Start with the run."""
+        self._world.later(_EVERY_S, self._next)
+
+    def _next(self) -> None:
+        now_s, struck = self._world.loop.time(), self._world.struck.total()
+        if now_s > FAULTS_S and (struck >= STRIKES_MIN or now_s > 4 * FAULTS_S):
+            self._repair()
+            return
+        for node in self._world.nodes:
+            self._strike_node(node)
+        self._strike_scheduler()
+        if self._world.strikes("cancel"):
+            self._world.users.cancel_one()
+        self._world.later(_EVERY_S, self._next)
+
+    # --- nodes --------------------------------------------------------------------------------------------------
+
+    def _strike_node(self, node: AgentHost) -> None:
+        kinds: dict[str, Callable[[AgentHost], None]] = {
+            "agent_crash": self._crash_agent,
+            "shim_crash": self._crash_shim,
+            "machine_crash": self._crash_machine,
+            "freeze": self._freeze,
+            "partition": self._cut,
+            "reset": self._reset,
+            "clock_jump": self._jump,
+            "disk_full": self._fill,
+            "wiped_node": self._wipe,
+            "forged_report": self._forge,
+        }
+        for kind, strike in kinds.items():
+            if node.machine.is_on and self._world.strikes(kind):
+                self._world.trace("fault", kind, node.node_id)
+                strike(node)
+
+    def _soon(self, longest_s: float, action: Callable[[], object]) -> None:
+        self._world.later(self._generator.uniform(0.2, longest_s), action)
+
+    def _crash_agent(self, node: AgentHost) -> None:
+        if node.process is not None and self._generator.random() < 0.5:
+            # In the middle of a write that is still to come.
+            node.process.writes_left = self._generator.randrange(6)
+            self._world.later(_EVERY_S, node.kill)
+        else:
+            node.kill()
+        self._soon(self._generator.choice((3.0, 40.0)), node.start)
+
+    def _crash_shim(self, node: AgentHost) -> None:
+        shims = [process for process in node.machine.living() if isinstance(process, ShimProcess)]
+        if shims:
+            self._generator.choice(shims).kill()
+
+    def _crash_machine(self, node: AgentHost) -> None:
+        node.machine.power_off(self._generator)
+        self._soon(self._generator.choice((5.0, 40.0)), lambda: self._boot(node))
+
+    def _boot(self, node: AgentHost) -> None:
+        if not node.machine.is_on:
+            node.machine.power_on()
+            node.start()
+
+    def _freeze(self, node: AgentHost) -> None:
+        """The agent alone, one job with its shim, or the whole machine stands still; the clocks go on."""
+        living: list[SimulatedProcess] = [process for process in node.machine.living() if not process.is_frozen]
+        shims = [process for process in living if isinstance(process, ShimProcess)]
+        kind = self._generator.choice(("agent", "job", "machine"))
+        if kind == "agent":
+            living = [process for process in living if process is node.process]
+        elif kind == "job" and shims:
+            shim = self._generator.choice(shims)
+            living = [process for process in (shim, shim.job) if process is not None]
+        for process in living:
+            process.freeze()
+        self._soon(self._generator.choice((5.0, 30.0)), lambda: _thaw(living))
+
+    def _cut(self, node: AgentHost) -> None:
+        wire = self._world.wire_of(node.machine)
+        wire.is_cut = True
+        self._soon(self._generator.choice((4.0, 40.0)), wire.mend)
+
+    def _reset(self, node: AgentHost) -> None:
+        connection = self.connections.get(node.machine.name)
+        if connection is not None:
+            connection.break_down()
+
+    def _jump(self, node: AgentHost) -> None:
+        node.machine.wall_jump_ns += self._generator.choice((3_600, -3_600, 400_000)) * 10**9
+
+    def _fill(self, node: AgentHost) -> None:
+        node.machine.is_disk_full = True
+        self._soon(15.0, lambda: setattr(node.machine, "is_disk_full", False))
+
+    def _wipe(self, node: AgentHost) -> None:
+        """The folder is lost, deleted or no more mounted where it was; what was started from it runs on."""
+        node.kill()
+        if self._generator.random() < 0.5:
+            shutil.rmtree(node.state_dir, ignore_errors=True)
+        else:
+            node.state_dir = node.state_dir.with_name(node.state_dir.name + "x")
+        self._soon(self._generator.choice((3.0, 40.0)), node.start)
+
+    def _forge(self, node: AgentHost) -> None:
+        """A node says of every running attempt that it has ended well."""
+        connection = self.connections.get(node.machine.name)
+        loop = self._world.schedulers[0].loop
+        if connection is None or loop is None:
+            return
+        for job in loop.engine.state.running.values():
+            record = loop.engine.state.jobs[job.request.job_id]
+            if node.node_id not in record.node_ids:
+                key = messages.AttemptKey(job_id=record.job_id, attempt=record.attempt, fence=record.fence)
+                exited = messages.AttemptExited(key=key, exit_class="done", steps_done=record.request.steps_total)
+                connection.say(messages.ConnectRequest(attempt_exited=exited))
+
+    # --- the scheduler ------------------------------------------------------------------------------------------
+
+    def _strike_scheduler(self) -> None:
+        host = self._world.schedulers[0]
+        if not host.is_alive:
+            return
+        if self._world.strikes("scheduler_crash"):
+            is_torn = self._world.strikes("torn_write")
+            self._world.trace("fault", "scheduler_crash", is_torn)
+            host.kill(self._generator, is_torn=is_torn)
+            if self._world.strikes("clock_jump"):
+                host.machine.wall_jump_ns += self._generator.choice((3_600, -3_600, 36_000_000)) * 10**9
+            self._soon(self._generator.choice((2.0, 25.0)), host.start)
+        elif self._world.strikes("freeze") and host.process is not None:
+            process = host.process
+            self._world.trace("fault", "freeze", host.name)
+            process.freeze()
+            self._soon(self._generator.choice((3.0, 25.0)), process.thaw)
+        elif self._world.strikes("disk_full"):
+            self._world.trace("fault", "disk_full", host.name)
+            host.machine.is_disk_full = True
+            self._soon(15.0, lambda: setattr(host.machine, "is_disk_full", False))
+
+    # --- afterwards ---------------------------------------------------------------------------------------------
+
+    def _repair(self) -> None:
+        """Everything works again; nothing that was lost comes back."""
+        self._world.are_faults_over = True
+        self._world.repaired_s = self._world.loop.time()
+        self._world.trace("repaired")
+        self._world.users.choose_policy("fifo")
+        for host in self._world.schedulers:
+            host.machine.is_disk_full = False
+            if host.process is not None:
+                host.process.thaw()
+            host.start()
+        for node in self._world.nodes:
+            node.machine.is_disk_full = False
+            self._boot(node)
+            _thaw(node.machine.living())
+            self._world.wire_of(node.machine).mend()
+            node.start()
+
+
+def _thaw(processes: Sequence[SimulatedProcess]) -> None:
+    """Let them go on, keepers before their jobs."""
+    for process in sorted(processes, key=lambda one: isinstance(one, JobProcess)):
+        process.thaw()

@@ -1,0 +1,98 @@
+"""Where the simulated machine is put below the product: every name that is replaced, in one table."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from cotenant import job as job_helper
+from cotenant import system_clock as common_clock
+from cotenant_agent import attempt_table, durable_files, launching, node_agent, shim, shim_records, wiring
+from cotenant_agent import system_clock as agent_clock
+from scheduler_service.adapters import system_clock as scheduler_clock
+from scheduler_service.commands import running_scheduler
+from tests.simulation.swarm import agent_host, job_process, machine, network, scheduler_host, shim_process
+from tests.simulation.swarm.virtual_time import current
+from tests.support.restless import make_restless_policy
+
+AGENT_TICK_S = 2.0
+SCHEDULER_TICK_S = 0.5
+
+
+def _boot_id() -> str:
+    return current().machine.boot_id
+
+
+def _inventory(settings: Any, *_: Any) -> agent_host.SimulatedInventory:
+    return agent_host.SimulatedInventory(settings.node_id, current().machine.world.gpus_per_node)
+
+
+def _table() -> list[tuple[Any, str, Any]]:
+    clock = machine.SimulatedTime()
+    return [
+        # Clocks.
+        (agent_clock, "time", clock),
+        (scheduler_clock, "time", clock),
+        (common_clock, "time", clock),
+        (shim, "time", clock),
+        (shim_records, "time", clock),
+        (node_agent, "_TICK_S", AGENT_TICK_S),
+        (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
+        # Files: real ones, in memory.
+        (os, "fsync", lambda _: None),
+        (durable_files, "_temporary", machine.temporary_path),
+        (wiring, "StateDirectory", agent_host.LentStateDirectory),
+        (running_scheduler, "SqliteEventLog", scheduler_host.CrashingEventLog),
+        # Processes.
+        (wiring, "LinuxProcesses", machine.SimulatedProcesses),
+        (wiring, "_build_inventory", _inventory),
+        (wiring, "_isolation", lambda _: ()),
+        *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
+        (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
+        (job_helper, "os", job_process.JobSystem()),
+        (job_helper, "_mark", lambda *_: None),
+        *((module, "os", shim_process.ShimKernel()) for module in (shim, shim_records)),
+        (shim_records, "open", shim_process.open_in_directory),
+        (shim, "sys", shim_process.ShimArguments()),
+        (shim, "signal", shim_process.ShimSignals()),
+        (shim, "start_ticks", shim_process.start_ticks),
+        (shim, "control_process", lambda *_: None),
+        (shim, "AttemptSupervisor", shim_process.SimulatedSupervisor),
+        (shim, "JobProcesses", shim_process.SimulatedJobProcesses),
+        (shim, "RotatingLog", shim_process.SilentLog),
+        # The network.
+        (node_agent, "open_channel", lambda _: network.Channel()),
+        (node_agent, "NodeAgentServiceStub", network.Stub),
+        (node_agent, "tls_mismatch", lambda _: None),
+        (running_scheduler, "GrpcServer", scheduler_host.SimulatedServer),
+        (running_scheduler, "predictor_channel", lambda _: None),
+        (running_scheduler, "PredictorClient", scheduler_host.SimulatedPredictor),
+        # What decides nothing.
+        (running_scheduler, "Metrics", scheduler_host.NoMetrics),
+        (running_scheduler, "policy_registry", SimpleNamespace(make_policy=make_restless_policy)),
+    ]
+
+
+@contextlib.contextmanager
+def simulated_machines() -> Iterator[None]:
+    """The product runs on simulated machines inside the block."""
+    missing = object()
+    table = _table()
+    before = [(owner, name, vars(owner).get(name, missing)) for owner, name, _ in table]
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    for owner, name, replacement in table:
+        setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        for owner, name, value in reversed(before):
+            if value is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)

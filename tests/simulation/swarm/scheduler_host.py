@@ -1,0 +1,250 @@
+"""A scheduler: the product's own wiring over a real event log, whose process may die between any two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scheduler_service.adapters.event_log import LogRecord
+from scheduler_service.adapters.sqlite_event_log import LOCK_NAME, SqliteEventLog
+from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.commands.running_scheduler import RunningScheduler
+from scheduler_service.core import commands
+from scheduler_service.core.events import (
+    Event,
+    PairPredictionsArrived,
+    PairPredictionsFailed,
+    PairsRefreshed,
+    PredictionArrived,
+    PredictionFailed,
+)
+from scheduler_service.errors import SchedulerServiceError, StateError, StateFullError
+from scheduler_service.live_loop import LiveLoop
+from scheduler_service.settings import Settings
+from tests.simulation.swarm.agent_host import DEVICE
+from tests.simulation.swarm.machine import Machine
+from tests.simulation.swarm.virtual_time import SimulatedProcess, current, settle
+from tests.support.scheduling import memory, pair, prediction
+
+if TYPE_CHECKING:
+    from tests.simulation.swarm.world import World
+
+LEASE_MS = 12_000
+GRACE_MS = 6_000
+HEARTBEAT_MS = 4_000
+
+
+class CrashingEventLog(SqliteEventLog):
+    """The real log; its files may be found as a crash left them."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir)
+        self._is_open = True
+        current().machine.world.scheduler_of(current()).log = self
+
+    def append(self, records: Sequence[LogRecord]) -> int:
+        """Store, where there is room."""
+        if current().machine.is_disk_full:
+            raise StateFullError("the simulated disk is full; free some space")
+        return super().append(records)
+
+    def close(self) -> None:
+        """Close, once."""
+        if self._is_open:
+            self._is_open = False
+            super().close()
+
+
+class SimulatedPredictor:
+    """In the place of the predictor's client."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._world = current().machine.world
+
+    def request(self, command: Any, deliver: Callable[[Event], None]) -> None:
+        """Answer later, or say that there is no answer."""
+        world, process = self._world, current()
+        is_down = world.strikes("predictor_down")
+        event = _failure(command) if is_down else _answer(command)
+        process.later(0.05 + world.generator.random(), lambda: deliver(event))
+
+    def record(self, command: commands.RecordOutcome) -> None:
+        """Outcomes are not kept."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _failure(command: Any) -> Event:
+    if isinstance(command, commands.RequestPrediction):
+        return PredictionFailed(at_ms=0, key=command.key, device=command.device, code="UNAVAILABLE")
+    if isinstance(command, commands.RequestPairPredictions):
+        return PairPredictionsFailed(at_ms=0, device=command.device, keys=command.new_keys, code="UNAVAILABLE")
+    return PairsRefreshed(at_ms=0, device=command.device, code="UNAVAILABLE")
+
+
+def _answer(command: Any) -> Event:
+    if isinstance(command, commands.RequestPrediction):
+        size = 1 + sum(map(ord, command.key)) % 4
+        found = prediction(
+            command.key, device=DEVICE, memory=memory(size, size * 1.2), step_ms={(1, 1): 10_000.0 * size}
+        )
+        return PredictionArrived(at_ms=0, prediction=found)
+    if isinstance(command, commands.RequestPairPredictions):
+        keys = tuple(member.key for member in command.members)
+        pairs = tuple(
+            pair(one, two, (sum(map(ord, one + two)) % 4) / 10, device=DEVICE) for one in keys for two in keys
+        )
+        return PairPredictionsArrived(at_ms=0, pairs=pairs)
+    return PairsRefreshed(at_ms=0, device=command.device, pairs=tuple(command.known))
+
+
+class SimulatedServer:
+    """In the place of the gRPC server: the wire finds the servicers here."""
+
+    def __init__(self, **_: object) -> None:
+        self.address = "simulated"
+        self._host = current().machine.world.scheduler_of(current())
+
+    async def start(self, scheduling: Any, agents: Any, *_: object) -> None:
+        """Answer from now on."""
+        self._host.serve(scheduling, agents)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Not used: simulated schedulers are killed."""
+
+
+class NoMetrics:
+    """In the place of the metrics, which decide nothing."""
+
+    registry = None
+
+    def __init__(self, **_: object) -> None:
+        """Count nothing."""
+
+    def event_handled(self, event: Event, found: object, *, duration_ns: int) -> None:
+        """Count nothing."""
+
+    def batch_handled(self) -> None:
+        """Count nothing."""
+
+
+class SchedulerHost:
+    """One scheduler with its state directory; a crash moves on to a copy of the files as they lay there."""
+
+    def __init__(self, world: World, machine: Machine, name: str) -> None:
+        self.world = world
+        self.machine = machine
+        self.name = name
+        self.lives = 0
+        self.state_dir = machine.root / "state-0"
+        self.process: SimulatedProcess | None = None
+        self.log: CrashingEventLog | None = None
+        self.loop: LiveLoop | None = None
+        self.agents: Any = None
+        self.scheduling: Any = None
+        self._in_flight: Callable[[], Any] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """It runs, whether it answers or not."""
+        return self.process is not None and not self.process.is_dead
+
+    def start(self) -> None:
+        """Start the program, where it does not run."""
+        if self.is_alive or not self.machine.is_on:
+            return
+        self.process = SimulatedProcess(f"scheduler {self.name}", self.machine)
+        self.world.scheduler_processes[self.process] = self
+        self.process.spawn(self._run())
+
+    async def _run(self) -> None:
+        settings = Settings(
+            state_dir=str(self.state_dir),
+            metrics_address="",
+            predictor="",
+            policy="fifo",
+            heartbeat_ms=HEARTBEAT_MS,
+            lease_ms=LEASE_MS,
+            grace_ms=GRACE_MS,
+            progress_interval_ms=4_000,
+            pair_refresh_ms=5_000,
+            snapshot_every_events=self.world.snapshot_every_events,
+            retained_events=50,
+        )
+        try:
+            running = RunningScheduler(settings)
+            await running.start()
+            await running.wait_for(asyncio.Event())
+        except SchedulerServiceError as error:
+            self.world.violation(f"the scheduler does not start: {error.message}")
+        except Exception as error:
+            self.world.violation(f"the scheduler failed: {error!r}")
+
+    def serve(self, scheduling: Any, agents: Any) -> None:
+        """The program answers from now on."""
+        self.scheduling, self.agents = scheduling, agents
+        loop: LiveLoop = scheduling._cluster.loop
+        self.loop = loop
+        loop.observers = (*loop.observers, self.world.witness.observer(loop))
+        self.world.witness.scheduler_serves(self)
+
+    def kill(self, generator: random.Random, *, is_torn: bool) -> None:
+        """Kill -9; what was being written may be torn."""
+        process, log = self.process, self.log
+        if process is None or process.is_dead:
+            return
+        process.kill()
+        self.agents = self.scheduling = self.loop = None
+        if log is None:
+            return
+        kept_bytes = _size_bytes(self.state_dir)
+        in_flight, self._in_flight = self._in_flight, None
+        if is_torn and in_flight is not None:
+            with contextlib.suppress(StateError):
+                process.context.run(in_flight)
+        self._move_on(log, generator.randrange(kept_bytes, _size_bytes(self.state_dir) + 1))
+
+    def _move_on(self, log: CrashingEventLog, write_ahead_bytes: int) -> None:
+        """Find the files as they lie on the disk at this instant, in another directory."""
+        self.lives += 1
+        before, self.state_dir = self.state_dir, self.machine.root / f"state-{self.lives}"
+        copy_state(before, self.state_dir)
+        write_ahead = self.state_dir / f"{DATABASE_NAME}-wal"
+        if write_ahead.exists():
+            with write_ahead.open("r+b") as file:
+                file.truncate(write_ahead_bytes)
+        log.close()
+        self.log = None
+        shutil.rmtree(before)
+
+    def store(self, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+        """What the storage thread does: the disk takes its time, before the write and after it."""
+        process = current()
+        self._in_flight = work
+
+        def write() -> None:
+            self._in_flight = None
+            kept: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            settle(kept, work)
+            process.later(self.world.generator.uniform(0.0, 0.01), lambda: settle(future, kept.result))
+
+        process.later(self.world.disk_delay_s(), write)
+
+
+def copy_state(source: Path, target: Path) -> None:
+    """What a machine's image of a state directory holds."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.is_file() and path.name != LOCK_NAME and not path.name.endswith("-shm"):
+            shutil.copyfile(path, target / path.name)
+
+
+def _size_bytes(state_dir: Path) -> int:
+    path = state_dir / f"{DATABASE_NAME}-wal"
+    return path.stat().st_size if path.exists() else 0

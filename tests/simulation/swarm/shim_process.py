@@ -1,0 +1,295 @@
+"""Shims and jobs: the shim's own decisions run for real, and only the kernel below them is simulated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+from cotenant_agent import shim as shim_module
+from tests.simulation.swarm.job_process import JobProcess
+from tests.simulation.swarm.machine import Machine, MachineProcess, read_record, stamp
+from tests.simulation.swarm.virtual_time import current
+
+_LOOK_S = 5.0
+"""A shim looks ten times a second; here it looks when a file has changed, at every deadline, and this often."""
+_REACTION_S = 0.1
+
+
+class ShimProcess(MachineProcess):
+    """A process of the shim: `main` of the product in an attempt's directory."""
+
+    def __init__(self, machine: Machine, directory: Path) -> None:
+        super().__init__(f"shim {directory.name}", machine)
+        self.directory = directory
+        self.supervisor: SimulatedSupervisor | None = None
+        self.job: JobProcess | None = None
+        self.ended: list[tuple[int, int]] = []
+        self.descriptors: list[int] = []
+        self._due_s = -1.0
+        self.at_death.append(self._end)
+
+    def begin(self) -> None:
+        """Run the program."""
+        try:
+            code = shim_module.main()
+        except OSError:
+            # E.g. a full disk: the program ends with a traceback.
+            code = 1
+        if code != 0 or self.supervisor is None:
+            self.kill()
+            return
+        self.look()
+
+    def file_changed(self) -> None:
+        """Something was written into the attempt's directory."""
+        if self.supervisor is not None:
+            self._look_in(_REACTION_S)
+
+    def look(self) -> None:
+        """One turn of the shim's loop, and when the next one is due."""
+        self._due_s = -1.0
+        supervisor = self.supervisor
+        assert supervisor is not None
+        if not supervisor.take_turn():
+            self._look_in(self._next_look_s(supervisor))
+
+    def child_ended(self, pid: int, status: int) -> None:
+        """The kernel's word to the parent."""
+        self.ended.append((pid, status))
+        if self.supervisor is not None:
+            self._look_in(0.01)
+
+    def _look_in(self, delay_s: float) -> None:
+        at_s = self.loop.time() + delay_s
+        if self._due_s < 0 or at_s < self._due_s - 1e-9:
+            self._due_s = at_s
+            self.later(delay_s, lambda: self.look() if self._due_s == at_s else None)
+
+    def _next_look_s(self, supervisor: SimulatedSupervisor) -> float:
+        now_ms = self.machine.boot_ns() // 1_000_000
+        lease = read_record(self.directory / "lease.json").get("deadline_boot_ms")
+        pause = read_record(self.directory / "pause.json").get("until_boot_ms")
+        instants = [at for at in (lease, pause, supervisor.kill_at_ms) if isinstance(at, int) and at > now_ms]
+        return min([_LOOK_S, *((at - now_ms + 1) / 1000 / self.machine.rate for at in instants)])
+
+    def _end(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
+        if self.job is not None:
+            # The parent-death signal.
+            self.job.kill()
+
+
+class SimulatedSupervisor(shim_module.AttemptSupervisor):
+    """The shim's supervisor, turn by turn."""
+
+    @property
+    def kill_at_ms(self) -> int | None:
+        """When the grace of a stop is over."""
+        return self._kill_at_ms
+
+    def run(self) -> None:
+        """Start the job; turns follow one by one."""
+        process = current()
+        assert isinstance(process, ShimProcess)
+        process.supervisor = self
+        self._let_begin(self._start()[-1])
+
+    def take_turn(self) -> bool:
+        """What the shim does between two waits; whether it has ended."""
+        process = current()
+        assert isinstance(process, ShimProcess)
+        if not self._finished():
+            self._supervise()
+            return False
+        self._processes.kill_outsiders()
+        try:
+            self._record_exit()
+        except OSError:
+            return False
+        process.machine.world.file_written(process.directory / "exit.json")
+        process.kill()
+        return True
+
+
+class SimulatedJobProcesses:
+    """In the place of `JobProcesses`: one job, one process."""
+
+    def __init__(self, supervisor_pid: int, group_files: Iterable[str], environment: dict[str, str], uid: int) -> None:
+        self._is_told = False
+
+    @property
+    def _job(self) -> JobProcess | None:
+        process = current()
+        assert isinstance(process, ShimProcess)
+        return process.job if process.job is not None and not process.job.is_dead else None
+
+    def ask_to_stop(self) -> bool:
+        """SIGTERM, once."""
+        if self._job is None:
+            return False
+        if not self._is_told:
+            self._is_told = True
+            self._job.receive_signal(signal.SIGTERM)
+        return True
+
+    def ask_newcomers_to_stop(self) -> None:
+        """There are none."""
+
+    def has_told_alive(self) -> bool:
+        """Whether the job still runs."""
+        return self._job is not None
+
+    def kill_outsiders(self) -> None:
+        """There are none."""
+
+    def hold(self, frozen_files: Iterable[str] = ()) -> bool:
+        """SIGSTOP."""
+        if self._job is not None:
+            self._job.receive_signal(signal.SIGSTOP)
+        return True
+
+    def let_go(self) -> None:
+        """SIGCONT."""
+        if self._job is not None:
+            self._job.receive_signal(signal.SIGCONT)
+
+
+class SilentLog:
+    """In the place of the rotating log: jobs print nothing."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.dropped_bytes = 0
+        self.tail = b""
+
+
+def _shim() -> ShimProcess:
+    process = current()
+    assert isinstance(process, ShimProcess)
+    return process
+
+
+class ShimKernel:
+    """In the place of `os` in the shim: paths below its directory, and processes of the simulated machine."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def chdir(self, path: str) -> None:
+        """The directory is the process's anyway."""
+
+    def umask(self, mask: int) -> int:
+        """The whole test has one."""
+        return 0
+
+    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """A file of the attempt."""
+        descriptor = os.open(_shim().directory / name, flags, mode)
+        if name == "lock":
+            _shim().descriptors.append(descriptor)
+        return descriptor
+
+    def replace(self, source: str, target: str) -> None:
+        """The moment of a durable write."""
+        shim = _shim()
+        shim.count_write()
+        (shim.directory / source).replace(shim.directory / target)
+        stamp(shim.directory / target)
+
+    def getpid(self) -> int:
+        """The shim's."""
+        return _shim().pid
+
+    def pipe(self) -> tuple[int, int]:
+        """Nobody reads or writes."""
+        return -1, -1
+
+    def close(self, descriptor: int) -> None:
+        """Close what is real."""
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def pidfd_open(self, pid: int) -> int:
+        """Nobody waits for it."""
+        return -1
+
+    def write(self, descriptor: int, content: bytes) -> int:
+        """The word for which the job waits."""
+        job = _shim().job
+        if job is not None and not job.is_dead:
+            job.begin()
+        return len(content)
+
+    def set_blocking(self, descriptor: int, blocking: bool) -> None:
+        """Nobody reads."""
+
+    def fork(self) -> int:
+        """The job, which waits for the shim's word."""
+        shim = _shim()
+        shim.job = JobProcess(shim.machine, shim.directory, lambda pid, status: shim.child_ended(pid, status))
+        return shim.job.pid
+
+    def wait4(self, pid: int, options: int) -> tuple[int, int, Any]:
+        """The next child that has ended."""
+        shim = _shim()
+        if shim.ended:
+            ended, status = shim.ended.pop(0)
+            return ended, status, SimpleNamespace(ru_maxrss=0)
+        if shim.job is None or shim.job.is_dead:
+            raise ChildProcessError
+        return 0, 0, None
+
+    def killpg(self, pid: int, number: int) -> None:
+        """A signal to the job."""
+        job = _shim().job
+        if job is None or job.is_dead:
+            raise ProcessLookupError
+        job.receive_signal(number)
+
+    def kill(self, pid: int, number: int) -> None:
+        """A signal to the job."""
+        self.killpg(pid, number)
+
+
+def open_in_directory(name: str, mode: str = "r", **options: Any) -> IO[Any]:
+    """In the place of `open` in the shim."""
+    shim = _shim()
+    if "w" in mode:
+        shim.count_write()
+        if shim.machine.is_disk_full:
+            raise OSError(28, "no space is left on the simulated disk", name)
+    # An absolute path, e.g. of the kernel's files, leads outside: there is nothing.
+    return (shim.directory / name.lstrip("/")).open(mode, **options)
+
+
+class ShimArguments:
+    """In the place of `sys` in the shim."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
+
+    @property
+    def argv(self) -> list[str]:
+        """The attempt's directory."""
+        return ["shim", str(_shim().directory)]
+
+
+class ShimSignals:
+    """In the place of `signal` in the shim."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(signal, name)
+
+    def signal(self, number: int, action: Any) -> None:
+        """The test keeps its handlers."""
+
+
+def start_ticks(pid: int) -> int:
+    """In the place of `job_processes.start_ticks`."""
+    return current().machine.processes[pid].start_ticks

@@ -1,0 +1,59 @@
+"""A seeded swarm in the manner of TigerBeetle's VOPR: one seed, one cluster, one story.
+
+The product's own engine, event log, live loop, wiring, agents, shims and training helper run on simulated machines:
+fakes stand at processes, files, clocks and the network only. Every run enables a random subset of the faults in
+`faults.py`; safety is judged all the time by counting what simulated processes do (`witness.py`), liveness after the
+faults have stopped. A seed that found a bug is named in test_seeds_that_found_bugs.py; `mutants.py` shows what the
+swarm would find, and `python -m benchmarks.swarm` runs as many seeds as wanted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.swarm.faults import RATES, SWITCHED_OFF
+from tests.simulation.swarm.world import RunReport, run_seed
+
+SEEDS = range(200)
+ROOT = Path(__file__).resolve().parents[3]
+HASHES = """
+from tests.simulation.swarm.world import run_seed
+print(*(run_seed(seed).trace_sha256 for seed in range(3)))
+"""
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[RunReport]:
+    return [run_seed(seed) for seed in SEEDS]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_bad_happens_whatever_goes_wrong_and_in_the_end_every_job_has_ended(reports: list[RunReport]) -> None:
+    assert {report.seed: report.violations for report in reports if report.violations} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: list[RunReport]) -> None:
+    coverage = sum((report.struck for report in reports), Counter[str]())
+    sys.stdout.write(f"faults in {len(reports)} runs: {dict(coverage.most_common())}\n")
+    assert set(coverage) == RATES.keys() - SWITCHED_OFF
+    assert min(report.nodes for report in reports) >= 3
+    assert min(report.jobs for report in reports) >= 20
+    assert min(report.events for report in reports) >= 200
+    assert min(report.struck.total() for report in reports) >= 3
+
+
+def test_equal_seeds_give_equal_stories_in_every_process() -> None:
+    expected = [run_seed(seed).trace_sha256 for seed in range(3)]
+    assert len(set(expected)) == 3
+    program = [sys.executable, "-c", HASHES]
+    environment = {"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
+    again = subprocess.run(program, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    assert again.stdout.split() == expected

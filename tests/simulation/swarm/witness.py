@@ -1,0 +1,141 @@
+"""What really happens, seen from outside: no word of the programs is believed, their processes are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from scheduler_service.core.commands import Command
+from scheduler_service.core.events import Event
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.records import Phase
+from scheduler_service.live_loop import LiveLoop
+from tests.support.engine_invariants import BrokenInvariantError, check
+
+if TYPE_CHECKING:
+    from tests.simulation.swarm.job_process import JobProcess
+    from tests.simulation.swarm.scheduler_host import SchedulerHost
+    from tests.simulation.swarm.world import World
+
+_CHECK_EVERY_EVENTS = 8
+
+
+class Witness:
+    """Counts processes and steps by the jobs' tokens, and complains at once.
+
+    Attributes:
+        done: Tokens of jobs of which a process did the last step.
+        accepted: Tokens of jobs whose submission was answered.
+        events: How many facts the schedulers have handled.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._running: dict[str, list[JobProcess]] = {}
+        self._on_gpu: dict[str, list[JobProcess]] = {}
+        self.done: set[str] = set()
+        self.accepted: dict[str, None] = {}
+        self.events = 0
+
+    # --- what the machines do -----------------------------------------------------------------------------------
+
+    def job_begun(self, process: JobProcess) -> None:
+        """A job's program runs from now on."""
+        self._world.trace("begun", process.plan.token, process.key, process.steps_done, process.gpu_ids)
+        self._running.setdefault(process.plan.token, []).append(process)
+        for gpu_id in process.gpu_ids:
+            self._on_gpu.setdefault(gpu_id, []).append(process)
+        self.job_works(process)
+
+    def job_works(self, process: JobProcess) -> None:
+        """A job's program does something: no other of it may, and none that does not share its GPUs."""
+        token = process.plan.token
+        for other in self._running[token]:
+            if other is not process and not other.is_frozen:
+                self._world.violation(f"{token} runs twice at once: {_place(other)} and {_place(process)}")
+        for gpu_id in process.gpu_ids:
+            for other in self._on_gpu[gpu_id]:
+                is_shared = not (process.plan.is_exclusive or other.plan.is_exclusive)
+                if other.plan.token != token and not other.is_frozen and not is_shared:
+                    self._world.violation(f"{gpu_id} is given twice: {_place(other)} and {_place(process)} use it")
+
+    def job_resumed(self, process: JobProcess, token: str, step: object) -> None:
+        """A job's program read this checkpoint."""
+        if (token, step) != (process.plan.token, process.steps_done):
+            self._world.violation(f"{_place(process)} resumed step {step} of {token}")
+
+    def job_done(self, process: JobProcess) -> None:
+        """A job's program has done its last step."""
+        self._world.trace("done", process.plan.token, process.key)
+        self.done.add(process.plan.token)
+
+    def job_ended(self, process: JobProcess) -> None:
+        """A job's program runs no more."""
+        self._world.trace("ended", process.plan.token, process.key, process.steps_done)
+        self._running[process.plan.token].remove(process)
+        for gpu_id in process.gpu_ids:
+            self._on_gpu[gpu_id].remove(process)
+
+    # --- what the schedulers say --------------------------------------------------------------------------------
+
+    def observer(self, loop: LiveLoop) -> LoopObserver:
+        """See every fact that a scheduler handles."""
+        return LoopObserver(self._world, self, loop)
+
+    def scheduler_serves(self, host: SchedulerHost) -> None:
+        """A scheduler has recovered: whatever was answered must be known."""
+        assert host.loop is not None
+        state = host.loop.engine.state
+        self._world.trace("serves", host.name, host.loop.sequence)
+        known = {token_of(job) for job in state.jobs.values()}
+        lost = [token for token in self.accepted if token not in known and self._world.must_know(token)]
+        if lost:
+            self._world.violation(f"{host.name} has lost {', '.join(lost)}")
+        self.check_ends(state.jobs.values())
+
+    def check_ends(self, jobs: Iterator[JobRecord] | Any) -> None:
+        """No job is finished without its steps."""
+        for job in jobs:
+            if job.phase is Phase.FINISHED and token_of(job) not in self.done:
+                self._world.violation(f"{job.job_id} ({token_of(job)}) is FINISHED without its steps")
+
+
+class LoopObserver:
+    """Looks at one scheduler after every fact."""
+
+    def __init__(self, world: World, witness: Witness, loop: LiveLoop) -> None:
+        self._world = world
+        self._witness = witness
+        self._loop = loop
+
+    def event_handled(self, event: Event, found: Sequence[Command], *, duration_ns: int) -> None:
+        """Look at what this fact has changed."""
+        witness, state = self._witness, self._loop.engine.state
+        witness.events += 1
+        job_id = getattr(event, "job_id", "")
+        self._world.trace("event", self._loop.sequence, type(event).__name__, job_id, len(found))
+        job = state.jobs.get(job_id)
+        if job is not None:
+            witness.check_ends([job])
+        if state.rejected:
+            self._world.violation(f"a decision was dropped: {state.rejected[-1]}")
+            state.rejected.clear()
+        if witness.events % _CHECK_EVERY_EVENTS == 0:
+            try:
+                check(state)
+            except BrokenInvariantError as error:
+                self._world.violation(str(error))
+
+    def batch_handled(self) -> None:
+        """Nothing more."""
+
+
+def token_of(job: JobRecord) -> str:
+    """The name that a job has for ever."""
+    environment: Any = job.launch.get("environment", {})
+    return str(environment.get("SEED", ""))
+
+
+def _place(process: JobProcess) -> str:
+    job_id, attempt, fence = process.key
+    return f"{process.plan.token} ({job_id}.{attempt}, fence {fence}, {process.machine.name})"

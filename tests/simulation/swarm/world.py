@@ -1,0 +1,283 @@
+"""One run of the swarm: machines, wires, users and misfortunes, all drawn from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import hashlib
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from cotenant.v1 import node_agent_pb2 as messages
+from scheduler_service.core.records import ENDED_PHASES
+from tests.simulation.swarm.agent_host import AgentHost
+from tests.simulation.swarm.faults import SwarmFaults
+from tests.simulation.swarm.job_process import JobPlan, SimulatedSocket
+from tests.simulation.swarm.machine import Machine
+from tests.simulation.swarm.misfortunes import Misfortunes
+from tests.simulation.swarm.network import Connection, Wire
+from tests.simulation.swarm.product_patches import simulated_machines
+from tests.simulation.swarm.scheduler_host import SchedulerHost
+from tests.simulation.swarm.shim_process import ShimProcess
+from tests.simulation.swarm.users import Users
+from tests.simulation.swarm.virtual_time import KilledError, SimulatedProcess, StuckError, VirtualLoop, current
+from tests.simulation.swarm.witness import Witness
+
+POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
+ENDS_WITHIN_S = 600.0
+"""After the faults: backoffs of a minute, leases, and the work itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What came of a seed.
+
+    Attributes:
+        trace_sha256: Of everything that happened, in order.
+        events: How many lines that is.
+        facts: How many facts schedulers handled.
+        struck: How often each kind of fault occurred.
+    """
+
+    seed: int
+    trace_sha256: str
+    violations: tuple[str, ...]
+    events: int
+    facts: int
+    jobs: int
+    nodes: int
+    simulated_s: float
+    kinds: tuple[str, ...]
+    struck: Counter[str] = field(default_factory=Counter)
+
+
+class World:
+    """Everything that a seed draws."""
+
+    def __init__(self, seed: int, root: Path, *, jobs: int = 20, is_told: bool = False) -> None:
+        self.seed = seed
+        self.root = root
+        self.generator = random.Random(seed)
+        self.context = contextvars.copy_context()
+        self.loop = VirtualLoop()
+        self.loop.run_storage = self._store
+        self.loop.set_exception_handler(self._take_exception)
+        self.story: list[str] | None = [] if is_told else None
+        self._hash = hashlib.sha256()
+        self.violations: list[str] = []
+        self.struck: Counter[str] = Counter()
+        self.faults = SwarmFaults.drawn(self.generator)
+        self.are_faults_over = False
+        self.repaired_s = 0.0
+        self.events = 0
+        self.gpus_per_node = self.generator.choice((1, 2))
+        self.snapshot_every_events = self.generator.choice((20, 100, 10_000))
+        self.policy = self.generator.choice(POLICIES)
+        self.has_shared_storage = self.generator.random() < 0.7
+        self._slow_disk = self.generator.choice((0.01, 0.2))
+        self.scheduler_processes: dict[SimulatedProcess, SchedulerHost] = {}
+        self.sockets: dict[str, SimulatedSocket] = {}
+        self.plans: dict[str, JobPlan] = {}
+        self.shims: dict[Path, ShimProcess] = {}
+        self.witness = Witness(self)
+        self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
+        self.nodes = [
+            AgentHost(self, Machine(self, f"n{index}", rate=self._drawn_rate()), f"n{index}", self.gpus_per_node)
+            for index in range(self.generator.choice((3, 3, 4)))
+        ]
+        self._wires = {node.machine.name: Wire() for node in self.nodes}
+        self.users = Users(self, jobs)
+        self.misfortunes = Misfortunes(self)
+
+    def _drawn_rate(self) -> float:
+        return 1.0 + self.generator.uniform(-0.01, 0.01) * self.strikes("clock_drift")
+
+    # --- what the others ask ------------------------------------------------------------------------------------
+
+    def strikes(self, kind: str) -> bool:
+        """Whether a misfortune of this kind happens at this occasion."""
+        rate = self.faults.rate(kind)
+        if not rate or self.are_faults_over or self.generator.random() >= rate:
+            return False
+        self.struck[kind] += 1
+        return True
+
+    def strike_here(self, kind: str) -> None:
+        """Let the present process die between two steps where its last write has come."""
+        current().count_write()
+
+    def extra_delay_s(self) -> float:
+        """What one message takes more than usual."""
+        return self.generator.uniform(0.1, 6.0) if self.strikes("delay") else self.generator.random() * 0.01
+
+    def late_news_s(self) -> float:
+        """How long the other end does not hear of a broken stream."""
+        return self.generator.uniform(0.0, 8.0) if self.strikes("reset") else 0.0
+
+    def disk_delay_s(self) -> float:
+        """What a flush takes."""
+        return self.generator.random() * self._slow_disk
+
+    def wire_of(self, machine: Machine) -> Wire:
+        """Between a machine and the schedulers."""
+        return self._wires[machine.name]
+
+    def checkpoints_of(self, machine: Machine) -> Path:
+        """Where a machine's jobs write checkpoints: on storage that all share, or on their own."""
+        return self.root / "checkpoints" if self.has_shared_storage else machine.root / "checkpoints"
+
+    def scheduler_of(self, process: SimulatedProcess) -> SchedulerHost:
+        """Whose process that is."""
+        return self.scheduler_processes[process]
+
+    def scheduler_for(self, machine: Machine) -> SchedulerHost | None:
+        """Who answers where this machine dials."""
+        answering = [host for host in self.schedulers if host.is_alive and host.agents is not None]
+        return answering[0] if answering else None
+
+    def connect(self, machine: Machine, requests: AsyncIterator[messages.ConnectRequest]) -> Connection:
+        """Dial."""
+        connection = Connection(self, machine, requests)
+        self.misfortunes.connections[machine.name] = connection
+        return connection
+
+    def start_shim(self, machine: Machine, directory: Path) -> ShimProcess:
+        """The agent starts the keeper of an attempt."""
+        shim = ShimProcess(machine, directory)
+        self.shims[directory] = shim
+        shim.later(self.generator.uniform(0.01, 0.2), shim.begin)
+        return shim
+
+    def file_written(self, path: Path) -> None:
+        """The kernel's word to whoever looks at a file often."""
+        shim = self.shims.get(path.parent)
+        if shim is not None and not shim.is_dead and path.name != "exit.json":
+            shim.file_changed()
+
+    def must_know(self, token: str) -> bool:
+        """Whether no scheduler may have forgotten this job."""
+        return True
+
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Let the world itself do something."""
+        self.loop.call_later(delay_s, action, context=self.context)
+
+    def trace(self, *facts: object) -> None:
+        """Remember what happened."""
+        line = f"{self.loop.time():.3f} {' '.join(map(str, facts))}"
+        self._hash.update(line.encode())
+        self.events += 1
+        if self.story is not None:
+            self.story.append(line)
+
+    def tell(self, direction: str, name: str, item: tuple[str, Any], kind: type[Message]) -> None:
+        """Write a message into the story, where one is written; it is no part of the trace."""
+        if self.story is not None:
+            text = " ".join(str(kind.FromString(item[1])).split())[:400] if item[0] == "message" else repr(item[1])
+            self.story.append(f"{self.loop.time():.3f} {direction} {name} {item[0]} {text}")
+
+    def violation(self, finding: str) -> None:
+        """Something that must never happen has happened."""
+        self.trace("VIOLATION", finding)
+        self.violations.append(f"at {self.loop.time():.1f} s: {finding}")
+
+    def note_failure(self, finding: str) -> None:
+        """A part of the product failed in a way that its callers would see as a bug."""
+        if not self.loop.is_ending:
+            self.violation(finding)
+
+    def _store(self, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+        self.scheduler_of(current()).store(future, work)
+
+    def _take_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not self.loop.is_ending and not isinstance(error, KilledError):
+            self.violation(f"nobody took {error!r}: {context.get('message')}")
+
+    # --- one run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> RunReport:
+        """Run until every job has ended after the faults, or the time is over."""
+        try:
+            self.loop.run_until_complete(self._live())
+        except StuckError as error:
+            self.violation(str(error))
+        report = RunReport(
+            seed=self.seed,
+            trace_sha256=self._hash.hexdigest(),
+            violations=tuple(self.violations),
+            events=self.events,
+            facts=self.witness.events,
+            jobs=len(self.users.tokens),
+            nodes=len(self.nodes),
+            simulated_s=self.loop.time(),
+            kinds=tuple(self.faults.rates),
+            struck=self.struck,
+        )
+        self._end()
+        return report
+
+    async def _live(self) -> None:
+        for host in self.schedulers:
+            host.start()
+        for node in self.nodes:
+            self.later(self.generator.random(), node.start)
+        self.users.begin()
+        self.misfortunes.begin()
+        while not (self.are_faults_over and self._is_done()) and not self.violations:
+            if self.are_faults_over and self.loop.time() > self.repaired_s + ENDS_WITHIN_S:
+                self.violation(f"these have not ended {ENDS_WITHIN_S:.0f} s after the faults: {self._unended()}")
+                return
+            await asyncio.sleep(1.0)
+
+    def _is_done(self) -> bool:
+        return not self._unended()
+
+    def _unended(self) -> list[str]:
+        host = self.schedulers[0]
+        if host.loop is None:
+            return ["no scheduler answers"]
+        jobs = host.loop.engine.state.jobs
+        ended = [job for job in jobs.values() if job.phase in ENDED_PHASES]
+        waiting = [f"{job.job_id} {job.phase} {job.reason.code}" for job in jobs.values() if job not in ended]
+        return waiting + self.users.unanswered()
+
+    def _end(self) -> None:
+        """Clean up what the dead have left: nothing of it counts."""
+        self.loop.is_ending = True
+        for process in self.loop.processes:
+            process.kill()
+        self.loop.clean_up()
+        for host in self.schedulers:
+            if host.log is not None:
+                host.log.close()
+
+
+def run_seed(seed: int, *, jobs: int = 20, story: list[str] | None = None) -> RunReport:
+    """Run one seed on files in memory where there are such, else in the folder for temporary files."""
+    memory = Path("/dev/shm")
+    folder = memory if memory.is_dir() else None
+    root = Path(tempfile.mkdtemp(prefix="cotenant-swarm-", dir=folder))
+    # Cycles wait for the end of the run: what their collection would call has no place in simulated time.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with simulated_machines():
+            world = World(seed, root, jobs=jobs, is_told=story is not None)
+            report = world.run()
+            if story is not None:
+                story.extend(world.story or ())
+            return report
+    finally:
+        if is_collecting:
+            gc.enable()
+        shutil.rmtree(root, ignore_errors=True)
