@@ -89,7 +89,5 @@ async def _report(context: Context, error: Exception) -> None:
         raise error
     if isinstance(error, SchedulerServiceError):
         await abort(context, status_of(error))
-    if isinstance(error, NotImplementedError):  # of a library's service: whoever asks would fill our log
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this service does not offer the method")
     _log.error("call_failed", exc_info=error)
     await abort(context, internal_status())
