@@ -137,7 +137,8 @@ class AccessRules:
         uris = [uri for uri in _texts(authentication, "peer_uri") if uri.startswith(f"{URI_SCHEME}:")]
         common_name = next(iter(_texts(authentication, "x509_common_name")), "")
         if not uris and self.serves_roleless:
-            return Caller(name=common_name, address=address)
+            # It reaches logs and terminals as it stands.
+            return Caller(name=re.sub(r"[^A-Za-z0-9._@ -]", "?", common_name)[:63], address=address)
         if not uris:
             raise NotPermittedError(
                 f"the certificate of {common_name!r} names no role", remedy=f"{_HOW_TO_ISSUE}; show that one"

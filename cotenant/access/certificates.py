@@ -28,6 +28,7 @@ _TIMEOUT_S: Final = 60.0
 _HOST: Final = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
+_SERVING: Final = (Role.SCHEDULER, Role.PREDICTOR)
 _CURVE: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -115,9 +116,7 @@ class Authority:
 
     def ends_within(self, name: str, *, days: int) -> bool:
         """Tells whether a certificate ends within so many days, or has ended."""
-        return not _succeeds(
-            "x509", "-in", str(self.certificate_file(name)), "-noout", "-checkend", str(days * _SECONDS_PER_DAY)
-        )
+        return ends_within(self.certificate_file(name), days=days)
 
     def role_of(self, name: str) -> Role | None:
         """Returns the role that a certificate names; None = none."""
@@ -141,9 +140,11 @@ class Authority:
 
     def _sign(self, request: Path, certificate: Path, alternative_names: str, days: int, scratch: Path) -> None:
         extensions = scratch / "extensions"
+        # The certificate of a node or a user serves nobody who calls its host.
+        serves = any(f"URI:{URI_SCHEME}://{role}/" in alternative_names for role in _SERVING)
         extensions.write_text(
             f"subjectAltName={alternative_names}\nbasicConstraints=critical,CA:FALSE\n"
-            "keyUsage=critical,digitalSignature\nextendedKeyUsage=clientAuth,serverAuth\n"
+            f"keyUsage=critical,digitalSignature\nextendedKeyUsage=clientAuth{',serverAuth' * serves}\n"
         )
         authority = ("-CA", str(self.certificate_file(AUTHORITY)), "-CAkey", str(self.key_file(AUTHORITY)))
         serial = ("-set_serial", str(secrets.randbits(150)))
@@ -184,6 +185,16 @@ class Authority:
             arriving.unlink(missing_ok=True)
 
 
+def ends_within(certificate_file: Path, *, days: int) -> bool:
+    """Tells whether a certificate ends within so many days, has ended, or cannot be read.
+
+    Raises:
+        ProgramError: openssl is missing.
+    """
+    end = ("-noout", "-checkend", str(days * _SECONDS_PER_DAY))
+    return _run(("x509", "-in", str(certificate_file), *end)).returncode != 0
+
+
 def _own_host(role: Role, name: str) -> list[str]:
     """The scheduler looks for a node's name among its host names, as before there were roles."""
     return [name] if role is Role.NODE and _HOST.fullmatch(name) else []
@@ -210,10 +221,6 @@ def _openssl(*arguments: str) -> str:
         lines = [line for line in done.stderr.strip().splitlines() if "error" in line.lower()]
         raise ProgramError(f"openssl {arguments[0]} failed: {(lines or ['without a reason'])[0][:300]}")
     return done.stdout
-
-
-def _succeeds(*arguments: str) -> bool:
-    return _run(arguments).returncode == 0
 
 
 def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

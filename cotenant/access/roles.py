@@ -25,7 +25,7 @@ ROLE_MEANINGS: Final[Mapping[Role, str]] = MappingProxyType(
     {
         Role.USER: "submits jobs; sees, pauses and cancels its own",
         Role.VIEWER: "reads what is not secret, changes nothing",
-        Role.OPERATOR: "acts for all users, chooses policies, retrains models",
+        Role.OPERATOR: "acts for all users, chooses policies, forgets nodes, confirms restores, retrains models",
         Role.NODE: "the agent of one machine, under that name only",
         Role.PREDICTOR: "serves predictions; calls nothing",
         Role.SCHEDULER: "serves jobs; asks the predictor and reports to it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import socket
 import stat
 from collections.abc import Callable
@@ -35,11 +36,12 @@ def access_rules(settings: ServerTls) -> AccessRules:
 
 
 def account_name(user_id: int) -> str:
-    """Returns the name of an account; user-N where it has none."""
+    """Returns the name of an account, of letters that names of callers have; user-N where it has none."""
     try:
-        return pwd.getpwuid(user_id).pw_name
+        name = pwd.getpwuid(user_id).pw_name
     except KeyError:
-        return f"user-{user_id}"
+        name = ""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:63] or f"user-{user_id}"
 
 
 def bind_private_socket(path: Path, bind: Callable[[str], int]) -> None:

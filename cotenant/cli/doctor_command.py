@@ -14,6 +14,7 @@ from importlib import metadata
 import click
 
 from cotenant import __version__, quantities
+from cotenant.access.certificates import ends_within
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_data
 from cotenant.cli.session import Session, show, with_session
@@ -29,6 +30,7 @@ OLDEST_PYTHON = (3, 11)
 WANTED_DISK_BYTES = 2**30
 ANSWER_TIMEOUT_S = 1.0
 PROBE_TIMEOUT_S = 30.0
+RENEWED_DAYS = 30
 FIRST_COLUMNS_WIDTH = 30
 _LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
 _COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", shrinks=True))
@@ -162,6 +164,19 @@ def check_services(session: Session) -> Iterator[Finding]:
             yield Finding(check=name, state="fault" if configured else "warning", found=found, remedy=remedy)
 
 
+def check_certificate(session: Session) -> Iterator[Finding]:
+    """Looks whether the own certificate has to be renewed."""
+    own = session.settings.tls_certificate_file
+    if own is None or shutil.which("openssl") is None:
+        return
+    if ends_within(own, days=RENEWED_DAYS):
+        remedy = "where its authority lies: cotenant certs renew NAME"
+        found = f"{own} ends within {RENEWED_DAYS} days, has ended, or cannot be read"
+        yield Finding(check="certificate", state="warning", found=found, remedy=remedy)
+    else:
+        yield Finding(check="certificate", state="ok", found=str(own))
+
+
 def check_nodes(session: Session) -> Iterator[Finding]:
     """Counts the machines that the scheduler hears from."""
     try:
@@ -188,6 +203,7 @@ CHECKS: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     check_devices,
     check_disk,
     check_services,
+    check_certificate,
     check_nodes,
 )
 

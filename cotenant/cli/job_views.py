@@ -174,6 +174,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
     """
     lines = [
         ("job", f"{job.job_id}  {job.spec.name}" + (f"  tenant {job.spec.tenant}" if job.spec.tenant else "")),
+        ("owner", job.spec.owner),
         ("phase", phase_name(job) + (f" ({job.exit_class}, exit {job.exit_code})" if job.exit_class else "")),
         ("paused", pause_text(job, system_clock.now_ms()).removeprefix("paused ") if job.HasField("pause") else ""),
         ("reason", coded_reason(job.reason)),

@@ -80,6 +80,14 @@ class _GuardedReflection(reflection.ReflectionServicer):
             context.abort(STATUS_CODES[type(error)], str(error))
 
 
+class _Health(health.HealthServicer):
+    """Answers what the library implements; the rest is refused without a traceback in the log."""
+
+    def List(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401, N802 (named by the contract)
+        """Refuses: services are asked one by one."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "this service does not offer the method; use Check")
+
+
 class PredictionServer:
     """A running server.
 
@@ -117,7 +125,7 @@ class PredictionServer:
                 ("grpc.server.max_pending_requests_hard_limit", _PENDING_MAX),
             ],
         )
-        self._health = health.HealthServicer()
+        self._health = _Health()
         prediction_pb2_grpc.add_PredictionServiceServicer_to_server(servicer, self._server)
         self._answer_jobs_by_bytes(servicer)
         if models is not None:

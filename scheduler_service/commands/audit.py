@@ -14,8 +14,10 @@ from scheduler_service.adapters.stored_records import read_stored_events
 from scheduler_service.core.events import (
     Actor,
     CommandGiven,
+    IncarnationBegan,
     JobCancelled,
     JobSubmitted,
+    NodeForgotten,
     PauseRequested,
     PolicyChosen,
     ResumeRequested,
@@ -29,7 +31,10 @@ _DEEDS: Mapping[type[CommandGiven], str] = {
     PauseRequested: "pause",
     ResumeRequested: "resume",
     PolicyChosen: "use policy",
+    NodeForgotten: "forget node",
+    IncarnationBegan: "restore",
 }
+_SUBJECTS = ("job_id", "policy", "node_id", "incarnation_id")
 _WIDTHS = (20, 10, 16, 16, 12)
 
 
@@ -69,7 +74,7 @@ def deeds(events: Iterator[StoredEvent]) -> Iterator[Mapping[str, str | int]]:
 def _subject(event: CommandGiven) -> str:
     if isinstance(event, JobSubmitted):
         return event.request.job_id
-    return str(getattr(event, "job_id", "") or getattr(event, "policy", ""))
+    return str(next((found for name in _SUBJECTS if (found := getattr(event, name, ""))), ""))
 
 
 def _row(line: Mapping[str, str | int]) -> str:

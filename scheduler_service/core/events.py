@@ -183,7 +183,7 @@ class NodeLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeForgotten(Event):
+class NodeForgotten(CommandGiven):
     """A node is no more: an operator said so, or another node has its GPUs; what ran there is given up."""
 
     node_id: str
@@ -313,7 +313,7 @@ class LaunchRefused(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IncarnationBegan(Event):
+class IncarnationBegan(CommandGiven):
     """The state was restored from a backup, after which its former cluster may have given further ids and fences.
 
     Attributes:

@@ -40,14 +40,16 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream, _decoded), **codec)
         if handler.stream_stream is not None and isasyncgenfunction(handler.stream_stream):
             return grpc.stream_stream_rpc_method_handler(_streaming(handler.stream_stream, _each_decoded), **codec)
-        # Health and reflection bring their own style of streaming and raise nothing of ours.
+        if handler.unary_stream is not None:  # health streams by writing to its context
+            writing: Any = handler.unary_stream
+            return grpc.unary_stream_rpc_method_handler(_answering(writing), **codec)
         return handler
 
 
 def _answering(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
     async def answer(request: Message, context: Context) -> Message | None:
         try:
-            answered: Message = await method(_decoded(request), context)
+            answered: Message | None = await method(_decoded(request), context)
         except Exception as error:
             await _report(context, error)
             return None

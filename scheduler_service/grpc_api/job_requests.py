@@ -138,7 +138,13 @@ def policy_choice(
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 
 
-def forgetting(request: scheduling_pb2.ForgetNodeRequest, engine: SchedulerEngine, heard: Container[str]) -> Mutation:
+def forgetting(
+    request: scheduling_pb2.ForgetNodeRequest,
+    engine: SchedulerEngine,
+    heard: Container[str],
+    *,
+    actor: Actor | None = None,
+) -> Mutation:
     """Propose that a node is given up, unless it is among those that are heard; the answer names the jobs it held."""
 
     def propose() -> Proposal:
@@ -150,7 +156,7 @@ def forgetting(request: scheduling_pb2.ForgetNodeRequest, engine: SchedulerEngin
                 f"node {node_id} is heard, and what it runs would run on; stop its agent first, or cancel its jobs"
             )
         held = ",".join(engine.state.occupancy.jobs_on_node(node_id))
-        return Proposal(event=NodeForgotten(at_ms=0, node_id=node_id), answer=held)
+        return Proposal(event=NodeForgotten(at_ms=0, node_id=node_id, actor=actor), answer=held)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 

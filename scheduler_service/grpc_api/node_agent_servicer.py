@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.access.callers import Caller, current_caller
+from cotenant.access.roles import Role
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_refusals import Refusal
@@ -18,7 +19,7 @@ from scheduler_service.adapters.launch_rules import launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.core.events import NodeDisconnected, NodeForgotten, NodeLost
+from scheduler_service.core.events import Actor, NodeDisconnected, NodeForgotten, NodeLost
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
@@ -167,7 +168,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         replaced: Sequence[str],
     ) -> None:
         for node_id in replaced:
-            self._loop.note(NodeForgotten(at_ms=0, node_id=node_id))
+            self._loop.note(NodeForgotten(at_ms=0, node_id=node_id, actor=Actor(role=Role.SCHEDULER)))
         # Ends first: an attempt that the node no longer runs must not look lost.
         ends = [self._tell_end(session, exited) for exited in agent_messages.ended_attempts(hello)]
         await asyncio.gather(*ends, self._loop.tell(agent_messages.node_joined(hello)))

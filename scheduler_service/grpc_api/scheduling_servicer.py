@@ -274,7 +274,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         """Give up a node that is not heard, with what ran there."""
         validation.require(validation.forgetting_violations(request))
         heard = self._cluster.sessions.connected
-        held = await self._cluster.loop.mutate(job_requests.forgetting(request, self._cluster.engine, heard))
+        actor = actor_of(current_caller())
+        mutation = job_requests.forgetting(request, self._cluster.engine, heard, actor=actor)
+        held = await self._cluster.loop.mutate(mutation)
         return scheduling_pb2.ForgetNodeResponse(lost_job_ids=held.split(",") if held else ())
 
     async def ConfirmRestore(  # noqa: N802
@@ -286,7 +288,8 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         if cluster.standstill.code == RESTORE_UNCONFIRMED:
             await cluster.loop.store_apart(cluster.store_confirmation)
             cluster.standstill.end()
-            _log.warning("restore_confirmed", extra={"incarnation_id": cluster.identity.incarnation_id})
+            caller, confirmed = current_caller(), {"incarnation_id": cluster.identity.incarnation_id}
+            _log.warning("restore_confirmed", extra={**confirmed, "role": caller.role or "", "caller": caller.name})
         elif cluster.standstill.code:
             raise StandstillError(cluster.standstill.message)
         return scheduling_pb2.ConfirmRestoreResponse(

@@ -17,6 +17,7 @@ from scheduler_service.grpc_api.access_interceptor import AccessInterceptor
 from scheduler_service.grpc_api.error_interceptor import ErrorInterceptor
 from scheduler_service.grpc_api.node_agent_servicer import NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import SchedulingServicer
+from scheduler_service.grpc_api.status_codes import Context
 
 SERVICE_NAMES = (
     scheduling_pb2.DESCRIPTOR.services_by_name["SchedulingService"].full_name,
@@ -40,6 +41,14 @@ _OPTIONS = (
 )
 
 
+class _Health(HealthServicer):
+    """Answers what the library implements; the rest is refused without a traceback in the log."""
+
+    async def List(self, request: object, context: Context) -> None:  # noqa: N802 (named by the contract)
+        """Refuse: services are asked one by one."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this service does not offer the method; use Check")
+
+
 class GrpcServer:
     """Both services on one port.
 
@@ -60,7 +69,7 @@ class GrpcServer:
         self._rules = access_rules(tls)
         self._reflects = reflects
         self._server: grpc.aio.Server | None = None
-        self._health = HealthServicer()
+        self._health = _Health()
         self.address = ""
 
     async def start(self, scheduling: SchedulingServicer, agents: NodeAgentServicer) -> None:

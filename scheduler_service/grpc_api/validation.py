@@ -137,6 +137,8 @@ def _name_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.name", rule)
     if spec.tenant and not NAME_PATTERN.fullmatch(spec.tenant):
         yield _violation("spec.tenant", rule)
+    if spec.owner and not NAME_PATTERN.fullmatch(spec.owner):
+        yield _violation("spec.owner", rule)
 
 
 def _command_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:

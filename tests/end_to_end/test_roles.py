@@ -114,6 +114,9 @@ def test_the_identity_gives_owner_and_tenant_not_the_request(callers: dict[str, 
     for_bob = callers["operator"].submit(owner="bob", tenant="team")
     assert (for_bob.spec.owner, for_bob.spec.tenant) == ("bob", "team")
     assert callers["operator"].submit().spec.owner == "operator"
+    for owner in ("a" * 64, "bob\n", "../bob"):
+        request = scheduling_pb2.SubmitJobRequest(spec=job_spec(owner=owner))
+        assert callers["operator"].refusal("SubmitJob", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_user_sees_and_changes_own_jobs_only(callers: dict[str, Caller]) -> None:
@@ -193,6 +196,17 @@ def test_the_log_says_who_did_what(scheduler: SchedulerProcess, callers: dict[st
     found = [(line["role"], line["name"], line["address"], line["did"]) for line in lines if line["about"] == job_id]
     assert found == [("user", "alice", "127.0.0.1", "submit"), ("operator", "operator", "127.0.0.1", "cancel")]
     assert SECRET not in done.stdout
+
+
+def test_no_call_of_a_stranger_leaves_a_traceback_in_the_log(
+    scheduler: SchedulerProcess, channel: grpc.Channel
+) -> None:
+    for method in served_methods():
+        if "Health" in method:
+            code, told = code_of_empty_call(channel, method, None, content=b"\xff")
+            assert code is grpc.StatusCode.INVALID_ARGUMENT, (method, told)
+    assert code_of_empty_call(channel, "/grpc.health.v1.Health/List", None)[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert "Traceback" not in scheduler.log_file.read_text()
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root plays another user with setpriv")

@@ -47,13 +47,13 @@ def metadata_of(folder: Path, role: Role) -> Sequence[tuple[str, str]]:
 
 
 def code_of_empty_call(
-    channel: grpc.Channel, method: str, metadata: Sequence[tuple[str, str]] | None
+    channel: grpc.Channel, method: str, metadata: Sequence[tuple[str, str]] | None, *, content: bytes = b""
 ) -> tuple[grpc.StatusCode, str]:
-    """Calls a method with an empty request; OK as soon as the first answer is there."""
+    """Calls a method with an empty request, or these bytes; OK as soon as the first answer is there."""
     client_streams, server_streams = served_methods()[method]
     kind = f"{'stream' if client_streams else 'unary'}_{'stream' if server_streams else 'unary'}"
     call = getattr(channel, kind)(method)
-    request = iter([b""]) if client_streams else b""
+    request = iter([content]) if client_streams else content
     try:
         answer = call(request, timeout=PATIENCE_S, metadata=metadata)
         if server_streams:

@@ -45,7 +45,7 @@ def test_a_certificate_gives_role_and_name() -> None:
 @pytest.mark.parametrize(
     "uris",
     [
-        ("cotenant://root/alice",),
+        ("cotenant://king/alice",),
         ("cotenant://user/",),
         ("cotenant://user/alice/../bob",),
         ("cotenant://user/al ice",),
@@ -71,6 +71,10 @@ def test_a_certificate_without_a_role_does_everything_only_where_that_is_wanted(
         AccessRules(asks_certificates=True).identify(evidence(common_name="alice"))
     caller = AccessRules(asks_certificates=True, serves_roleless=True).identify(evidence(common_name="alice"))
     assert (caller.role, caller.name) == (None, "alice")
+    hostile = AccessRules(asks_certificates=True, serves_roleless=True).identify(
+        evidence(common_name="a\x1b[2J" + "b" * 99)
+    )
+    assert hostile.name == "a??2J" + "b" * 58
 
 
 def test_a_token_gives_role_and_name_and_an_unknown_one_is_refused_even_on_the_socket(tmp_path: Path) -> None:

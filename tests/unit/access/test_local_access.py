@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.access.local_access import prepare_local_access, private_socket
-from cotenant.access.server_rules import SOCKET_PATH_BYTES_MAX, bind_private_socket
+from cotenant.access.server_rules import SOCKET_PATH_BYTES_MAX, account_name, bind_private_socket
 from cotenant.access.tokens import read_token, read_token_list
 from cotenant.cli.settings import resolve_settings
 from cotenant.errors import InputError
@@ -100,3 +101,14 @@ def test_a_server_listens_in_a_private_folder_only_and_takes_no_socket_from_a_li
         bind_private_socket(tmp_path / "s", bind)
     with pytest.raises(InputError, match="too long"):
         bind_private_socket(tmp_path / ("x" * 120), bind)
+
+
+@pytest.mark.parametrize(
+    ("stated", "name"), [("alice", "alice"), ("DOMAIN\\al ice", "DOMAIN_al_ice"), ("x" * 99, "x" * 63), ("", "user-7")]
+)
+def test_an_account_has_a_name_that_jobs_may_have_as_their_owner(
+    stated: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = pwd.struct_passwd((stated, "x", 7, 7, "", "/", "/bin/sh"))
+    monkeypatch.setattr("pwd.getpwuid", lambda user_id: account)
+    assert account_name(7) == name

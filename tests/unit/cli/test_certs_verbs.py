@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -38,6 +39,7 @@ def test_a_certificate_is_signed_names_its_role_and_hosts_and_is_no_authority(ma
     ):
         text = shown(made, name, "-ext", "subjectAltName,basicConstraints,extendedKeyUsage")
         assert all(part in text for part in (*wanted, "CA:FALSE", "TLS Web Client Authentication"))
+        assert ("TLS Web Server Authentication" in text) == (name == "scheduler")
         verify = ["openssl", "verify", "-x509_strict", "-CAfile", str(made.certificate_file("ca"))]
         subprocess.run([*verify, str(made.certificate_file(name))], check=True, capture_output=True)
     assert made.role_of("node-1") is Role.NODE
@@ -108,3 +110,16 @@ def test_a_token_is_private_and_a_new_one_takes_the_place_of_the_old(tmp_path: P
     assert tokens.find(old) is None
     assert {(entry.role, entry.name) for entry in tokens.entries} == {("viewer", "screen"), ("user", "alice")}
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(("days", "state"), [(20, "warning"), (200, "ok")])
+def test_doctor_says_when_the_own_certificate_ends_soon(
+    tmp_path: Path, cotenant: CommandLine, days: int, state: str
+) -> None:
+    authority = Authority(folder=tmp_path)
+    authority.make()
+    authority.issue(Role.USER, "alice", hosts=[], days=days)
+    flags = ["--tls-ca-file", "ca.pem", "--tls-certificate-file", "alice.pem", "--tls-key-file", "alice.key"]
+    own = [flag if flag.startswith("--") else str(tmp_path / flag) for flag in flags]
+    findings = json.loads(cotenant("doctor", "-o", "json", *own).out)["findings"]
+    assert [finding["state"] for finding in findings if finding["check"] == "certificate"] == [state]

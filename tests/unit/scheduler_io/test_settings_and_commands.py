@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,14 @@ def test_loopback_is_distinguished_from_public_addresses(host: str, expected: bo
     assert is_loopback(host) is expected
 
 
-def test_the_world_is_served_with_tls_or_on_request_only() -> None:
+def test_the_world_is_served_with_tls_to_known_callers_or_on_request_only() -> None:
     with pytest.raises(InputError, match="other machines") as refused:
         GrpcServer(address="0.0.0.0:0", tls=Settings(), reflects=False)
     assert "--insecure" in refused.value.remedy
     certificate = Settings(tls_certificate_file=Path("c"), tls_key_file=Path("k"))
-    GrpcServer(address="0.0.0.0:0", tls=certificate, reflects=False)
+    with pytest.raises(InputError, match="nobody asks who calls"):
+        GrpcServer(address="0.0.0.0:0", tls=certificate, reflects=False)
+    GrpcServer(address="0.0.0.0:0", tls=replace(certificate, client_ca_file=Path("ca")), reflects=False)
     GrpcServer(address="0.0.0.0:0", tls=Settings(insecure=True), reflects=False)
 
 
