@@ -49,7 +49,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "clock_drift": (1.0,),
 }
 """Kind of fault -> its rates: per second for instants, per occasion for the others."""
-SWITCHED_OFF: frozenset[str] = frozenset({"wiped_node"})
+SWITCHED_OFF: frozenset[str] = frozenset()
 """Kinds that the product does not survive yet."""
 KINDS_MIN = 3
 

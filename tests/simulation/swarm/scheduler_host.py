@@ -203,25 +203,26 @@ class SchedulerHost:
         self.agents = self.scheduling = self.loop = None
         if log is None:
             return
-        kept_bytes = _size_bytes(self.state_dir)
-        in_flight, self._in_flight = self._in_flight, None
-        if is_torn and in_flight is not None:
-            with contextlib.suppress(StateError):
-                process.context.run(in_flight)
-        self._move_on(log, generator.randrange(kept_bytes, _size_bytes(self.state_dir) + 1))
-
-    def _move_on(self, log: CrashingEventLog, write_ahead_bytes: int) -> None:
-        """Find the files as they lie on the disk at this instant, in another directory."""
         self.lives += 1
         before, self.state_dir = self.state_dir, self.machine.root / f"state-{self.lives}"
         copy_state(before, self.state_dir)
-        write_ahead = self.state_dir / f"{DATABASE_NAME}-wal"
-        if write_ahead.exists():
-            with write_ahead.open("r+b") as file:
-                file.truncate(write_ahead_bytes)
+        in_flight, self._in_flight = self._in_flight, None
+        if is_torn and in_flight is not None:
+            self._tear(before, in_flight, generator)
         log.close()
         self.log = None
         shutil.rmtree(before)
+
+    def _tear(self, before: Path, in_flight: Callable[[], Any], generator: random.Random) -> None:
+        """Let a part of what was being written reach the disk: of all files only the write-ahead log grows."""
+        assert self.process is not None
+        name = f"{DATABASE_NAME}-wal"
+        whole_bytes = _size_bytes(self.state_dir)
+        with contextlib.suppress(StateError):
+            self.process.context.run(in_flight)
+        if _size_bytes(before) > whole_bytes:
+            content = (before / name).read_bytes()
+            (self.state_dir / name).write_bytes(content[: generator.randrange(whole_bytes, len(content) + 1)])
 
     def store(self, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
         """What the storage thread does: the disk takes its time, before the write and after it."""
