@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from cotenant.job import MANIFEST_NAME
+from cotenant.v1.node_agent_pb2 import HeartbeatAck
+from cotenant_agent.cluster_membership import ClusterMembership
+from cotenant_agent.conversation import Conversation
+from cotenant_agent.system_clock import boot_ms
 from scheduler_service.adapters import recovery
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.core.commands import Command
@@ -95,10 +101,32 @@ def _replay_without_a_record() -> contextlib.AbstractContextManager[None]:
     return _replaced(recovery, "apply_event", apply_event)
 
 
+def _checkpoint_of_another_lineage() -> contextlib.AbstractContextManager[None]:
+    """Any checkpoint that lies there may be resumed."""
+
+    def directories(self: ClusterMembership, root: Path, job_id: str, granted: object) -> list[Path]:
+        return sorted(path.parent for path in root.rglob(MANIFEST_NAME))
+
+    return _replaced(ClusterMembership, "checkpoint_directories", directories)
+
+
+def _lease_renewed_by_a_dead_session() -> contextlib.AbstractContextManager[None]:
+    """A late answer renews from when it arrives, however long ago its scheduler gave the node up."""
+    real = Conversation._take_ack
+
+    def take_ack(self: Conversation, ack: HeartbeatAck) -> None:
+        self._sent_beats[ack.sequence] = boot_ms()
+        real(self, ack)
+
+    return _replaced(Conversation, "_take_ack", take_ack)
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "sender_check_skipped": _sender_check_skipped,
     "stale_fence_accepted": _stale_fence_accepted,
     "early_loss": _early_loss,
+    "checkpoint_of_another_lineage": _checkpoint_of_another_lineage,
+    "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
     "release_before_confirmed_end": _release_before_confirmed_end,
     "double_count_of_a_gpu": _double_count_of_a_gpu,
     "lost_wake_up": _lost_wake_up,
