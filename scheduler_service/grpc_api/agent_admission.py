@@ -210,7 +210,11 @@ class AgentAdmission:
     def _check_attempts(self, hello: node_agent_pb2.Hello, listed: Sequence[node_agent_pb2.AttemptStatus]) -> None:
         state, node_id = self._loop.engine.state, hello.node_id
         held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
-        missing = [job.job_id for job in held if job.phase in _WITH_PROCESS and node_id in job.node_ids]
+        phases: tuple[Phase, ...] = _WITH_PROCESS
+        if _has_other_folder(state.nodes.get(node_id), hello):
+            # What was ordered may have started out of the folder that the node had; this agent would start it again.
+            phases = (*_WITH_PROCESS, Phase.STARTING)
+        missing = [job.job_id for job in held if job.phase in phases and node_id in job.node_ids]
         known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
         place = _place_of(state.nodes.get(node_id), hello)
         is_vouched = not known.isdisjoint(missing) and place is not NodePlace.OTHER_MACHINE
@@ -257,6 +261,11 @@ def _place_of(known: Node | None, hello: node_agent_pb2.Hello) -> NodePlace:
     same_folder = bool(known.installation_id) and known.installation_id == hello.installation_id
     has_rebooted = bool(known.boot_id and hello.boot_id) and known.boot_id != hello.boot_id
     return NodePlace.REBOOTED if same_gpus and same_folder and has_rebooted else NodePlace.UNKNOWN
+
+
+def _has_other_folder(known: Node | None, hello: node_agent_pb2.Hello) -> bool:
+    """Return whether an agent certainly has another state directory than the one that spoke for its node before."""
+    return known is not None and bool(known.installation_id) and known.installation_id != hello.installation_id
 
 
 def _named(job_ids: Sequence[str]) -> str:

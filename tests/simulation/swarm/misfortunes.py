@@ -148,10 +148,20 @@ class Misfortunes:
     # --- the scheduler ------------------------------------------------------------------------------------------
 
     def _strike_scheduler(self) -> None:
-        host = self._world.schedulers[0]
+        host, now_s = self._world.schedulers[0], self._world.loop.time()
         if not host.is_alive:
             return
-        if self._world.strikes("scheduler_crash"):
+        if self._generator.random() < 0.1 and self._world.faults.rate("old_backup"):
+            host.back_up()
+        if host.restored_s >= 0 and now_s > host.restored_s + 10.0 and host.scheduling is not None:
+            host.confirm()
+        if host.backups and self._world.strikes("old_backup"):
+            self._world.trace("fault", "old_backup")
+            host.kill(self._generator, is_torn=False)
+            known = host.restore(self._generator)
+            self._world.forgotten |= self._world.witness.accepted.keys() - known
+            self._soon(self._generator.choice((2.0, 25.0)), host.start)
+        elif self._world.strikes("scheduler_crash"):
             is_torn = self._world.strikes("torn_write")
             self._world.trace("fault", "scheduler_crash", is_torn)
             host.kill(self._generator, is_torn=is_torn)
@@ -176,6 +186,7 @@ class Misfortunes:
         self._world.repaired_s = self._world.loop.time()
         self._world.trace("repaired")
         self._world.users.choose_policy("fifo")
+        self._confirm_at_last()
         for host in self._world.schedulers:
             host.machine.is_disk_full = False
             if host.process is not None:
@@ -187,6 +198,12 @@ class Misfortunes:
             _thaw(node.machine.living())
             self._world.wire_of(node.machine).mend()
             node.start()
+
+    def _confirm_at_last(self) -> None:
+        host = self._world.schedulers[0]
+        if host.restored_s >= 0:
+            host.confirm()
+            self._world.later(5.0, self._confirm_at_last)
 
 
 def _thaw(processes: Sequence[SimulatedProcess]) -> None:

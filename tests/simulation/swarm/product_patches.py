@@ -52,6 +52,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (wiring, "_build_inventory", _inventory),
         (wiring, "_isolation", lambda _: ()),
         *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
+        (node_agent, "read_machine_id", lambda: current().machine.name),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
         (job_helper, "os", job_process.JobSystem()),
         (job_helper, "_mark", lambda *_: None),

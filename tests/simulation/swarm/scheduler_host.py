@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.event_log import LogRecord
 from scheduler_service.adapters.sqlite_event_log import LOCK_NAME, SqliteEventLog
+from scheduler_service.adapters.state_backup import back_up, restore
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.commands.running_scheduler import RunningScheduler
 from scheduler_service.core import commands
@@ -23,7 +25,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
-from scheduler_service.errors import SchedulerServiceError, StateError, StateFullError
+from scheduler_service.errors import SchedulerServiceError, StateError, StateFullError, StateUnwritableError
 from scheduler_service.live_loop import LiveLoop
 from scheduler_service.settings import Settings
 from tests.simulation.swarm.agent_host import DEVICE
@@ -148,6 +150,8 @@ class SchedulerHost:
         self.loop: LiveLoop | None = None
         self.agents: Any = None
         self.scheduling: Any = None
+        self.backups: list[tuple[Path, frozenset[str]]] = []
+        self.restored_s = -1.0
         self._in_flight: Callable[[], Any] | None = None
 
     @property
@@ -181,6 +185,10 @@ class SchedulerHost:
             running = RunningScheduler(settings)
             await running.start()
             await running.wait_for(asyncio.Event())
+        except StateUnwritableError:
+            # Its supervisor starts it again.
+            self.kill(self.world.generator, is_torn=False)
+            self.world.later(2.0, self.start)
         except SchedulerServiceError as error:
             self.world.violation(f"the scheduler does not start: {error.message}")
         except Exception as error:
@@ -203,25 +211,50 @@ class SchedulerHost:
         self.agents = self.scheduling = self.loop = None
         if log is None:
             return
-        kept_bytes = _size_bytes(self.state_dir)
-        in_flight, self._in_flight = self._in_flight, None
-        if is_torn and in_flight is not None:
-            with contextlib.suppress(StateError):
-                process.context.run(in_flight)
-        self._move_on(log, generator.randrange(kept_bytes, _size_bytes(self.state_dir) + 1))
-
-    def _move_on(self, log: CrashingEventLog, write_ahead_bytes: int) -> None:
-        """Find the files as they lie on the disk at this instant, in another directory."""
         self.lives += 1
         before, self.state_dir = self.state_dir, self.machine.root / f"state-{self.lives}"
         copy_state(before, self.state_dir)
-        write_ahead = self.state_dir / f"{DATABASE_NAME}-wal"
-        if write_ahead.exists():
-            with write_ahead.open("r+b") as file:
-                file.truncate(write_ahead_bytes)
+        in_flight, self._in_flight = self._in_flight, None
+        if is_torn and in_flight is not None:
+            self._tear(before, in_flight, generator)
         log.close()
         self.log = None
         shutil.rmtree(before)
+
+    def back_up(self) -> None:
+        """Make a copy with the product's own command."""
+        target = self.machine.root / f"backup-{len(self.backups)}"
+        back_up(self.state_dir, target)
+        self.backups.append((target, frozenset(self.world.witness.accepted)))
+
+    def restore(self, generator: random.Random) -> frozenset[str]:
+        """Put an old copy in the place of the state, as an operator does while nothing runs; what it knows of."""
+        backup, known = generator.choice(self.backups)
+        restore(backup, self.state_dir, force=True)
+        self.restored_s = self.world.loop.time()
+        return known
+
+    def confirm(self) -> None:
+        """Let an operator confirm the restore, where the scheduler answers; once more changes nothing."""
+        if self.process is not None and self.is_alive and self.scheduling is not None:
+            self.process.spawn(self._confirm_restore())
+
+    async def _confirm_restore(self) -> None:
+        """What an operator does some time after a restore."""
+        request = scheduling_pb2.ConfirmRestoreRequest(request_id=f"confirm-{self.restored_s}")
+        with contextlib.suppress(SchedulerServiceError):
+            await self.scheduling.ConfirmRestore(request, None)
+
+    def _tear(self, before: Path, in_flight: Callable[[], Any], generator: random.Random) -> None:
+        """Let a part of what was being written reach the disk: of all files only the write-ahead log grows."""
+        assert self.process is not None
+        name = f"{DATABASE_NAME}-wal"
+        whole_bytes = _size_bytes(self.state_dir)
+        with contextlib.suppress(StateError):
+            self.process.context.run(in_flight)
+        if _size_bytes(before) > whole_bytes:
+            content = (before / name).read_bytes()
+            (self.state_dir / name).write_bytes(content[: generator.randrange(whole_bytes, len(content) + 1)])
 
     def store(self, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
         """What the storage thread does: the disk takes its time, before the write and after it."""

@@ -78,6 +78,7 @@ class World:
         self.faults = SwarmFaults.drawn(self.generator)
         self.are_faults_over = False
         self.repaired_s = 0.0
+        self.forgotten: set[str] = set()
         self.events = 0
         self.gpus_per_node = self.generator.choice((1, 2))
         self.snapshot_every_events = self.generator.choice((20, 100, 10_000))
@@ -164,8 +165,8 @@ class World:
             shim.file_changed()
 
     def must_know(self, token: str) -> bool:
-        """Whether no scheduler may have forgotten this job."""
-        return True
+        """Whether no scheduler may have forgotten this job: those that a restored backup does not know are lost."""
+        return token not in self.forgotten
 
     def later(self, delay_s: float, action: Callable[[], object]) -> None:
         """Let the world itself do something."""

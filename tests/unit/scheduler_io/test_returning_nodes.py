@@ -208,3 +208,20 @@ def test_a_report_over_a_stream_that_was_replaced_does_not_count() -> None:
         assert cluster.sessions.refusals.counts == {Refusal.ENDED_SESSION: 1}
 
     play(work)
+
+
+@pytest.mark.parametrize(("installation_id", "is_admitted"), [("i", True), ("wiped", False)])
+def test_a_launch_without_an_answer_is_repeated_to_the_folder_that_may_have_had_it_only(
+    installation_id: str, is_admitted: bool
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await cluster.dial(greeting("node-1"))
+        await cluster.submit()
+        await until(lambda: cluster.phase() == "starting", "the order is on its way")
+        await vanish(agent)
+        back = await cluster.dial(greeting("node-1", installation_id=installation_id))
+        assert (back.failure is None) is is_admitted
+        assert is_admitted or isinstance(back.failure, AttemptsMissingError)
+        assert cluster.phase() == "starting"
+
+    play(work)

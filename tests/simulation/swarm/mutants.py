@@ -1,0 +1,123 @@
+"""Mutants: the product with one rule taken out, so that it is known which rules the swarm guards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cotenant.job import MANIFEST_NAME
+from cotenant_agent.cluster_membership import ClusterMembership
+from scheduler_service.adapters import recovery
+from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.core.commands import Command
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import Event, JobSubmitted
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.records import Phase
+from scheduler_service.grpc_api import agent_admission
+from scheduler_service.grpc_api.agent_admission import AttemptStanding
+
+Mutant = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _sender_check_skipped() -> contextlib.AbstractContextManager[None]:
+    """What one node says of another one's attempt counts."""
+    real = agent_admission.standing_of
+
+    def standing(state: Any, key: Any, node_id: str) -> AttemptStanding:
+        found = real(state, key, node_id)
+        return AttemptStanding.HELD if found is AttemptStanding.FOREIGN else found
+
+    return _replaced(agent_admission, "standing_of", standing)
+
+
+def _stale_fence_accepted() -> contextlib.AbstractContextManager[None]:
+    """What is said of an old attempt counts for the present one."""
+    real = agent_admission.standing_of
+
+    def standing(state: Any, key: Any, node_id: str) -> AttemptStanding:
+        job = state.jobs.get(key.job_id)
+        if job is not None and job.holds_gpus and node_id in job.node_ids:
+            key.attempt, key.fence = job.attempt, job.fence
+        return real(state, key, node_id)
+
+    return _replaced(agent_admission, "standing_of", standing)
+
+
+def _early_loss() -> contextlib.AbstractContextManager[None]:
+    """A silent node counts as lost long before its lease is over."""
+    real = NodeLeases.__init__
+
+    def begin(self: NodeLeases, *, lease_ms: int, grace_ms: int, margin_ratio: float) -> None:
+        real(self, lease_ms=lease_ms // 4, grace_ms=0, margin_ratio=0.0)
+
+    return _replaced(NodeLeases, "__init__", begin)
+
+
+def _release_before_confirmed_end() -> contextlib.AbstractContextManager[None]:
+    """A job that is asked to stop holds its GPUs no more."""
+    real = JobRecord.occupied_bytes
+
+    def occupied_bytes(self: JobRecord) -> Mapping[str, int]:
+        return {} if self.phase is Phase.STOPPING else real.__get__(self)
+
+    return _replaced(JobRecord, "occupied_bytes", property(occupied_bytes))
+
+
+def _double_count_of_a_gpu() -> contextlib.AbstractContextManager[None]:
+    """A job on several GPUs takes the first of them only."""
+    real = JobRecord.occupied_bytes
+
+    def occupied_bytes(self: JobRecord) -> Mapping[str, int]:
+        return dict(list(real.__get__(self).items())[:1])
+
+    return _replaced(JobRecord, "occupied_bytes", property(occupied_bytes))
+
+
+def _lost_wake_up() -> contextlib.AbstractContextManager[None]:
+    """A job that waits after a failure is not shown to the policy when its time has come."""
+    return _replaced(SchedulerEngine, "_release_due", lambda self, step: None)
+
+
+def _replay_without_a_record() -> contextlib.AbstractContextManager[None]:
+    """A restart does not see one of the stored facts."""
+    real = recovery.apply_event
+
+    def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
+        is_dropped = isinstance(event, JobSubmitted) and event.request.job_id == "job-3"
+        return [] if is_dropped else real(engine, event)
+
+    return _replaced(recovery, "apply_event", apply_event)
+
+
+def _checkpoint_of_another_lineage() -> contextlib.AbstractContextManager[None]:
+    """Any checkpoint that lies there may be resumed."""
+
+    def directories(self: ClusterMembership, root: Path, job_id: str, granted: object) -> list[Path]:
+        return sorted(path.parent for path in root.rglob(MANIFEST_NAME))
+
+    return _replaced(ClusterMembership, "checkpoint_directories", directories)
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    "sender_check_skipped": _sender_check_skipped,
+    "stale_fence_accepted": _stale_fence_accepted,
+    "early_loss": _early_loss,
+    "checkpoint_of_another_lineage": _checkpoint_of_another_lineage,
+    "release_before_confirmed_end": _release_before_confirmed_end,
+    "double_count_of_a_gpu": _double_count_of_a_gpu,
+    "lost_wake_up": _lost_wake_up,
+    "replay_without_a_record": _replay_without_a_record,
+}

@@ -1,0 +1,24 @@
+"""The swarm finds every mutant: a rule that nothing guards may as well not exist."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.simulation.swarm.mutants import MUTANTS
+from tests.simulation.swarm.world import run_seed
+
+SEEDS_MAX = 2_000
+FIRST_SEEDS = {"double_count_of_a_gpu": 50}
+"""Where the search begins, to save time; 0 = at the beginning."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_product_without_one_of_its_rules_is_found_out(name: str) -> None:
+    with MUTANTS[name]():
+        found = next((seed for seed in range(FIRST_SEEDS.get(name, 0), SEEDS_MAX) if run_seed(seed).violations), None)
+    assert found is not None, f"{name} survives {SEEDS_MAX} seeds"
+    sys.stdout.write(f"{name}: found by seed {found}\n")
