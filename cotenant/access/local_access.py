@@ -111,8 +111,10 @@ def _socket_folder(folder: Path) -> Path:
     if len(os.fsencode(folder / _LONGEST_NAME)) <= SOCKET_PATH_BYTES_MAX:
         return folder
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
-    place = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(place) / f"cotenant-{os.geteuid()}-{digest}"
+    name = f"cotenant-{os.geteuid()}-{digest}"
+    places = [Path(place) / name for place in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()) if place]
+    fitting = [place for place in places if len(os.fsencode(place / _LONGEST_NAME)) <= SOCKET_PATH_BYTES_MAX]
+    return next(iter(fitting), places[-1])
 
 
 def _private_folder(folder: Path) -> Path:

@@ -15,6 +15,7 @@ import pytest
 
 from cotenant_agent.cgroups import ControlGroups, detect
 from cotenant_agent.processes import LinuxProcesses
+from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
 from tests.support.shim_bench import Bench, running_shims
 
@@ -145,7 +146,7 @@ def test_a_stop_lets_a_paused_job_leave_in_good_order(job: Job) -> None:
 
 def test_the_end_of_the_lease_lets_a_paused_job_leave_in_good_order(job: Job) -> None:
     job.pause()
-    (job.directory / "lease.json").write_text(json.dumps({"deadline_boot_ms": 1, "grace_ms": 20_000}))
+    (job.directory / "lease.json").write_text(json.dumps({"deadline_boot_ms": boot_ms() + 100, "grace_ms": 20_000}))
     wait_until((job.directory / "exit.json").exists, "the attempt has ended")
     record = json.loads((job.directory / "exit.json").read_text())
     assert (record["cause"], record["return_code"], record["killed"]) == ("fenced", 85, False)
