@@ -38,7 +38,13 @@ from predictor_service.inference.calibrated_estimator import CalibratedEstimator
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.learning.cross_device_fit import fit_step_model
-from predictor_service.learning.cross_device_rows import StepRow, read_step_rows, thin_rows, work_of_rows
+from predictor_service.learning.cross_device_rows import (
+    StepRow,
+    read_step_rows,
+    rows_of_common_networks,
+    thin_rows,
+    work_of_rows,
+)
 from predictor_service.settings import default_datasets_dir
 
 FloatArray = npt.NDArray[np.float64]
@@ -83,7 +89,7 @@ def judge(rows: Sequence[StepRow], device: str, every: Sequence[StepRow]) -> lis
     """
     others = _by_job([row for row in every if row.device != device])
     known, left_out = ([row for row in rows if (row.device == device) is same] for same in (False, True))
-    model = fit_step_model(known)
+    model = fit_step_model(known, networks=rows_of_common_networks(row for row in every if row.device != device))
     asked = [_ask(model, row) for row in left_out]
     anchors = anchor_places(left_out, [each.value for each in asked])
     calibrated = _calibrate([(left_out[place], asked[place]) for place in anchors])

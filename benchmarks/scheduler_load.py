@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -152,6 +153,7 @@ class Client:
         self.channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(_CHANNELS)]
         self.stub = scheduling_pb2_grpc.SchedulingServiceStub(self.channels[0])
         self.messages_watched = 0
+        self.begun: list[asyncio.Event] = []
         self.watches_begun_again = 0
         self.missed = 0
 
@@ -176,9 +178,13 @@ class Client:
     async def watch(self, channel: grpc.aio.Channel) -> None:
         """Watch all jobs, beginning again whenever the scheduler asks for it."""
         stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
+        begun = asyncio.Event()
+        self.begun.append(begun)
         while True:
             async for message in stub.WatchJobs(scheduling_pb2.WatchJobsRequest()):
                 self.messages_watched += 1
+                if message.snapshot_end:
+                    begun.set()
                 self.missed += getattr(message, "missed_changes", 0)
             self.watches_begun_again += 1
 
@@ -255,7 +261,6 @@ async def measure_loaded(folder: Path, load: Load) -> dict[str, object]:
         tasks += [
             asyncio.create_task(client.watch(client.channels[number % _CHANNELS])) for number in range(load.watchers)
         ]
-        await asyncio.sleep(2)
         figures |= await _phases(scheduler, client, agents, load, job_ids[-load.queue :])
         failed = [task.exception() for task in tasks if task.done() and not task.cancelled()]
         figures["streams_failed"] = [str(error)[:200] for error in failed if error is not None]
@@ -283,15 +288,21 @@ async def _phases(
             "longest_heartbeat_wait_ms": round(max(agent.longest_wait_ms(since=started) for agent in agents), 1),
         }
 
+    async def snapshots() -> dict[str, float]:
+        await asyncio.sleep(0)
+        await asyncio.gather(*(begun.wait() for begun in client.begun))
+        return {"calls": load.watchers}
+
     async def rest() -> dict[str, float]:
         await asyncio.sleep(5)
         return {"calls": 1}
 
+    await phase("snapshots_of_watchers", snapshots())
     await phase("rest", rest())
     await phase("submits", open_loop(client.submit, load.seconds))
-    await phase("explains", _timed([lambda: client.explain(waiting[-1])] * EXPLAINS_AT_ONCE))
+    await phase("explains", _timed([partial(client.explain, job_id) for job_id in waiting[-EXPLAINS_AT_ONCE:]]))
     await phase("lists", _timed([client.list_jobs] * EXPLAINS_AT_ONCE))
-    cancels = [lambda job_id=job_id: client.cancel(job_id) for job_id in waiting[: load.cancels]]
+    cancels = [partial(client.cancel, job_id) for job_id in waiting[: load.cancels]]
     half = len(cancels) // 2
     await phase("cancels_first_half", _one_by_one(cancels[:half]))
     await phase("cancels_second_half", _one_by_one(cancels[half:]))

@@ -4,7 +4,11 @@ The rows of timm models on an A100 are taken from datasets/public/gpumemnet. Eve
 family, is held out by the hash of its name; the others are learned by `retrain` as a user's import would be, and the
 promoted version is asked about the held-out rows by `evaluate --model VERSION`; `--model fresh` learns and predicts the
 same rows from all that the table publishes. XGBoost on the table's columns is the baseline of both. One model in
-COTENANT_BENCHMARK_EVERY (default 1) takes part.
+COTENANT_BENCHMARK_EVERY (default 1) takes part. With --served-only the fresh model, minutes of work, is left out.
+
+Beside all rows stand those of runs that worked: of the others less was measured than a step must hold
+(`learning/failed_runs.py`), and a service, which answers for jobs that work, does not learn from them. These rows are
+also told apart by the domain flag.
 """
 
 from __future__ import annotations
@@ -20,9 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from cotenant.profile_schema import PairRow, SoloRow, read_rows, write_rows
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation
+from predictor_service.evaluation.stored_model import StoredModel
+from predictor_service.fitting.known_rows import split_learnable
+from predictor_service.learning.failed_runs import find_failed_runs
+from predictor_service.learning.learning_task import BoolArray
+from predictor_service.learning.learning_task_reader import read_learning_task
+from predictor_service.learning.profile_files import read_profiles
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.retraining.retraining_run import RetrainingPlan, retrain
@@ -39,16 +51,16 @@ _LEVELS: Final[dict[str, Callable[[SoloRow], str]]] = {
 _METRICS: Final = ("mape_ratio", "coverage_90_ratio", "coverage_99_ratio", "upper_99_over_actual_mean")
 
 
-def main() -> dict[str, Any]:
+def main(*, served_only: bool = False) -> dict[str, Any]:
     """Returns the error of served and of fresh models on held-out networks and families."""
     every = int(os.environ.get("COTENANT_BENCHMARK_EVERY", "1"))
     folder = default_datasets_dir() / "public" / _SET
     rows = [row for row in read_rows(folder / "solo.csv.gz", SoloRow) if row.campaign == _CAMPAIGN]
     rows = [row for row in rows if _hash(row.architecture) % every == 0]
-    return {f"{level} never seen": _judge(rows, level) for level in _LEVELS}
+    return {f"{level} never seen": _judge(rows, level, served_only=served_only) for level in _LEVELS}
 
 
-def _judge(rows: list[SoloRow], level: str) -> dict[str, Any]:
+def _judge(rows: list[SoloRow], level: str, *, served_only: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         test = [row for row in rows if _hash(_LEVELS[level](row), "held out") % _EVERY == 0]
@@ -56,8 +68,47 @@ def _judge(rows: list[SoloRow], level: str) -> dict[str, Any]:
         _write(root / "train" / "set", [row for row in rows if row.run_id not in chosen])
         _write(root / "test" / "set", test)
         version = _served(root)
+        served = _figures(_ask(root, level, version, data=root / "test" / "set"))
+        judged = {"served": served, "served_of_runs_that_worked": _judge_working(version, root / "test" / "set")}
+        if served_only:
+            return judged
         fresh = _ask(root, "none", None, train=root / "train" / "set", test=root / "test" / "set")
-        return {"served": _figures(_ask(root, level, version, data=root / "test" / "set")), "fresh": _figures(fresh)}
+        return {**judged, "fresh": _figures(fresh)}
+
+
+def _judge_working(version: ServedVersion, folder: Path) -> dict[str, Any]:
+    """Figures of the rows of runs that worked, in all and by the domain flag."""
+    device = next(iter(version.devices))
+    learning_task = read_learning_task(read_profiles(folder), MEMORY, device).learning_task
+    known, _ = split_learnable(learning_task)
+    known = known.subset(np.flatnonzero(~find_failed_runs(known)))
+    answered, measured = StoredModel(version, MEMORY, device).predict(known), known.measured
+    networks = [job.architecture for job in known.jobs]
+
+    def figures(chosen: BoolArray) -> dict[str, Any]:
+        if not chosen.any():
+            return {"rows": 0}
+        value, upper = answered.value[chosen], answered.upper_99[chosen]
+        held, lower_90, upper_90 = measured[chosen], answered.lower_90[chosen], answered.upper_90[chosen]
+        return {
+            "rows": int(chosen.sum()),
+            "mape_ratio": float(np.mean(np.abs(value / held - 1))),
+            "coverage_90_ratio": float(np.mean((lower_90 <= held) & (held <= upper_90))),
+            "coverage_99_ratio": float(np.mean(held <= upper)),
+            "upper_99_over_actual_mean": float(np.mean(upper / held)),
+            "upper_99_over_actual_median": float(np.median(upper / held)),
+        }
+
+    flagged = ~answered.in_domain
+    by_network = {
+        name: [flag for flag, other in zip(flagged, networks, strict=True) if other == name] for name in networks
+    }
+    return {
+        **figures(np.ones(len(known), dtype=np.bool_)),
+        "flagged_networks_ratio": float(np.mean([np.mean(flags) for flags in by_network.values()])),
+        "flagged": figures(flagged),
+        "not_flagged": figures(~flagged),
+    }
 
 
 def _write(folder: Path, rows: list[SoloRow]) -> None:
@@ -99,5 +150,6 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    print(json.dumps(main(), indent=1))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--served-only", action="store_true", help="Leave the fresh model out.")
+    print(json.dumps(main(served_only=parser.parse_args().served_only), indent=1))

@@ -17,6 +17,7 @@ from cotenant.extras import missing_programs_line
 PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "predict": ("predictor_service", "predict"),
+        "predict-many": ("predictor_service", "predict-many"),
         "datasets": ("predictor_service", "datasets"),
         "profiles": ("predictor_service", "profiles"),
         "evaluate": ("predictor_service", "evaluate"),
@@ -41,7 +42,14 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 # Started by other verbs, never by name.
-_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"convert", "probe", "serve-predictor", "serve-scheduler", "run-agent"}
+_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {
+    "convert",
+    "predict-many",
+    "probe",
+    "serve-predictor",
+    "serve-scheduler",
+    "run-agent",
+}
 
 
 def require_programs(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> None:

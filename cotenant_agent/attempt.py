@@ -118,7 +118,7 @@ class Attempt:
         """From the files; nothing is remembered."""
         if self.end is not None or self.has_exit_record():
             return AttemptState.ENDED
-        if self.directory.stop.exists():
+        if self._is_written(self.directory.stop):
             return AttemptState.STOPPING
         if not self.directory.state.exists():
             return AttemptState.PREPARING
@@ -140,14 +140,17 @@ class Attempt:
 
     def has_exit_record(self) -> bool:
         """Whether the end is written down, by who may."""
-        return self.directory.exit.exists() and (self.seal is None or self.read(self.directory.exit) is not None)
+        return self._is_written(self.directory.exit)
+
+    def _is_written(self, path: Path) -> bool:
+        return path.exists() and (self.seal is None or self.read(path) is not None)
 
     @property
     def pause(self) -> AttemptPause:
         """What the shim has written down about pauses."""
         if not self.directory.paused.exists():
             return AttemptPause()
-        record, order = self.read(self.directory.paused), read_json(self.directory.pause)
+        record, order = self.read(self.directory.paused), self.read(self.directory.pause)
         since_ms, order_ms = read_integer(record, "since_boot_ms"), read_integer(order, "until_boot_ms")
         has_failed = order_ms > 0 and order_ms == read_integer(record, "failed_until_boot_ms")
         return AttemptPause(
@@ -288,7 +291,7 @@ class Attempt:
         """
         self._read_last_progress()
         record = self.read(self.directory.exit)
-        stop = read_json(self.directory.stop)
+        stop = self.read(self.directory.stop)
         facts = self._exit_facts(record)
         exit_class = classify(facts)
         self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)

@@ -191,7 +191,7 @@ class AttemptTable:
         if obstacle:
             raise CommandRefusedError(NOT_PAUSABLE, f"{key.directory_name} cannot be paused: {obstacle}")
         until_ms, now_ms = boot_ms() + paused_ms_max, boot_ms()
-        known_ms = read_integer(read_json(attempt.directory.pause), "until_boot_ms")
+        known_ms = read_integer(attempt.read(attempt.directory.pause), "until_boot_ms")
         if now_ms < known_ms <= until_ms and not attempt.pause.failure:
             return
         try:

@@ -82,7 +82,7 @@ class ClusterMembership:
 
         Raises:
             ClusterRefusedError: it serves another cluster, or an older state of this one.
-            OSError: the disk does not take it.
+            OSError: the disk does not take which cluster this is now.
         """
         mine = self.seen.incarnation_id
         if position is None or not position.incarnation_id:
@@ -109,6 +109,7 @@ class ClusterMembership:
         return self._former.get(incarnation_id, LogPosition())
 
     def _enter(self, position: LogPosition, ancestors: tuple[str, ...]) -> None:
+        before = self.seen, self.ancestor_ids, self._legacy_id, dict(self._former)
         if self.seen.incarnation_id not in ("", position.incarnation_id):
             _log.warning(
                 "cluster_changed",
@@ -120,7 +121,14 @@ class ClusterMembership:
         self.seen, self.ancestor_ids = position, ancestors
         # What an older agent left here belongs to the first cluster that is named.
         self._legacy_id = self._legacy_id or position.incarnation_id
-        self._store()
+        try:
+            self._store()
+        except OSError:
+            if before[0].incarnation_id == position.incarnation_id:
+                # A full disk must not cost the jobs their leases; it is stored before the next order to start one.
+                return
+            self.seen, self.ancestor_ids, self._legacy_id, self._former = before
+            raise
 
     def advance(self, position: LogPosition) -> None:
         """Take where the scheduler is by now; stored soon, and before an order that depends on it.

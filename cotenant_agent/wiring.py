@@ -32,6 +32,7 @@ from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
 
 _log = logging.getLogger(__name__)
+_NAMESPACE_REMEDY = "run the agent as root outside of a container, or permit it user namespaces"
 
 
 @contextlib.contextmanager
@@ -97,7 +98,9 @@ def _isolation(settings: AgentSettings) -> tuple[str, ...]:
     """By what jobs are kept apart, in the words of the Hello; empty = this machine refuses it, or nobody wants it."""
     obstacle = find_namespace_obstacle() if settings.namespaces else "--no-namespaces"
     if obstacle:
-        _log.warning("no_namespaces", extra={"reason": obstacle})
+        _log.warning(
+            "no_namespaces", extra={"reason": obstacle, "remedy": _NAMESPACE_REMEDY if settings.namespaces else ""}
+        )
     if not obstacle:
         return NAMESPACE_ENFORCEMENTS
     if settings.job_user or settings.job_users:

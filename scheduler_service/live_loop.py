@@ -24,6 +24,7 @@ from scheduler_service.adapters.event_log import (
     LogRecord,
     StoredSnapshot,
 )
+from scheduler_service.adapters.handled_lines import identity_of, level_of
 from scheduler_service.adapters.recovery import apply_event
 from scheduler_service.adapters.system_clock import SystemClock, read_monotonic_ns
 from scheduler_service.core.commands import Command, WakeAt
@@ -304,9 +305,9 @@ class LiveLoop:
         commands = apply_event(self.engine, event)
         duration_ns = read_monotonic_ns() - started_ns
         _log.log(
-            _level_of(event),
+            level_of(event),
             "event_handled",
-            extra={"event_id": self.sequence, "kind": type(event).__name__, **_identity(event)},
+            extra={"event_id": self.sequence, "kind": type(event).__name__, **identity_of(event)},
         )
         for observer in self.observers:
             observer.event_handled(event, commands, duration_ns=duration_ns)
@@ -321,7 +322,11 @@ class LiveLoop:
                 continue
             _log.info(
                 "command_performed",
-                extra={"command_id": f"{self.sequence}.{number}", "kind": type(command).__name__, **_identity(command)},
+                extra={
+                    "command_id": f"{self.sequence}.{number}",
+                    "kind": type(command).__name__,
+                    **identity_of(command),
+                },
             )
             self.perform(command)
 
@@ -382,21 +387,3 @@ def _resolve(entry: _Entry, answer: str) -> None:
 def _refuse(entry: _Entry, error: SchedulerServiceError) -> None:
     if not entry.done.done():
         entry.done.set_exception(error)
-
-
-_IDENTITY_FIELDS = ("job_id", "attempt", "node_id", "gpu_id", "key", "device", "policy", "code", "exit_class", "cause")
-# Frequent and without consequence: only wanted for debugging.
-_FREQUENT = frozenset({"JobProgressed", "TimerFired"})
-
-
-def _level_of(event: Event) -> int:
-    return logging.DEBUG if type(event).__name__ in _FREQUENT else logging.INFO
-
-
-def _identity(subject: Event | Command) -> Mapping[str, object]:
-    """Pick the ids of what it is about; never a command line, which may hold secrets."""
-    found = {name: getattr(subject, name) for name in _IDENTITY_FIELDS if hasattr(subject, name)}
-    for holder, name in (("request", "job_id"), ("node", "node_id"), ("prediction", "key")):
-        if hasattr(subject, holder):
-            found[name] = getattr(getattr(subject, holder), name)
-    return found

@@ -57,6 +57,8 @@ RPC_ROLES: Final[Mapping[str, Mapping[str, frozenset[Role] | None]]] = MappingPr
             "ListNodes": _READERS,
             "ListPolicies": _READERS | {Role.ENGINE},
             "SetPolicy": _OPERATORS,
+            "ForgetNode": _OPERATORS,
+            "ConfirmRestore": _OPERATORS,
             "Decide": frozenset({Role.OPERATOR, Role.ENGINE}),
         },
         "cotenant.v1.NodeAgentService": {

@@ -112,7 +112,7 @@ def capture_script(
             raise OverlayRefusedError(outcome.not_isolated)
         if outcome.result.get("status") != "captured":
             raise why_not(plan, outcome)
-        return _as_job(outcome, _convert(folder, outcome.result["torch_version"]))
+        return _as_job(outcome, convert(folder, outcome.result["torch_version"]))
 
 
 def usual_memory_bytes() -> int:
@@ -120,7 +120,13 @@ def usual_memory_bytes() -> int:
     return max(_MEMORY_LEAST_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
-def _convert(folder: Path, torch_version: str) -> bytes:
+def convert(folder: Path, torch_version: str) -> bytes:
+    """Returns the graph of the export in a folder, without weights.
+
+    Raises:
+        NotCapturedError: It cannot be converted here.
+        ProgramError: The program that converts is not installed, or did not end in time.
+    """
     target = folder / "graph.onnx"
     arguments = [str(folder / EXPORT_FILE), "--out", str(target)]
     done = programs.run_captured("convert", arguments, timeout_s=CONVERSION_TIMEOUT_S)

@@ -11,7 +11,7 @@ from cotenant.client_errors import CotenantError
 from cotenant.quantities import format_percent
 
 BY_HAND: Final = "export it by hand (docs/training_scripts.md), or submit it without a graph: then it is measured"
-_SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "killed", 11: "crashed", 6: "aborted"})
+_SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "was killed", 11: "crashed", 6: "aborted"})
 _SIGXCPU: Final = 24
 _NO_MEMORY: Final = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "bad_alloc")
 _NO_SPACE: Final = "No space left on device"
@@ -58,7 +58,7 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
 
 
 def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapturedError:
-    how = f"was {_SIGNALS.get(-status, f'ended by signal {-status}')}" if status < 0 else f"failed (exit {status})"
+    how = _SIGNALS.get(-status, f"was ended by signal {-status}") if status < 0 else f"failed (exit {status})"
     for signs, cause, remedy in (
         (_NO_MEMORY, f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU", "raise --memory-limit"),
         ((_NO_SPACE,), "it writes more than the overlay in memory holds", "raise --memory-limit"),

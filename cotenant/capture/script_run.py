@@ -17,8 +17,13 @@ from typing import Any, Final
 from cotenant import process_tree, system_clock
 from cotenant.client_errors import ProgramError
 
-ENTRY: Final = "cotenant.capture.in_script.entry.sitecustomize"
-WATCH: Final = "cotenant.capture.in_script.torch_watch"
+PACKAGE: Final = "cotenant.capture.in_script"
+ENTRY: Final = "cotenant.capture.in_script.entry"
+# Never imported here: the script's own Python finds them by the two folders.
+FOUND_BY_THE_SCRIPT: Final = (
+    "cotenant.capture.in_script.entry.sitecustomize",
+    "cotenant.capture.in_script.torch_watch",
+)
 START: Final = "cotenant.capture.isolated_start"
 CPU_S: Final = 120
 EXPORT_CPU_S: Final = 120
@@ -117,11 +122,13 @@ def run_script(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
 
 
 def _as_content(plan: ScriptPlan, folder: Path) -> dict[str, Any]:
+    for module in FOUND_BY_THE_SCRIPT:
+        _place(module)
     environment = {**os.environ, **plan.environment, **_QUIET}
     path = [str(_place(ENTRY).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(each for each in path if each)
     environment["COTENANT_CAPTURE_FOLDER"] = str(folder)
-    environment["COTENANT_CAPTURE_PACKAGE"] = str(_place(WATCH).parent)
+    environment["COTENANT_CAPTURE_PACKAGE"] = str(_place(PACKAGE).parent)
     return {
         "command": list(plan.command),
         "directory": str(plan.directory),

@@ -70,10 +70,15 @@ def capture_here(
         if error.log:
             tell(error.log.rstrip(), style="dim")
         raise
+    tell_captured(job)
+    return job
+
+
+def tell_captured(job: CapturedJob) -> None:
+    """Tells what was found, and what of it is not as it looks."""
     tell(f"captured: {job.summary()}")
     for note in job.notes:
         tell(f"  note: {note}", style="yellow")
-    return job
 
 
 def _capture(

@@ -1,22 +1,111 @@
-"""Graph files as the command line takes them in."""
+"""What `predict` may be asked about: graph files, job files and scripts, with the settings that flags change."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
+
+from cotenant.capture.captured_job import CapturedJob
+from cotenant.cli.capture_command import capture_here
+from cotenant.client import job_settings
 from cotenant.client_errors import InputError
-from cotenant.graph_file import GraphFileError, read_graph
+from cotenant.job_file import read_content
+from cotenant.prediction_questions import load_graph
+from cotenant.v1 import resources_pb2
+
+__all__ = ["AskedJob", "WithCommand", "asked_jobs", "load_graph"]
+JOBS_MAX = 8
+_COMMAND = "cotenant.command"
 
 
-def load_graph(path: Path) -> bytes:
-    """Returns an ONNX file without its weights.
+class WithCommand(click.Command):
+    """A verb that a job's own command may follow behind `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads what stands before `--`, and keeps the rest as it is."""
+        own, _, command = _split(args)
+        ctx.meta[_COMMAND] = tuple(command)
+        return super().parse_args(ctx, own)
+
+
+def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in words:
+        return words, False, []
+    place = words.index("--")
+    return words[:place], True, words[place + 1 :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedJob:
+    """One job that is asked about.
+
+    Attributes:
+        name: As it was named.
+        graph: Its file.
+        known: Settings that a job file or a capture holds.
+    """
+
+    name: str
+    graph: Path
+    known: Mapping[str, Any]
+
+    def settings(self, flags: Mapping[str, Any], batch_size: int | None) -> resources_pb2.JobSettings:
+        """Returns its settings; flags win.
+
+        Raises:
+            InputError: No batch size is known, or a setting has no such value.
+        """
+        merged = {**self.known, **{name: value for name, value in flags.items() if value is not None}}
+        if batch_size is not None:
+            merged["batch_size"] = batch_size
+        if not isinstance(merged.get("batch_size"), int):
+            raise click.UsageError("Missing option '--batch-size'.")
+        return job_settings(**merged)
+
+
+@contextmanager
+def asked_jobs(files: Sequence[Path], *, is_allowed: bool) -> Iterator[list[AskedJob]]:
+    """Yields the jobs of some files, and of the command behind `--`; that one is captured.
+
+    Args:
+        files: Graphs (.onnx) or job files (.yaml).
+        is_allowed: A capture may leave files behind.
 
     Raises:
-        InputError: Not readable or not an ONNX file.
+        InputError: Nothing was named, too much, or a file is neither.
     """
-    try:
-        return read_graph(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
-    except GraphFileError as error:
-        raise InputError(str(error), remedy="export it with torch.onnx.export (see the README)") from error
+    command = click.get_current_context().meta.get(_COMMAND, ())
+    if not files and not command:
+        raise click.UsageError("Missing argument 'GRAPH'.")
+    if len(files) + bool(command) > JOBS_MAX:
+        raise InputError(f"{len(files) + bool(command)} jobs are named", remedy=f"name at most {JOBS_MAX}")
+    with tempfile.TemporaryDirectory() as folder:
+        found = [_of_file(path) for path in files]
+        if command:
+            job = capture_here(command, Path.cwd(), {}, is_allowed=is_allowed)
+            found.append(_of_capture(job, command, Path(folder)))
+        yield found
+
+
+def _of_capture(job: CapturedJob, command: Sequence[str], folder: Path) -> AskedJob:
+    from cotenant.job_name import name_of
+
+    graph = folder / f"{name_of(command)}.onnx"
+    graph.write_bytes(job.graph)
+    return AskedJob(name=graph.stem, graph=graph, known=job.settings())
+
+
+def _of_file(path: Path) -> AskedJob:
+    if path.suffix not in (".yaml", ".yml"):
+        return AskedJob(name=path.stem, graph=path, known={})
+    content = read_content(path)
+    graph, settings = content.get("graph"), content.get("settings") or {}
+    if not graph or not isinstance(settings, dict):
+        raise InputError(f"{path} names no graph", remedy="write one with `cotenant capture`, or give an .onnx file")
+    return AskedJob(name=path.stem, graph=(path.resolve().parent / str(graph)), known=settings)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from google.protobuf.json_format import Parse, ParseError
 
-from cotenant.calibration_files import newest_calibration
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
-from cotenant.cli.graph_input import load_graph
+from cotenant.cli.graph_input import AskedJob, WithCommand, asked_jobs, load_graph
+from cotenant.cli.predict_questions import (
+    NumberList,
+    each_questions,
+    find_calibration,
+    is_unconfigured,
+    setting_flags,
+    together_questions,
+)
+from cotenant.cli.predict_several import predict_each, predict_together
 from cotenant.cli.prediction_views import (
     micro_batch_columns,
     micro_batch_rows,
@@ -20,37 +28,45 @@ from cotenant.cli.prediction_views import (
     quantity_columns,
     quantity_rows,
 )
-from cotenant.cli.session import Session, show, tell, with_session
-from cotenant.cli.settings import point_at_state, state_folder
+from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
-from cotenant.client import is_serving, job_settings, open_channel
-from cotenant.client_errors import InputError, ProgramError
-from cotenant.device_calibration import DeviceCalibration, read_calibration_file
+from cotenant.client_errors import ProgramError
 from cotenant.device_calibration_message import calibration_message
 from cotenant.programs import run_captured
 from cotenant.quantities import parse_bytes
-from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, resources_pb2
 
-# A default address is only a guess: without a configured one, offline prediction starts soon.
-GUESS_TIMEOUT_S = 0.5
 OFFLINE_TIMEOUT_S = 600.0
 
 
-@click.command(
-    epilog="\b\nExamples:\n  cotenant predict model.onnx --batch-size 64\n"
-    "  cotenant predict model.onnx --batch-size 64 --device 'NVIDIA H200' -o json"
+_EPILOG = """\b
+Examples:
+  cotenant predict model.onnx --batch-size 64
+  cotenant predict model.onnx --batch-size 64 --device 'NVIDIA H200' -o json
+  cotenant predict model.onnx --batch-size 16,32,64 --device a100,l4
+  cotenant predict model.onnx --device a100 --max-batch
+  cotenant predict first.onnx second.onnx --batch-size 64
+  cotenant predict -- python train.py
+"""
+
+
+@click.command(cls=WithCommand, epilog=_EPILOG)
+@click.argument(
+    "files",
+    nargs=-1,
+    metavar="GRAPH... [-- COMMAND...]",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--batch-size", type=click.IntRange(1, 1_000_000), required=True, help="Samples per optimizer step.")
-@click.option("--device", help="Device type, e.g. h200 or 'rtx 4090'.  [default: the setting `device`]")
+@click.option("--batch-size", "batch_sizes", type=NumberList(), help="Samples per optimizer step; several: 16,32,64.")
+@click.option("--device", help="Device type, e.g. h200 or 'rtx 4090'; several: a100,l4.  [default: setting `device`]")
 @click.option(
     "--device-memory", metavar="SIZE", help="E.g. 40GiB, where the device type's size is unknown, or not the usual."
 )
-@click.option("--optimizer", default="sgd", show_default=True, help="sgd, momentum, adam or adamw.")
-@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16 or fp16.")
-@click.option("--mode", default="train", show_default=True, help="train or infer.")
-@click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
+@click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: sgd]")
+@click.option("--precision", help="fp32, tf32, bf16 or fp16.  [default: fp32]")
+@click.option("--mode", help="train or infer.  [default: train]")
+@click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), help="Part of a step.  [default: 0]")
 @click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension.")
 @click.option(
     "--micro-batch-size",
@@ -65,71 +81,50 @@ OFFLINE_TIMEOUT_S = 600.0
     type=click.Path(dir_okay=False, path_type=Path),
     help="What `cotenant calibrate` measured of the device.  [default: that of this machine, where there is one]",
 )
+@click.option("--max-batch", is_flag=True, help="Print the largest batch that fits, and nothing else.")
 @click.option("--offline", is_flag=True, help="Without a running predictor (starts slower).")
+@click.option("--yes", is_flag=True, help="Run COMMAND where it may leave files behind as well.")
 @with_session
-def predict(
-    session: Session,
-    /,
-    *,
-    graph: Path,
-    batch_size: int,
-    device: str | None,
-    device_memory: str | None,
-    optimizer: str,
-    precision: str,
-    mode: str,
-    input_wait_ratio: float,
-    bindings: tuple[str, ...],
-    micro_batch_sizes: tuple[int, ...],
-    calibration_file: Path | None,
-    offline: bool,
-) -> None:
+def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags: Any) -> None:  # noqa: ANN401 (values of flags)
     """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or that is unknown.
 
     Weights are stripped before anything leaves this process. Asks the predictor, or runs it here when none was
-    configured and none is reachable.
+    configured and none is reachable. Several GRAPHs, or job files, are asked about together on one device: how much
+    they slow each other down, and whether their memory fits. A COMMAND is captured first (`cotenant capture`).
     """
-    settings = job_settings(
-        batch_size=batch_size,
-        precision=precision,
-        optimizer=optimizer,
-        mode=mode,
-        input_wait_ratio=input_wait_ratio,
-        dimension_bindings=parse_bindings(bindings),
-    )
+    with asked_jobs(files, is_allowed=yes) as jobs:
+        devices = [each.strip() for each in (flags["device"] or session.settings.device).split(",")]
+        batch_sizes = flags["batch_sizes"] or [None]
+        if len(jobs) > 1:
+            fits = predict_together(session, together_questions(session, jobs, devices, flags), jobs, flags["offline"])
+        elif flags["max_batch"] or len(devices) > 1 or len(batch_sizes) > 1:
+            fits = predict_each(session, each_questions(session, jobs[0], devices, flags), flags)
+        else:
+            fits = _predict_one(session, jobs[0], devices[0], batch_sizes[0], flags)
+    if not fits:
+        raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
+
+
+def _predict_one(
+    session: Session, job: AskedJob, device: str, batch_size: int | None, flags: Mapping[str, Any]
+) -> bool:
     request = prediction_pb2.PredictJobRequest(
-        settings=settings,
-        device=device or session.settings.device,
-        device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
-        micro_batch_sizes=micro_batch_sizes,
+        settings=job.settings(setting_flags(flags), batch_size),
+        device=device,
+        device_memory_bytes=parse_bytes(flags["device_memory"]) if flags["device_memory"] else 0,
+        micro_batch_sizes=flags["micro_batch_sizes"],
         find_largest_batch_size=True,
     )
-    calibrated = _find_calibration(session, calibration_file, request.device)
-    if offline or _is_unconfigured(session):
-        answer = _predict_offline(graph, request, calibrated[0] if calibrated else None)
+    calibrated = find_calibration(session, flags["calibration_file"], request.device)
+    if flags["offline"] or is_unconfigured(session):
+        answer = _predict_offline(job.graph, request, calibrated[0] if calibrated else None)
     else:
-        request.onnx_graph = load_graph(graph)
+        request.onnx_graph = load_graph(job.graph)
         if calibrated is not None:
             request.calibration.CopyFrom(calibration_message(calibrated[1]))
         answer = session.predictor().predict_job(request)
     show_prediction(session, answer, answer.device or request.device)
-    if not answer.fits:
-        raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
-
-
-def parse_bindings(bindings: Sequence[str]) -> dict[str, int]:
-    """Reads NAME=SIZE pairs.
-
-    Raises:
-        InputError: Not of that form.
-    """
-    sizes = {}
-    for binding in bindings:
-        name, _, size = binding.partition("=")
-        if not name or not re.fullmatch("[0-9]{1,18}", size):
-            raise InputError(f"{binding!r} is not NAME=SIZE", remedy="e.g. --bind sequence=128")
-        sizes[name] = int(size)
-    return sizes
+    return answer.fits
 
 
 def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse, device: str) -> None:
@@ -143,24 +138,6 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
         show(render_table(micro_batch_columns(answer), micro_batch_rows(answer), session.width))
     show("")
     show(render_labelled(prediction_lines(answer, device), session.width))
-
-
-def _find_calibration(session: Session, file: Path | None, device: str) -> tuple[Path, DeviceCalibration] | None:
-    """Returns the calibration that was named, else the newest that this machine has of the device type."""
-    if file is not None:
-        return file, read_calibration_file(file, now_ms())
-    return newest_calibration(state_folder(session.settings), device, now_ms())
-
-
-def _is_unconfigured(session: Session) -> bool:
-    if not session.resolved.is_default("predictor"):
-        return False
-    settings = session.settings
-    channel = open_channel(settings.channel_options(settings.predictor))
-    if is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
-        return False
-    tell(f"no predictor at {settings.predictor}; predicting offline", style="dim")
-    return True
 
 
 def _predict_offline(

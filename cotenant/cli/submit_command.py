@@ -12,9 +12,10 @@ from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
 from cotenant.cli.job_waiting import wait_for_job
-from cotenant.cli.predict_command import parse_bindings
+from cotenant.cli.predict_questions import parse_bindings
 from cotenant.cli.prediction_views import prediction_lines, quantity_columns, quantity_rows
 from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import JobFile, parse_job, read_content
@@ -23,7 +24,8 @@ from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 _HELP = """Hand a job in: from JOB_FILE, from flags with the command behind `--`, or both (flags win).
 
 The graph's weights are stripped before it leaves this machine. Without a graph nothing is predicted and the
-job runs on GPUs of its own.
+job runs on GPUs of its own. The graph of `python SCRIPT` that imports torch is read off two steps of it on the
+CPU first, where that leaves nothing behind (`cotenant capture`).
 
 \b
 Job file:
@@ -79,6 +81,11 @@ def _with_flags(command: Command) -> Command:
 @click.option("--dry-run", is_flag=True, help="Check and predict, submit nothing; exit 4 = fits nowhere, or refused.")
 @click.option("--force", is_flag=True, help="Submit what no connected node can run or no device can hold.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 = failed, 8 = cancelled.")
+@click.option(
+    "--capture/--no-capture",
+    default=None,
+    help="Read the graph off the script.  [default: yes, where it imports torch and leaves nothing behind]",
+)
 @click.option("--request-id", default="", help="Reuse it to repeat a submission safely.")
 @with_session
 def submit(
@@ -90,12 +97,17 @@ def submit(
     force: bool,
     wait: bool,
     request_id: str,
+    capture: bool | None,
     **flags: object,
 ) -> None:
     """Hand a job in."""
-    job_file = read_request(job_file_and_command, flags)
+    content, folder = read_content_of(job_file_and_command, flags)
+    captured = capture_for_submit(session, content, folder, wanted=capture)
+    if captured is not None:
+        content = with_captured(content, captured)
+    job_file = parse_job(content, folder=folder)
     spec = job_file.spec
-    graph = load_graph(job_file.graph) if job_file.graph else b""
+    graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         spec.graph_sha256 = _upload(session, graph)
     client = session.scheduler()
@@ -126,15 +138,25 @@ def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFil
     Raises:
         InputError: Neither file nor command, or a value of the wrong kind.
     """
+    content, folder = read_content_of(arguments, flags)
+    return parse_job(content, folder=folder)
+
+
+def read_content_of(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+    """Merges job file, flags and command; returns the keys of a job file, and the folder that its paths start from.
+
+    Raises:
+        InputError: Neither file nor command.
+    """
     is_file = bool(arguments) and arguments[0].endswith((".yaml", ".yml"))
     command = list(arguments[1:] if is_file else arguments)
     if not is_file and not command:
         raise InputError("nothing to run", remedy="name a job file or put the command behind --")
     content = _flags_as_content(flags) | ({"command": command} if command else {})
     if not is_file:
-        return parse_job(content, folder=Path.cwd())
+        return content, Path.cwd()
     path = Path(arguments[0])
-    return parse_job(_overlay(read_content(path), content), folder=path.resolve().parent)
+    return _overlay(read_content(path), content), path.resolve().parent
 
 
 def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -29,14 +29,15 @@ def train_cross_device_command(datasets: Path | None, output: Path) -> None:
     from threadpoolctl import threadpool_limits
 
     from predictor_service.learning.cross_device_fit import fit_step_folds, fit_step_model
-    from predictor_service.learning.cross_device_rows import read_step_rows, thin_rows
+    from predictor_service.learning.cross_device_rows import read_step_rows, rows_of_common_networks, thin_rows
 
-    rows = thin_rows(read_step_rows(datasets or default_datasets_dir() / "public"))
+    every = read_step_rows(datasets or default_datasets_dir() / "public")
+    rows, networks = thin_rows(every), rows_of_common_networks(every)
     with threadpool_limits(1):  # small matrices: more threads only wait for each other
-        model, folds = fit_step_model(rows), fit_step_folds(rows)
+        model, folds = fit_step_model(rows, networks=networks), fit_step_folds(rows)
     try:
         output.write_text(model.to_json(), encoding="utf-8")
-        lines = [fold.to_json(indent=None) for fold in folds]
+        lines = [fold.to_json() for fold in folds]
         output.with_name(f"{output.stem}{_FOLDS}.json").write_text("".join(lines), encoding="utf-8")
     except OSError as error:
         raise TrainingDataError(f"{output}: {error}", remedy="name a file that can be written with -o") from error

@@ -19,6 +19,7 @@ from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
 from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
+from predictor_service.commands.predict_many import predict_many_command
 from predictor_service.commands.profiles import profiles
 from predictor_service.commands.retrain import retrain_command
 from predictor_service.commands.serve import serve
@@ -59,6 +60,7 @@ def program() -> None:
 program.add_command(datasets)
 program.add_command(evaluate_command)
 program.add_command(models)
+program.add_command(predict_many_command)
 program.add_command(profiles)
 program.add_command(retrain_command)
 program.add_command(train_command)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from predictor_service.cross_device.known_networks import KnownNetworks
 from predictor_service.cross_device.step_correction import StepCorrection, traits_of
 from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind, step_parts, terms_of
 from predictor_service.cross_device.step_work import StepWork
@@ -25,7 +26,7 @@ from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation
 
-FORMAT: Final = "cotenant.cross_device_step/1"
+FORMAT: Final = "cotenant.cross_device_step/2"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -52,6 +53,7 @@ class CrossDeviceStep:
     Attributes:
         logs: Logarithms of the coefficients, in the order of `COEFFICIENTS`.
         correction: Of kinds of networks.
+        networks: Of networks that were measured.
         widths: Half widths as logarithms at `LEVELS`, by kind of network.
         devices: Types that taught it.
         rows_sha256: Hash of the rows that it was made from.
@@ -59,6 +61,7 @@ class CrossDeviceStep:
 
     logs: FloatArray
     correction: StepCorrection
+    networks: KnownNetworks
     widths: Mapping[str, FloatArray]
     devices: tuple[str, ...] = ()
     rows_sha256: str = ""
@@ -71,7 +74,8 @@ class CrossDeviceStep:
             kinds: One for each row, or a single one for all.
         """
         parts = step_parts(terms_of(work, kinds), self.logs)
-        corrected = self.correction.log_ratio(traits_of(work, kinds))
+        traits = traits_of(work, kinds)
+        corrected = self.correction.log_ratio(traits) + self.networks.log_ratio(self.correction.standardise(traits))
         return np.asarray(parts.total_ms * np.exp(corrected), dtype=np.float64)
 
     def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
@@ -86,12 +90,8 @@ class CrossDeviceStep:
         width = math.exp(float(np.interp(confidence, LEVELS, self.widths[kind_of_network(work)])))
         return StepRange(value=value, lower=value / width, upper=value * width)
 
-    def to_json(self, indent: int | None = 1) -> str:
-        """As stored.
-
-        Args:
-            indent: Of the lines; None = one line.
-        """
+    def to_json(self) -> str:
+        """As stored, one line."""
         stored = {
             "format": FORMAT,
             "rows_sha256": self.rows_sha256,
@@ -102,8 +102,9 @@ class CrossDeviceStep:
             "levels": list(LEVELS),
             "widths": _widths_to_json(self.widths),
             "correction": self.correction.to_json(),
+            "networks": self.networks.to_json(),
         }
-        return json.dumps(stored, indent=indent) + "\n"
+        return json.dumps(stored) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> CrossDeviceStep:
@@ -122,6 +123,7 @@ class CrossDeviceStep:
             return cls(
                 logs=np.log([float(stored["coefficients"][name]) for name in COEFFICIENTS]),
                 correction=StepCorrection.from_json(stored["correction"]),
+                networks=KnownNetworks.from_json(stored["networks"]),
                 widths=_widths_from_json(stored["widths"]),
                 devices=tuple(stored["devices"]),
                 rows_sha256=str(stored["rows_sha256"]),

@@ -37,16 +37,17 @@ def forecast_known(model: ServedTarget, learning_task: LearningTask) -> Forecast
         found = served_step_ms(learning_task)
         assert found is not None  # rows that can be answered have what the model of all types asks
         bases = found
-    columns, near = rows.columns, None
+    columns, near, familiar = rows.columns, None, None
     if rows.features is not None:  # an earlier version may have learned from other columns of the same vector
         columns, near = model.select(rows.features), model.novelty(rows.features)
-    bounded = model.predict_bounded(columns, bases, _CONFIDENCE, novelty=near)
+        familiar = model.is_familiar(rows.features)
+    bounded = model.predict_bounded(columns, bases, _CONFIDENCE, novelty=near, familiar=familiar)
     return Forecast(
         value=bounded.value,
         lower_90=bounded.lower,
         upper_90=bounded.upper,
         upper_99=bounded.upper_99,
-        in_domain=model.contains(columns),
+        in_domain=model.contains(columns) if familiar is None else model.contains(columns) & familiar,
     )
 
 

@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from cotenant.job_settings import PRECISIONS
-from predictor_service.errors import ModelError
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.fitting.answers import describe_choice, forecast_known, list_results
+from predictor_service.fitting.conversion import NotLearnable, golden_of, prove, store_spread
+from predictor_service.fitting.familiar_networks import learn_familiar
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
 from predictor_service.fitting.step_bases import unseen_step_ms
@@ -30,7 +31,6 @@ from predictor_service.registry.manifest import (
     SpreadRecord,
     TargetRecord,
 )
-from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.registry.served_version import ServedTarget, load_target
 from predictor_service.regressors.candidates import (
     CANDIDATES,
@@ -40,16 +40,15 @@ from predictor_service.regressors.candidates import (
     uncorrected,
 )
 from predictor_service.regressors.interface import FeatureArray, FloatArray
-from predictor_service.regressors.scikit import convert_scikit
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import learn_bounds
+from predictor_service.selection.operator_mix import learn_operator_mix
 from predictor_service.selection.scoring import CandidateScore, choose_unseen, predict_unchosen, score_candidates
 from predictor_service.selection.targets import SLOWDOWN, Target
 
 ROWS_MIN = 6
-GOLDEN_MAX = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,10 +150,6 @@ class FittedTarget:
         return task.target.decode(total / np.maximum(count, 1), task.analytical_estimate)
 
 
-class NotLearnable(Exception):  # noqa: N818 (an outcome that is recorded, not a failure)
-    """The rows do not suffice, or no candidate may be served."""
-
-
 def fit_rows(learning_task: LearningTask, level: str, seed: int) -> FittedTarget:
     """Learns one target from measured rows; see `task_of` for the arguments and `fit_target` for what is raised."""
     return fit_target(task_of(learning_task.in_content_order(), level, seed))
@@ -207,6 +202,7 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
             record = replace(record, spread=spread[0])
             files[spread[0].file_name] = spread[1]
         record = replace(record, near=_near(task, served, record, files))
+        record = _with_familiar(task, record, encoded, files)
         error_mean = float(np.mean(np.abs(encoded[score.held_out.row] - unchosen)))
         return FittedTarget(
             task=task, record=record, files=files, score=score, folds=tuple(folds), error_mean=error_mean
@@ -249,29 +245,8 @@ def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) 
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
     """Refits on all rows and converts; the converted model must answer as the original does."""
     model = _list_candidates(task)[name](task.seed).fit(task.columns, encoded)
-    golden = _golden(task.columns, model.predict)
-    return _proven(model.to_onnx, golden, name), golden
-
-
-def _golden(columns: FeatureArray, predict: Callable[[FeatureArray], FloatArray]) -> GoldenVectors:
-    """Some rows and what the original says of them."""
-    inputs = columns[:: max(1, -(-len(columns) // GOLDEN_MAX))]
-    return GoldenVectors(
-        inputs=tuple(tuple(float(value) for value in row) for row in inputs),
-        outputs=tuple(float(value) for value in predict(inputs)),
-    )
-
-
-def _proven(convert: Callable[[], bytes], golden: GoldenVectors, name: str) -> bytes:
-    """The converted model, once it has answered as the original does."""
-    try:
-        content = convert()
-        check_agreement(OnnxModel(content), golden, name)
-    except ModelError as error:
-        raise NotLearnable(error.message) from error
-    except Exception as error:  # converters raise whatever their libraries raise
-        raise NotLearnable(f"does not convert ({type(error).__name__})") from error
-    return content
+    golden = golden_of(task.columns, model.predict)
+    return prove(model.to_onnx, golden, name), golden
 
 
 def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> tuple[SpreadRecord, bytes] | None:
@@ -284,22 +259,7 @@ def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> 
     rows = score.held_out.row
     columns, groups = task.columns[rows], [task.groups[row] for row in rows.tolist()]
     local = learn_bounds(columns.astype(np.float64), residuals, groups, task.seed, one_vote_per_group=True)
-    if local.spread is None:
-        return None
-    golden = _golden(columns, lambda inputs: np.asarray(local.spread.predict(inputs), dtype=np.float64))
-    try:
-        content = _proven(lambda: convert_scikit(local.spread, columns.shape[1]), golden, "spread")
-    except NotLearnable:
-        return None
-    record = SpreadRecord(
-        scores=local.scores,
-        lowest=local.lowest,
-        highest=local.highest,
-        file_name=_file_name(task, "spread.onnx"),
-        file_sha256=hashlib.sha256(content).hexdigest(),
-        golden=golden,
-    )
-    return record, content
+    return store_spread(local, columns, _file_name(task, "spread.onnx"))
 
 
 def _near(
@@ -318,6 +278,21 @@ def _near(
     return learn_near(
         errors, task.features, task.groups, bounded.novel_half_width(task.columns, task.analytical_estimate, CONFIDENCE)
     )
+
+
+def _with_familiar(
+    task: FittingTask, record: TargetRecord, encoded: FloatArray, files: dict[str, bytes]
+) -> TargetRecord:
+    """The record with what tells networks of known families from others, and the errors of the former."""
+    mix = None if task.features is None else learn_operator_mix(task.features, task.groups)
+    if task.features is None or mix is None:
+        return record
+    builder, name = _list_candidates(task)[record.winner], _file_name(task, "familiar.onnx")
+    found = learn_familiar(builder, task.columns, encoded, task.features, seed=task.seed, file_name=name)
+    if found is None:
+        return replace(record, operator_mix=mix)
+    files[name] = found[1]
+    return replace(record, operator_mix=mix, familiar=found[0])
 
 
 def _table(

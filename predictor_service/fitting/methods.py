@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from predictor_service.fitting.fit import NotLearnable, fit_rows
+from predictor_service.fitting.conversion import NotLearnable
+from predictor_service.fitting.fit import fit_rows
 from predictor_service.fitting.known_rows import split_learnable, why_unanswerable
 from predictor_service.fitting.table_rows import has_vector
 from predictor_service.learning.learning_task import (

@@ -164,6 +164,7 @@ class JobEstimator:
             analytical_estimate,
             self._confidence,
             novelty=near,
+            familiar=self._work.is_familiar(model),
             is_precision_new=model.is_precision_new(self._work.settings.precision),
             excess=excess,
         )
@@ -262,7 +263,8 @@ class JobEstimator:
         accepts_wait = model.accepts_wait(self._input_wait_ratio)
         known = self._work.unusual.get(key) if accepts_wait else None
         if known is None:
-            known = find_unusual(model, self._nearest_vector(batch)[0], self._work.settings.precision)
+            vector, precision = self._nearest_vector(batch)[0], self._work.settings.precision
+            known = find_unusual(model, vector, precision, is_familiar=self._work.is_familiar(model) is not False)
             if accepts_wait and (known.is_beyond or not model.sees_wait):
                 self._work.unusual[key] = known
         return known

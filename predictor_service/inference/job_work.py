@@ -58,6 +58,7 @@ class JobWork:
         self.memory_spreads: dict[int, float] = {}
         self._kept: WorkTable | None = None
         self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
+        self._familiar: dict[str, bool | None] = {}
         self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
 
     @cached_property
@@ -90,6 +91,14 @@ class JobWork:
         if known is None:
             known = self._unlike_all[key] = model.is_unlike_all(self.table(points.stop).values[points])
         return known
+
+    def is_familiar(self, model: ServedTarget) -> bool | None:
+        """Whether the network is like those of known families, whatever its settings; None where that is not known."""
+        name = model.target.name
+        if name not in self._familiar:
+            found = model.is_familiar(self.table(1).values[:1])
+            self._familiar[name] = None if found is None else bool(found[0])
+        return self._familiar[name]
 
     def columns(
         self, model: ServedTarget, points: slice, vectors: FloatArray, input_wait_ratio: float

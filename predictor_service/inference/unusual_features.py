@@ -47,20 +47,23 @@ class UnusualFeatures(NamedTuple):
 USUAL: Final = UnusualFeatures((), False)
 
 
-def find_unusual(model: ServedTarget, vector: FloatArray, precision: str) -> UnusualFeatures:
+def find_unusual(
+    model: ServedTarget, vector: FloatArray, precision: str, *, is_familiar: bool = True
+) -> UnusualFeatures:
     """Finds what is unusual about a job.
 
     Args:
         model: Of the target that is asked about.
         vector: Of the job, shape (len(FEATURES),).
         precision: Of the job; models of memory do not see it.
+        is_familiar: Whether its network is made of operators as networks of known families are.
     """
     row = model.select(vector[None, :])
     settings = _say_precision(model, precision)
     domain, names, room = model.record.domain, model.record.columns, UNUSUAL_MAX - len(settings)
     values = row[0].astype(np.float64)
     outside = domain.outside(values)
-    if not settings and not outside and bool(model.contains(row)[0]):
+    if is_familiar and not settings and not outside and bool(model.contains(row)[0]):
         return USUAL
     low, high = domain.trained
     outside.sort(key=lambda place: names[place] not in _SETTINGS)
@@ -69,7 +72,8 @@ def find_unusual(model: ServedTarget, vector: FloatArray, precision: str) -> Unu
         f"{_range(names[place], low[place], high[place])}"
         for place in outside[:room]
     ]
-    texts = (*settings, *beyond) or tuple(_differences(model, values))
+    differences = _differences(model, values) if is_familiar else _mix_differences(model, vector)
+    texts = (*settings, *beyond) or tuple(differences)
     return UnusualFeatures(tuple(texts[:UNUSUAL_MAX]), bool(settings or beyond))
 
 
@@ -85,6 +89,13 @@ def _differences(model: ServedTarget, values: FloatArray) -> Iterator[str]:
     for place in places[:UNUSUAL_MAX]:
         name = model.record.columns[place]
         yield f"{_word(name)} {_shown(name, values[place])}, nearest measured job {_shown(name, nearest[place])}"
+
+
+def _mix_differences(model: ServedTarget, vector: FloatArray) -> Iterator[str]:
+    """Of which operators a network has another share than the nearest measured one."""
+    mix = model.record.operator_mix
+    for name, share, nearest in mix.differences(vector)[:UNUSUAL_MAX] if mix else ():
+        yield f"{name.replace('_', ' ')} {share:.0%} of operators, nearest measured network {nearest:.0%}"
 
 
 def _word(name: str) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from predictor_service.cross_device.known_networks import NO_NETWORKS, KnownNetworks
 from predictor_service.cross_device.step_correction import StepCorrection, kernel, traits_of
 from predictor_service.cross_device.step_model import (
     CONVOLUTIONAL,
@@ -50,6 +51,9 @@ _NOISE_VARIANCE: Final = 0.04
 _GROUP_SHRINKAGE: Final = 2.0
 _CENTRES: Final = 200
 _DEVICES_LEAST: Final = 3
+_NETWORK_SHRINKAGE: Final = 1.0
+"""Devices that a network's time is taken to have been measured on beside those that did, at what is expected of it."""
+_SAME_NETWORK_DECIMALS: Final = 1
 _LEVELS: Final[FloatArray] = np.array(LEVELS)
 
 
@@ -61,46 +65,51 @@ class _Rows:
     kinds: Sequence[StepKind]
     terms: StepTerms
     log_ms: FloatArray
+    machine_names: Sequence[str]
     machines: np.ndarray[tuple[int], np.dtype[np.intp]]
     groups: np.ndarray[tuple[int], np.dtype[np.intp]]
     weights: FloatArray
 
 
-def fit_step_model(rows: Sequence[StepRow], *, with_widths: bool = True) -> CrossDeviceStep:
+def fit_step_model(
+    rows: Sequence[StepRow], *, networks: Sequence[StepRow] = (), with_widths: bool = True
+) -> CrossDeviceStep:
     """Fits the model.
 
     Args:
         rows: Measured steps of at least three device types.
+        networks: Further ones of the same machines, of which only what each network adds is learned.
         with_widths: Whether to leave devices out one by one; without it ranges are as wide as nothing.
     """
     table = _tabulate(rows)
-    logs, residuals = _fit_coefficients(table)
+    fitted = _fit_coefficients(table)
+    correction = _fit_correction(table, fitted.residuals)
     model = CrossDeviceStep(
-        logs=logs,
-        correction=_fit_correction(table, residuals),
+        logs=fitted.logs,
+        correction=correction,
+        networks=_fit_networks([*rows, *networks], table, fitted, correction),
         widths=_NO_WIDTHS,
         devices=tuple(sorted({row.device for row in rows})),
         rows_sha256=hash_rows(rows),
     )
     if not with_widths:
         return model
-    return replace(model, widths=find_widths(rows))
+    return replace(model, widths=find_widths(rows, networks))
 
 
 def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
-    """Fits the models that have not seen every fifth family; see `step_model.load_step_folds`."""
-    return tuple(
-        fit_step_model([row for row in rows if fold_of_family(row.family) != fold], with_widths=False)
-        for fold in range(FOLDS)
-    )
+    """Fits the models that have not seen every fifth family, and so know no network of it; see `load_step_folds`."""
+    left_in = ([row for row in rows if fold_of_family(row.family) != fold] for fold in range(FOLDS))
+    return tuple(replace(fit_step_model(each, with_widths=False), networks=NO_NETWORKS) for each in left_in)
 
 
-def find_widths(rows: Sequence[StepRow]) -> Mapping[str, FloatArray]:
-    """Half widths at `LEVELS` by kind of network, from devices left out one by one."""
+def find_widths(rows: Sequence[StepRow], networks: Sequence[StepRow] = ()) -> Mapping[str, FloatArray]:
+    """Half widths at `LEVELS` by kind of network, from devices left out one by one; see `fit_step_model`."""
     errors: dict[str, list[FloatArray]] = {CONVOLUTIONAL: [], OTHER: []}
     for device in sorted({row.device for row in rows}):
         left_out = [row for row in rows if row.device == device]
-        model = fit_step_model([row for row in rows if row.device != device], with_widths=False)
+        others, known_elsewhere = ([row for row in each if row.device != device] for each in (rows, networks))
+        model = fit_step_model(others, networks=known_elsewhere, with_widths=False)
         missed, convolves = np.abs(log_errors(model, left_out)), _convolves(work_of_rows(left_out))
         for kind, chosen in ((CONVOLUTIONAL, convolves), (OTHER, ~convolves)):
             if chosen.any():
@@ -142,19 +151,36 @@ def _tabulate(rows: Sequence[StepRow]) -> _Rows:
     devices = np.unique([row.device for row in rows], return_inverse=True)[1]
     counts = np.bincount(devices)[devices]
     weights = counts**-0.25
+    machine_names, machines = np.unique([row.machine for row in rows], return_inverse=True)
     return _Rows(
         work=work,
         kinds=kinds,
         terms=terms_of(work, kinds),
         log_ms=np.log([row.step_ms for row in rows]),
-        machines=np.unique([row.machine for row in rows], return_inverse=True)[1],
+        machine_names=machine_names.tolist(),
+        machines=machines,
         groups=np.unique([row.group for row in rows], return_inverse=True)[1],
         weights=weights / weights.mean(),
     )
 
 
-def _fit_coefficients(rows: _Rows) -> tuple[FloatArray, FloatArray]:
-    """The most likely coefficients, and what is left of each row's logarithm with its machine taken out."""
+class _Fitted(NamedTuple):
+    """The most likely coefficients, and what is left of each row's logarithm with its machine taken out.
+
+    Attributes:
+        logs: Of the coefficients.
+        residuals: Shape (rows,).
+        hosts: What the host of each machine deviates by, shape (machines,).
+        speeds: What each machine takes longer, as a logarithm, shape (machines,).
+    """
+
+    logs: FloatArray
+    residuals: FloatArray
+    hosts: FloatArray
+    speeds: FloatArray
+
+
+def _fit_coefficients(rows: _Rows) -> _Fitted:
     count, machines = len(COEFFICIENTS), int(rows.machines.max()) + 1
     typical = np.log([prior.typical for prior in PRIORS.values()])
     centre = np.concatenate([typical, np.zeros(2 * machines)])
@@ -179,7 +205,32 @@ def _fit_coefficients(rows: _Rows) -> tuple[FloatArray, FloatArray]:
         now = now + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
         if float(np.abs(step).max()) < _SETTLED:
             break
-    return now[:count], residuals
+    return _Fitted(now[:count], residuals, now[count : count + machines], now[count + machines :])
+
+
+def _fit_networks(rows: Sequence[StepRow], table: _Rows, fitted: _Fitted, correction: StepCorrection) -> KnownNetworks:
+    """What each network takes beyond its kind, every device with one vote and one vote for nothing."""
+    place_of = dict(zip(table.machine_names, range(len(table.machine_names)), strict=True))
+    known = [row for row in rows if row.machine in place_of]
+    work, kinds, machines = work_of_rows(known), [row.kind for row in known], [place_of[row.machine] for row in known]
+    parts = step_parts(terms_of(work, kinds), fitted.logs, fitted.hosts[machines])
+    traits = traits_of(work, kinds)
+    left = np.log([row.step_ms for row in known]) - np.log(parts.total_ms) - fitted.speeds[machines]
+    left -= correction.log_ratio(traits)
+    groups = np.unique([row.group for row in known], return_inverse=True)[1]
+    left -= (np.bincount(groups, weights=left) / (np.bincount(groups) + _GROUP_SHRINKAGE))[groups]
+    points = correction.standardise(traits)
+    names, firsts, networks = np.unique(
+        np.round(points, _SAME_NETWORK_DECIMALS), axis=0, return_index=True, return_inverse=True
+    )
+    devices = np.unique([row.device for row in known], return_inverse=True)[1]
+    sums, counts = np.zeros((2, len(names), int(devices.max()) + 1))
+    np.add.at(sums, (networks.reshape(-1), devices), left)
+    np.add.at(counts, (networks.reshape(-1), devices), 1.0)
+    by_device = sums / np.maximum(counts, 1.0)
+    return KnownNetworks(
+        points=points[firsts], logs=by_device.sum(axis=1) / ((counts > 0).sum(axis=1) + _NETWORK_SHRINKAGE)
+    )
 
 
 def _fit_correction(rows: _Rows, residuals: FloatArray) -> StepCorrection:

@@ -27,6 +27,7 @@ _LEFT_OUT: Final = frozenset(
     {"step_unit_differs", "features_of_another_network", "batch_not_published", "includes_start_up"}
 )
 _ROWS_PER_GROUP: Final = 60
+_NETWORKS_PER_GROUP: Final = 600
 _SLOTS: Final[Mapping[str, float]] = {"sgd": 0.0, "momentum": 1.0, "adam": 2.0, "adamw": 2.0, "none": 0.0}
 
 
@@ -83,6 +84,14 @@ def thin_rows(rows: Iterable[StepRow]) -> list[StepRow]:
     for row in rows:
         groups[row.group].append(row)
     return [row for group in groups.values() for row in sorted(group, key=_order)[:_ROWS_PER_GROUP]]
+
+
+def rows_of_common_networks(rows: Iterable[StepRow]) -> list[StepRow]:
+    """At most six hundred rows of each machine, precision and mode: of the same networks wherever these ran."""
+    groups: dict[str, list[StepRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.group].append(row)
+    return [row for group in groups.values() for row in sorted(group, key=_order_of_network)[:_NETWORKS_PER_GROUP]]
 
 
 def hash_rows(rows: Iterable[StepRow]) -> str:
@@ -146,6 +155,10 @@ def _facts(published: Mapping[str, object]) -> Iterator[tuple[str, float]]:
 
 def _order(row: StepRow) -> str:
     return hashlib.sha256(_identity(row).encode()).hexdigest()
+
+
+def _order_of_network(row: StepRow) -> tuple[str, str]:
+    return hashlib.sha256(row.architecture.encode()).hexdigest(), _order(row)
 
 
 def _identity(row: StepRow) -> str:

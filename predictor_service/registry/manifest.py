@@ -14,6 +14,7 @@ from predictor_service.errors import ModelError
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.domain import TrainingDomain
 from predictor_service.selection.nearness import Nearness
+from predictor_service.selection.operator_mix import OperatorMix
 
 SCHEMA: Final = "cotenant.model_version/3"
 LEARNING_VERSION: Final = 10
@@ -139,6 +140,8 @@ class TargetRecord:
         near: Narrower intervals of jobs that are near to measured ones; None = all are taken for unseen jobs.
         precisions: Of the training rows of jobs alone; empty = not known.
         basis: What it was learned relative to; None = the target's own basis, and no other was tried.
+        operator_mix: Tells networks of known families from others; None = too few networks to learn that.
+        familiar: How far errors spread on the former; None = as on all.
     """
 
     target: str
@@ -160,6 +163,14 @@ class TargetRecord:
     near: NearRecord | None = None
     precisions: tuple[str, ...] = ()
     basis: BasisRecord | None = None
+    operator_mix: OperatorMix | None = None
+    familiar: SpreadRecord | None = None
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Of all of its files."""
+        spreads = (each.file_name for each in (self.spread, self.familiar) if each is not None)
+        return (self.file_name, *spreads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -279,6 +290,8 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
         **({"near": _near_to_json(record.near)} if record.near else {}),
         **({"precisions": record.precisions} if record.precisions else {}),
         **({"basis": asdict(record.basis)} if record.basis else {}),
+        **({"operator_mix": _mix_to_json(record.operator_mix)} if record.operator_mix else {}),
+        **({"familiar": asdict(record.familiar)} if record.familiar else {}),
     }
 
 
@@ -289,6 +302,14 @@ def _near_to_json(near: NearRecord) -> dict[str, Any]:
         **{name: getattr(nearness, name) for name in ("kind_columns", "setting_columns")},
         **{name: getattr(nearness, name).tolist() for name in ("scale", "jobs")},
     }
+
+
+def _mix_to_json(mix: OperatorMix) -> dict[str, Any]:
+    return {"networks": mix.networks.tolist(), "distance_max": mix.distance_max}
+
+
+def _mix_from_json(read: Mapping[str, Any]) -> OperatorMix:
+    return OperatorMix(networks=np.array(read["networks"], dtype=np.float64), distance_max=float(read["distance_max"]))
 
 
 def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
@@ -311,6 +332,8 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         near=_near_from_json(read["near"]) if read.get("near") else None,
         precisions=tuple(read.get("precisions", ())),
         basis=BasisRecord(**read["basis"]) if read.get("basis") else None,
+        operator_mix=_mix_from_json(read["operator_mix"]) if read.get("operator_mix") else None,
+        familiar=_spread_from_json(read["familiar"]) if read.get("familiar") else None,
     )
 
 

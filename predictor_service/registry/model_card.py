@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from predictor_service.registry.manifest import Manifest, NearRecord, SpreadRecord, TargetRecord, say_basis
 from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
+from predictor_service.selection.operator_mix import OperatorMix
 
 _CLEAR_LEAD = 0.05
 METHOD = """\
@@ -54,6 +55,8 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
         yield _spread_line(record.spread)
     if record.near is not None:
         yield _near_line(record.near)
+    if record.operator_mix is not None:
+        yield _familiar_line(record, record.operator_mix)
     if record.graph_bounds is not None:
         yield _bounds_line("With the jobs alone predicted as well: interval", record.graph_bounds)
     yield ""
@@ -97,6 +100,19 @@ def _bounds_line(title: str, bounds: ConformalBounds) -> str:
 def _near_line(near: NearRecord) -> str:
     width = f"Of graphs that were measured at other settings: +- {near.scores.half_width(0.9):.3f} or less"
     return f"{width} ({near.scores.groups} graphs), growing with the distance to them."
+
+
+def _familiar_line(record: TargetRecord, mix: OperatorMix) -> str:
+    count = (
+        f"Of a family that is not known counts what is made of other operators than the {len(mix.networks)} networks"
+    )
+    told = f"{count} (distance above {mix.distance_max:.3f}, beyond which a tenth of networks of known families are)"
+    if record.familiar is None:
+        return f"{told}."
+    edges = (record.familiar.lowest, record.familiar.highest)
+    narrow, wide = (record.familiar.scores.upper_offset(0.99) * edge for edge in edges)
+    count = f"{record.familiar.scores.groups} networks held out"
+    return f"{told}; of all others the 99 % bound is + {narrow:.3f} to + {wide:.3f}, by {count}."
 
 
 def _spread_line(spread: SpreadRecord) -> str:

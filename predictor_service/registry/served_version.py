@@ -61,13 +61,21 @@ class ServedTarget:
         record: Its entry in the manifest.
         model: Its loaded model.
         spread: The loaded model of the spread that the record names; None = errors are as large everywhere.
+        familiar: The same of the spread on networks of known families; None = it is that of all.
     """
 
-    def __init__(self, record: TargetRecord, model: OnnxModel, spread: OnnxModel | None = None) -> None:
+    def __init__(
+        self,
+        record: TargetRecord,
+        model: OnnxModel,
+        spread: OnnxModel | None = None,
+        familiar: OnnxModel | None = None,
+    ) -> None:
         self.record = record
         self.target: Target = TARGETS_BY_NAME[record.target]
         self._model = model
         self._spread = spread
+        self._familiar = familiar
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._kept_reaches: dict[float, _Reaches] = {}
         self._indices = _places(record.columns)
@@ -124,6 +132,15 @@ class ServedTarget:
         near = self.record.near
         return near is not None and near.nearness.is_unlike_all(features[:, self._near_indices])
 
+    def is_familiar(self, features: FloatArray) -> npt.NDArray[np.bool_] | None:
+        """Whether jobs' networks are like those of known families, see `OperatorMix`; None where that is not known.
+
+        Args:
+            features: Job vectors, shape (rows, len(FEATURES)).
+        """
+        mix = self.record.operator_mix
+        return mix.is_familiar(features) if mix else None
+
     def predict_bounded(
         self,
         columns: FeatureArray,
@@ -132,6 +149,7 @@ class ServedTarget:
         bounds: ConformalBounds | None = None,
         novelty: FloatArray | None = None,
         *,
+        familiar: npt.NDArray[np.bool_] | bool | None = None,
         is_precision_new: bool = False,
         excess: FloatArray | None = None,
     ) -> Bounded:
@@ -144,6 +162,7 @@ class ServedTarget:
             bounds: Other residuals than those of the record; they hold for every row alike.
             novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of unseen jobs; None = all are
                 unseen. The 99 % bound is always that of unseen jobs.
+            familiar: Whether the 99 % bound is that of unseen networks of known families instead, see `is_familiar`.
             is_precision_new: Whether no training row has the job's precision.
             excess: `TrainingDomain.excess` of the columns, where it is at hand.
         """
@@ -154,6 +173,8 @@ class ServedTarget:
         if novelty is not None:
             half_width = self._narrow(half_width, novelty, confidence)
         half_width = self._as_measurable(half_width, analytical_estimate)
+        if familiar is not None:
+            upper_99_offset = self._bound_familiar(upper_99_offset, columns, familiar)
         if self.target is not SLOWDOWN:
             # What is smaller than all that was trained holds less: its bound would else, as bounds never fall with the
             # batch, be that of every batch.
@@ -180,6 +201,17 @@ class ServedTarget:
         if not reach.is_99_supported:
             upper_99_offset = np.minimum(upper_99_offset, reach.plain[1])
         return half_width, upper_99_offset
+
+    def _bound_familiar(
+        self, offset: float | FloatArray, columns: FeatureArray, familiar: npt.NDArray[np.bool_] | bool
+    ) -> float | FloatArray:
+        """99 % offsets, those of familiar networks by what held-out networks taught; never above the others."""
+        record = self.record.familiar
+        if record is None or self._familiar is None or not np.any(familiar):
+            return offset
+        spread = _within(self._familiar.predict(columns), record.lowest, record.highest)
+        own = spread * self._quantiles(record.scores, 0.99)[1]
+        return np.where(familiar, np.minimum(offset, own), offset)
 
     def _reaches(self, confidence: float) -> _Reaches:
         """What the record gives at a confidence, kept: sorting its residuals again costs more than asking the model."""
@@ -288,10 +320,8 @@ def load_target(record: TargetRecord, files: Mapping[str, bytes]) -> ServedTarge
     Raises:
         ModelError: A file is no model.
     """
-    spread = record.spread
-    return ServedTarget(
-        record, OnnxModel(files[record.file_name]), OnnxModel(files[spread.file_name]) if spread else None
-    )
+    spreads = [OnnxModel(files[each.file_name]) if each else None for each in (record.spread, record.familiar)]
+    return ServedTarget(record, OnnxModel(files[record.file_name]), *spreads)
 
 
 def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:

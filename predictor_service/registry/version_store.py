@@ -165,13 +165,13 @@ class VersionStore:
     def _load_target(self, manifest: Manifest, device: str, target: str) -> ServedTarget:
         record, what = manifest.targets[device][target], f"{target} for {device}"
         model = self._load_model(manifest, record.file_name, record.file_sha256, record.golden, what)
-        spread = record.spread
-        if spread is None:
-            return ServedTarget(record, model)
-        what = f"the spread of {what}"
-        return ServedTarget(
-            record, model, self._load_model(manifest, spread.file_name, spread.file_sha256, spread.golden, what)
-        )
+        spreads = [
+            self._load_model(manifest, each.file_name, each.file_sha256, each.golden, f"the spread of {what}")
+            if each
+            else None
+            for each in (record.spread, record.familiar)
+        ]
+        return ServedTarget(record, model, *spreads)
 
     def _load_model(
         self, manifest: Manifest, file_name: str, file_sha256: str, golden: GoldenVectors, what: str

@@ -82,5 +82,4 @@ def _merge(one: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]])
 
 def _file_names(kept: Mapping[str, Mapping[str, TargetRecord]]) -> list[str]:
     records = [record for targets in kept.values() for record in targets.values()]
-    spreads = [record.spread.file_name for record in records if record.spread is not None]
-    return [Path(name).name for name in (*(record.file_name for record in records), *spreads)]
+    return [Path(name).name for record in records for name in record.file_names]

@@ -17,7 +17,8 @@ from threadpoolctl import threadpool_limits
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.features.job_features import FEATURE_VERSION
-from predictor_service.fitting.fit import FittedTarget, NotLearnable, fit_rows
+from predictor_service.fitting.conversion import NotLearnable
+from predictor_service.fitting.fit import FittedTarget, fit_rows
 from predictor_service.fitting.known_rows import WITHOUT_GRAPH, name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json

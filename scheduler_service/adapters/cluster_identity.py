@@ -165,7 +165,7 @@ class Standstill:
 
 UNCONFIRMED = (
     "this state was restored from a backup, and no node gets an order before an operator has said that the scheduler "
-    "it was taken from runs no more: `cotenant nodes confirm`"
+    "it was taken from runs no more: `cotenant nodes confirm`, or `cotenant restore` with --confirm"
 )
 
 

@@ -89,7 +89,7 @@ def _copy_state(source: Path, target: Path) -> Mapping[str, object]:
     return manifest
 
 
-def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, object]:
+def restore(backup: Path, state_dir: Path, *, force: bool, is_confirmed: bool = False) -> Mapping[str, object]:
     """Put a backup in the place of a state; the scheduler must not run.
 
     What is restored is a state of its own: a new incarnation that names its parent, and the marker of the directory
@@ -99,6 +99,7 @@ def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, objec
         backup: A folder made by `back_up`.
         state_dir: Receives the event log.
         force: Replace a state that is there; it is kept next to it with the ending ".replaced".
+        is_confirmed: An operator says that the scheduler of the backup runs no more; otherwise one must say so later.
 
     Returns:
         The manifest of the backup.
@@ -111,7 +112,7 @@ def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, objec
     manifest = _verified_manifest(backup)
     descriptor = lock_state(state_dir)
     try:
-        _replace(backup / DATABASE_NAME, state_dir / DATABASE_NAME, force=force)
+        _replace(backup / DATABASE_NAME, state_dir / DATABASE_NAME, force=force, is_confirmed=is_confirmed)
     except OSError as error:
         raise StateUnwritableError(
             f"the backup cannot be restored to {state_dir} ({error.strerror}); make room there, then restore it again"
@@ -121,12 +122,12 @@ def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, objec
     return manifest
 
 
-def _replace(source: Path, target: Path, *, force: bool) -> None:
+def _replace(source: Path, target: Path, *, force: bool, is_confirmed: bool) -> None:
     if target.exists() and not force:
         raise RestoreRefusedError(f"{target} exists; add --force to replace it (it is kept as {target.name}.replaced)")
     arriving = target.with_name(target.name + ".arriving")
     state_id = new_state_id()
-    _copy_as(state_id, source, arriving, replaced_id=read_marker(target.parent) or "")
+    _copy_as(state_id, source, arriving, replaced_id=read_marker(target.parent) or "", is_confirmed=is_confirmed)
     # From here to the last rename a scheduler refuses to start: the marker names what is not there yet.
     write_marker(target.parent, state_id)
     for ending in ("", "-wal", "-shm", HEAD_ENDING):
@@ -138,7 +139,7 @@ def _replace(source: Path, target: Path, *, force: bool) -> None:
     sync_folder(target.parent)
 
 
-def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_id: str) -> None:
+def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_id: str, is_confirmed: bool) -> None:
     try:
         with source.open("rb") as reader, os.fdopen(create_private(arriving, flags=_ANEW), "wb") as writer:
             shutil.copyfileobj(reader, writer)
@@ -146,7 +147,13 @@ def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_id: str) -
             parent_id = read_state_id(connection, arriving)
             set_state_id(connection, arriving, state_id)
             with writing(connection, arriving):
-                begin_child(connection, state_id, parent_id=parent_id, replaced_id=replaced_id)
+                begin_child(
+                    connection,
+                    state_id,
+                    parent_id=parent_id,
+                    replaced_id=replaced_id,
+                    is_confirmed=is_confirmed,
+                )
         with arriving.open("rb") as copied:
             os.fsync(copied.fileno())
     except BaseException:

@@ -155,7 +155,14 @@ def _lineage(connection: sqlite3.Connection) -> tuple[Incarnation, ...]:
     return tuple(Incarnation(incarnation_id=incarnation_id, first_fence=first) for incarnation_id, first in rows)
 
 
-def begin_child(connection: sqlite3.Connection, state_id: str, *, parent_id: str = "", replaced_id: str = "") -> None:
+def begin_child(
+    connection: sqlite3.Connection,
+    state_id: str,
+    *,
+    parent_id: str = "",
+    replaced_id: str = "",
+    is_confirmed: bool = False,
+) -> None:
     """Turn a copy of a state into a new incarnation that names the copied one as its parent.
 
     Args:
@@ -163,6 +170,7 @@ def begin_child(connection: sqlite3.Connection, state_id: str, *, parent_id: str
         state_id: Of the new incarnation.
         parent_id: Of the copied state, where it knew no incarnations; empty = it knew no id either.
         replaced_id: Of the state whose place it takes; empty = there was none.
+        is_confirmed: An operator has said already that the parent's scheduler runs no more.
     """
     for table in _TABLES:
         connection.execute(table)
@@ -172,7 +180,8 @@ def begin_child(connection: sqlite3.Connection, state_id: str, *, parent_id: str
     connection.execute("INSERT INTO incarnations (incarnation_id, first_fence) VALUES (?, ?)", (state_id, _UNDECIDED))
     rows = connection.execute("SELECT value FROM identity_facts WHERE name = ?", (_REPLACED,)).fetchall()
     replaced = {*(json.loads(rows[0][0]) if rows else ()), replaced_id} - {"", state_id}
-    facts = ((_REPLACED, json.dumps(sorted(replaced))), (_RESTORED, state_id))
+    facts = [(_REPLACED, json.dumps(sorted(replaced))), (_RESTORED, state_id)]
+    facts += [(_CONFIRMED, state_id)] if is_confirmed else []
     connection.executemany("INSERT OR REPLACE INTO identity_facts VALUES (?, ?)", facts)
     connection.execute("DELETE FROM identity_facts WHERE name = ?", (_BEHIND,))
     connection.execute("DELETE FROM generations")

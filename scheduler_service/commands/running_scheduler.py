@@ -149,6 +149,7 @@ class RunningScheduler:
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
+        self._begin_generation(recovered)
         healed = heal_clock(
             self._log,
             recovered,
@@ -156,10 +157,10 @@ class RunningScheduler:
             retained_events=self._settings.retained_events,
             restored_engine=restored_engine,
         )
-        return self._begin_generation(healed)
+        return begin_incarnation(self._log, healed, self._identity)
 
-    def _begin_generation(self, recovered: Recovered) -> Recovered:
-        """Count this start, before anything is said to an agent, and look whether this state may act."""
+    def _begin_generation(self, recovered: Recovered) -> None:
+        """Count this start, before anything is stored or said to an agent, and look whether this state may act."""
         stored = self._log.identity
         self._identity = stored.begin_generation(
             next_fence=recovered.engine.state.next_fence, sequence=recovered.sequence
@@ -168,12 +169,12 @@ class RunningScheduler:
             self._standstill.fall_behind(stored.behind)
         elif stored.awaits_confirmation:
             self._standstill.await_confirmation()
-        return begin_incarnation(self._log, recovered, self._identity)
 
     def _store_behind(self, finding: str) -> None:
         """Note that this state is behind; whatever is appended to it later would hide that from the next start."""
         if self._loop is None:
             return
+        self._sessions.close_all()
         noting = asyncio.ensure_future(self._loop.store_apart(lambda: self._log.identity.note_behind(finding)))
         self._noting.add(noting)
         noting.add_done_callback(self._noting.discard)

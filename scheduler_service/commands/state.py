@@ -36,9 +36,13 @@ def backup(target: Path, settings: Settings) -> None:
 @click.argument("source", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @_STATE_DIR
 @click.option("--force", is_flag=True, help="Replace a state that is there; it is kept next to it.")
-def restore(source: Path, settings: Settings, force: bool) -> None:
-    """Put the backup SOURCE in the place of a state; the scheduler must be stopped."""
-    click.echo(json.dumps(restore_state(source, Path(settings.state_dir), force=force)))
+@click.option("--confirm", is_flag=True, help="The scheduler that the backup was taken from runs no more, anywhere.")
+def restore(source: Path, settings: Settings, force: bool, confirm: bool) -> None:
+    """Put the backup SOURCE in the place of a state; the scheduler must be stopped.
+
+    Without --confirm the restored state gives no orders before `cotenant nodes confirm`.
+    """
+    click.echo(json.dumps(restore_state(source, Path(settings.state_dir), force=force, is_confirmed=confirm)))
 
 
 @click.command("export-log")

@@ -28,6 +28,11 @@ class Explanation:
     view: SchedulingView
     pending: Mapping[str, PendingJob]
 
+    def about(self, job_id: str) -> Explanation:
+        """Return the same instant's question about another of its pending jobs."""
+        view = replace(self.view, explained_job_id=job_id, index=FreshIndex())
+        return replace(self, job_id=job_id, view=view)
+
     def find(self) -> Decision:
         """Ask the policy and return its checked decision about the job, with the GPUs that were looked at."""
         plan = check_plan(self.view, self.pending, self._decisions())

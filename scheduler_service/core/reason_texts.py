@@ -72,8 +72,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
-    "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not predicted, so sharing cannot be weighed; submit it with "
-    "a graph and its number of steps (--graph, --steps).",
+    "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not known, so sharing cannot be weighed: that takes a number "
+    "of steps (--steps) and a prediction (--graph) or a measurement alone.",
     "TOO_FEW_PLACES": "{gpus_with_place} GPU(s) have room for another job now: too few for this job, or sharing them "
     "does not pay; explain weighs each of them.",
     "TOO_MANY_WEIGHED": "Free GPUs do not suffice, and {jobs_weighed_max} shorter jobs found no running job to share "

@@ -24,6 +24,8 @@ from scheduler_service.grpc_api.translate_jobs import assignment_messages, candi
 
 # When the caller sets no deadline.
 DEFAULT_DEADLINE_S = 10.0
+# A snapshot may take 32 MB.
+WAITING_MAX = 32
 # Left for deciding after the predictor has answered.
 _DECIDING_RATIO = 0.8
 
@@ -50,7 +52,7 @@ async def decide(
     parameters = policies.read_parameters(request.parameters)
     effective = policies.effective_parameters(request.policy, parameters)
     policy = policies.make(request.policy, parameters)
-    thread = thread or SideThread("decide")
+    thread = thread or deciding_thread()
     valid, store = await thread.begin(lambda: _read(request))
     if request.validate_only:
         return scheduling_pb2.DecideResponse(effective_parameters=effective, warnings=valid.warnings)
@@ -63,6 +65,11 @@ async def decide(
         model_version=asked.model_version,
         warnings=[*valid.warnings, *asked.warnings],
     )
+
+
+def deciding_thread() -> SideThread:
+    """Return a thread for decisions on snapshots."""
+    return SideThread("decide", waiting_max=WAITING_MAX)
 
 
 def _read(request: scheduling_pb2.DecideRequest) -> tuple[ValidSnapshot, PredictionStore]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.explanation import Explanation
 from scheduler_service.core.records import Reason
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.translate_jobs import candidate_messages
 from scheduler_service.live_loop import LiveLoop
 
 ANSWERS_KEPT_MAX = 64
+WAITING_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ class Explanations:
 
     loop: LiveLoop
     _answers: OrderedDict[tuple[int, str], asyncio.Future[Explained]] = field(default_factory=OrderedDict)
-    _thread: SideThread = field(default_factory=lambda: SideThread("explain"))
+    _frozen: tuple[int, Explanation | None] = (0, None)
+    _thread: SideThread = field(default_factory=lambda: SideThread("explain", waiting_max=WAITING_MAX))
 
     async def of(self, job_id: str) -> Explained:
         """Return why a job is where it is at this instant.
@@ -47,7 +50,7 @@ class Explanations:
         place = (self.loop.sequence, job_id)
         answer = self._answers.get(place)
         if answer is None:
-            found = self.loop.engine.explanation(job_id)
+            found = self._question(job_id)
             if isinstance(found, Decision):
                 return _explained(found)
             answer = self._answers[place] = self._thread.begin(lambda: _explained(found.find()))
@@ -55,6 +58,16 @@ class Explanations:
                 self._answers.popitem(last=False)
         # A caller that leaves takes the answer from nobody else.
         return await asyncio.shield(answer)
+
+    def _question(self, job_id: str) -> Explanation | Decision:
+        """Return what to find out; questions at one instant share its copy."""
+        frozen_at, frozen = self._frozen
+        if frozen is not None and frozen_at == self.loop.sequence and job_id in frozen.pending:
+            return frozen.about(job_id)
+        found = self.loop.engine.explanation(job_id)
+        if isinstance(found, Explanation):
+            self._frozen = self.loop.sequence, found
+        return found
 
 
 def _explained(decision: Decision) -> Explained:

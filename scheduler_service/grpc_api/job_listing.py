@@ -57,12 +57,19 @@ def job_number(job_id: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-async def job_messages(state: ClusterState, jobs: Sequence[JobRecord]) -> list[scheduling_pb2.Job]:
-    """Return the messages of jobs; each is of its own instant, as the pages of a list are."""
+async def job_messages(state: ClusterState, jobs: Sequence[JobRecord], turn: asyncio.Lock) -> list[scheduling_pb2.Job]:
+    """Return the messages of jobs; each is of its own instant, as the pages of a list are.
+
+    Args:
+        state: The cluster.
+        jobs: The jobs.
+        turn: Held while a part is made: however many ask at once, the loop waits for one part at a time.
+    """
     messages: list[scheduling_pb2.Job] = []
     for place in range(0, len(jobs), JOBS_AT_ONCE):
-        messages += [job_message(state, job) for job in jobs[place : place + JOBS_AT_ONCE]]
-        await asyncio.sleep(0)
+        async with turn:
+            messages += [job_message(state, job) for job in jobs[place : place + JOBS_AT_ONCE]]
+            await asyncio.sleep(0)
     return messages
 
 

@@ -19,9 +19,10 @@ from scheduler_service.grpc_api.job_reasons import present_reason
 from scheduler_service.grpc_api.translate_jobs import job_message
 
 WATCHERS_MAX = 100
-# Several batches share one look at all living jobs; looking may take a twentieth of the time.
+# Several batches share one look at all living jobs; looking may take a twentieth of the time, but comes every second.
 SWEEP_INTERVAL_NS = 50_000_000
 SWEEP_PAUSE_FACTOR = 20
+SWEEP_INTERVAL_MAX_NS = 1_000_000_000
 # Messages to all watchers after one look about jobs of which only the progress has changed; the others wait their turn.
 PROGRESS_MESSAGES_MAX = 100
 _LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
@@ -90,7 +91,8 @@ class WatchHub:
         for watcher in self._watchers:
             watcher.woken.set()
         ended_ns = read_monotonic_ns()
-        self._next_sweep_ns = ended_ns + max(SWEEP_INTERVAL_NS, SWEEP_PAUSE_FACTOR * (ended_ns - started_ns))
+        pause_ns = min(SWEEP_PAUSE_FACTOR * (ended_ns - started_ns), SWEEP_INTERVAL_MAX_NS)
+        self._next_sweep_ns = ended_ns + max(SWEEP_INTERVAL_NS, pause_ns)
 
     def _living(self) -> dict[str, tuple[JobRecord, Reason]]:
         state = self.state()

@@ -174,11 +174,16 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         async for message in messages:
             if not self._sessions.holds(session):
                 # Its agent, or whoever has its stream, speaks for the node no more.
-                now_ms = self._loop.clock.now_ms()
-                self._sessions.refusals.note(session.node_id, Refusal.ENDED_SESSION, now_ms=now_ms)
+                self._note_ended(session)
                 return
             session.last_heard_at_ms, session.has_reported = self._loop.clock.now_ms(), True
             await self._take(session, message)
+
+    def _note_ended(self, session: AgentSession) -> None:
+        """Count a report that came over a stream which another one has replaced; one that is ending is no news."""
+        if self._sessions.connected.get(session.node_id) not in (None, session):
+            now_ms = self._loop.clock.now_ms()
+            self._sessions.refusals.note(session.node_id, Refusal.ENDED_SESSION, now_ms=now_ms)
 
     async def _take(self, session: AgentSession, message: node_agent_pb2.ConnectRequest) -> None:
         match message.WhichOneof("message"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -27,13 +28,12 @@ from scheduler_service.errors import (
 )
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.decide import decide, deciding_thread
 from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
-from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
@@ -88,8 +88,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._explanations = Explanations(loop=cluster.loop)
-        self._deciding = SideThread("decide")
+        self._deciding = deciding_thread()
         self._newest_first = NewestFirst()
+        self._listing = asyncio.Lock()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
@@ -152,7 +153,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
             place_of=lambda job: job.job_id,
             is_after=lambda place, last: job_number(place) < job_number(last),
         )
-        messages = [shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs)]
+        messages = [
+            shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs, self._listing)
+        ]
         return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802

@@ -11,19 +11,18 @@ from scheduler_service.errors import OverloadedError
 
 Answer = TypeVar("Answer")
 
-# Each keeps what it was asked with.
-WAITING_MAX = 100
-
 
 class SideThread:
     """Does one thing after the other: more threads would only share the interpreter with the event loop.
 
     Args:
         name: What it does, e.g. "explain".
+        waiting_max: How much may wait; each keeps what it was asked with.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, waiting_max: int) -> None:
         self._name = name
+        self._waiting_max = waiting_max
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
@@ -33,8 +32,10 @@ class SideThread:
         Raises:
             OverloadedError: Too much waits.
         """
-        if self._waiting >= WAITING_MAX:
-            raise OverloadedError(f"{WAITING_MAX} questions wait for the thread {self._name}; ask again in a moment")
+        if self._waiting >= self._waiting_max:
+            raise OverloadedError(
+                f"{self._waiting_max} questions wait for the thread {self._name}; ask again in a moment"
+            )
         self._waiting += 1
         answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
         answer.add_done_callback(self._done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -12,7 +13,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from cotenant_profiler.convert_command import convert
 
+from cotenant import programs
 from cotenant.capture.captured_job import CapturedJob, capture_script
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.graph_file import read_graph
@@ -24,8 +27,22 @@ EVERY_TIME = ("shell_wrapper", "accumulation_scaler", "encoder_decoder")
 CAPTURED = [name for name, stranger in STRANGERS.items() if stranger.settings]
 FIXED = ("shape_from_numbers",)
 REFUSED = [name for name, stranger in STRANGERS.items() if not stranger.settings]
+CONVERTED_AS_EVER = "shell_wrapper"
 QUICK_REFUSALS = ("no_model",)
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def converted_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converts in this process but for one script: a process of its own spends seconds on importing torch."""
+    if request.node.callspec.params["name"] == CONVERTED_AS_EVER:
+        return
+
+    def run(verb: str, arguments: list[str], **named: object) -> subprocess.CompletedProcess[str]:
+        Path(arguments[2]).write_bytes(convert(Path(arguments[0])))
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    monkeypatch.setattr(programs, "run_captured", run)
 
 
 def marked(names: list[str], every_time: tuple[str, ...]) -> list[object]:
@@ -87,7 +104,9 @@ def load(file: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", marked(CAPTURED, EVERY_TIME))
-def test_a_script_is_captured_as_it_trains_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+def test_a_script_is_captured_as_it_trains_and_leaves_nothing_behind(
+    name: str, tmp_path: Path, converted_here: None
+) -> None:
     job = capture(name, tmp_path)
     assert (job.batch_size, job.optimizer, job.precision, job.accumulation) == STRANGERS[name].settings
     assert job.covered_ratio == 1
@@ -105,3 +124,18 @@ def test_a_script_without_a_whole_network_is_refused_in_one_sentence(name: str, 
         capture(name, tmp_path)
     assert STRANGERS[name].refusal in refused.value.message
     assert refused.value.remedy
+
+
+@pytest.mark.strangers
+def test_a_script_that_never_steps_is_captured_when_its_time_is_over(tmp_path: Path) -> None:
+    loop = "while True:\n    net(torch.randn(9, 4)).sum().backward()\n"
+    (tmp_path / "slow.py").write_text(f"import torch\nnet = torch.nn.Linear(4, 4)\n{loop}")
+    job = capture_script([sys.executable, "slow.py"], directory=tmp_path, environment={}, isolated=False, cpu_s=8)
+    assert (job.batch_size, job.accumulation) == (9, None)
+
+
+@pytest.mark.strangers
+def test_without_an_overlay_a_shell_does_not_come_to_its_next_command(tmp_path: Path) -> None:
+    command = STRANGERS["shell_wrapper"].command(sys.executable, tmp_path / "train.py")
+    assert capture_script(command, directory=tmp_path, environment={}, isolated=False).batch_size == 6
+    assert not (tmp_path / "second_command").exists()

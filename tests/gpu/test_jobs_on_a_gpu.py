@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -20,7 +19,7 @@ import pytest
 import torch
 
 from cotenant.v1 import node_agent_pb2 as messages
-from tests.support.agent import STANDIN, running_agent, wait_until
+from tests.support.agent import STANDIN, find_processes, running_agent, wait_until
 from tests.support.fake_scheduler import FakeScheduler, key, launch
 from tests.support.real_cluster import RealCluster, real_cluster
 
@@ -43,13 +42,13 @@ if sys.argv[1] == "cuda":
 held = b"x" * (3 << 30)
 time.sleep(600)
 """
-# Reports its process, holds memory on the device and counts.
+# Says when it is up, holds memory on the device and counts.
 COUNTING = """
 import os, sys, time
 import torch
 from cotenant import job
 held = torch.ones(64 << 20, device=sys.argv[1])
-print("process", os.getpid(), flush=True)
+print("is up", flush=True)
 for step in range(job.resume_step(), int(sys.argv[2])):
     held.add_(1)
     time.sleep(0.02)
@@ -109,15 +108,11 @@ def has_done(cluster: RealCluster, name: str, steps: int) -> bool:
 
 
 def process_of(cluster: RealCluster, name: str) -> int:
-    """Return the id that the newest attempt of a counting job printed."""
-    found: list[str] = []
-
-    def has_printed() -> bool:
-        found[:] = re.findall(r"process (\d+)", cluster.cotenant("logs", name).stdout)
-        return bool(found)
-
-    wait_until(has_printed, f"{name} prints its process id", timeout_s=PATIENCE_S)
-    return int(found[-1])
+    """Return the id of a counting job's process as this machine counts; in its own namespace it has another one."""
+    wait_until(lambda: "is up" in cluster.cotenant("logs", name).stdout, f"{name} is up", timeout_s=PATIENCE_S)
+    marker = f"COTENANT_JOB_ID={find(cluster, name)['job_id']}".encode()
+    (pid,) = (pid for pid in find_processes("counting.py") if marker in Path(f"/proc/{pid}/environ").read_bytes())
+    return pid
 
 
 def test_two_trainings_share_the_device_and_what_happened_stands_next_to_what_was_predicted(

@@ -203,6 +203,10 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     answer: prediction_pb2.PredictJobResponse = field(default_factory=lambda: sample_prediction(fits=True))
     graphs: dict[str, bytes] = field(default_factory=dict)
     seen: list[object] = field(default_factory=list)
+    pairs: prediction_pb2.PredictPairsResponse | None = None
+    risk: prediction_pb2.PredictMemoryRiskResponse = field(
+        default_factory=lambda: prediction_pb2.PredictMemoryRiskResponse(bounds_fit=True)
+    )
 
     def PredictJob(
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
@@ -213,7 +217,9 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     def PredictPairs(
         self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictPairsResponse:
-        """Expects every job to be 10 % slower with every other one."""
+        """Expects every job to be 10 % slower with every other one, unless something else was put in."""
+        if self.pairs is not None:
+            return self.pairs
         ids = [job.job_id for job in request.jobs]
         cells = len(ids) ** 2
         return prediction_pb2.PredictPairsResponse(
@@ -270,7 +276,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     def PredictMemoryRisk(
         self, request: prediction_pb2.PredictMemoryRiskRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictMemoryRiskResponse:
-        return prediction_pb2.PredictMemoryRiskResponse(bounds_fit=True)
+        return self.risk
 
     def FitLossCurve(
         self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext

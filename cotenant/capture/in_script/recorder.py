@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import sys
 import threading
 import time
@@ -18,6 +19,10 @@ from .step_export import export_step
 from .step_window import Call, Step, find_window
 
 STEPS_MAX = 64
+CALLS_MAX = 10_000
+# One a second once the time is used up.
+WARNINGS_MAX = 20
+LAST_CPU_S = 5
 
 
 class Recorder:
@@ -42,6 +47,7 @@ class Recorder:
         self.optimizers: Any = weakref.WeakSet()
         self._depth = threading.local()
         self._inside_step = 0
+        self._warnings = 0
         self._undo: list[Any] = []
 
     def install(self) -> None:
@@ -63,9 +69,15 @@ class Recorder:
         if self.requested is not None:
             self.requested.mode.__exit__(None, None, None)
 
-    def stop_early(self) -> None:
-        """Ends with what is known: the time is used up."""
-        if not self.is_writing:
+    def note_limit(self) -> None:
+        """Ends with what is known at the next call of a module: a signal may come in the middle of anything."""
+        self._warnings += 1
+        if self.is_writing or not self.calls or self._warnings > WARNINGS_MAX:
+            reason = "export_limit" if self.is_writing else "no_forward"
+            write_result(self.folder, {"status": "failed", "reason": reason})
+
+    def _stop_early(self) -> None:
+        if self._warnings or len(self.calls) >= CALLS_MAX:
             self._finish(is_whole=False)
 
     def _replace(self, owner: Any, name: str, make: Any) -> None:
@@ -78,7 +90,10 @@ class Recorder:
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             depth = getattr(recorder._depth, "value", 0)
-            if depth or recorder.is_writing:
+            if recorder.is_writing:
+                return own(module, *args, **kwargs)
+            recorder._stop_early()
+            if depth:
                 return own(module, *args, **kwargs)
             call = recorder._begin_call(module, args, kwargs)
             recorder._depth.value = 1
@@ -150,6 +165,7 @@ class Recorder:
 
     def _finish(self, *, is_whole: bool) -> None:
         self.is_writing = True
+        _grant_time_for_export()
         if not _is_first_rank(self.torch):
             write_nothing()
         self.uninstall()
@@ -166,6 +182,13 @@ def write_nothing() -> None:
     """Waits for the first rank, which writes the result and has everything ended."""
     time.sleep(300)
     os._exit(0)
+
+
+def _grant_time_for_export() -> None:
+    """Moves the warning about CPU time to the end of what the export may take."""
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if most != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_CPU, (max(most - LAST_CPU_S, 1), most))
 
 
 def _is_first_rank(torch: Any) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from .network_chain import chain_of
@@ -40,6 +41,24 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     path = recorder.folder / EXPORT_FILE
     torch.export.save(exported, str(path))
     return {**facts, "status": "captured", "batch_dimension": dimension}
+
+
+def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path) -> int:
+    """Exports one network with example arguments, where no script runs; returns how many samples these hold.
+
+    The network is left in the mode for inference.
+
+    Raises:
+        ValueError: No argument is a tensor.
+        Exception: Whatever torch.export has against the network.
+    """
+    calls = [Call(torch, module, (args, kwargs), group=0, inside_step=0)]
+    sizes = _batch_sizes(torch, calls, [])
+    if sizes is None:
+        raise ValueError("none of the inputs is a tensor")
+    calls[0].module.eval()
+    torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
+    return sizes[0]
 
 
 def _facts(recorder: Any, window: Window) -> dict[str, Any]:

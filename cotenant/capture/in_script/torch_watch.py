@@ -16,7 +16,6 @@ from typing import Any
 
 from .cpu_redirect import redirect_to_cpu
 from .recorder import Recorder
-from .result_file import write_result
 
 STARTED_FILE = "started"
 TORCH_FILE = "torch"
@@ -79,8 +78,6 @@ def _install(torch: Any, folder: Path) -> None:
     recorder.install()
 
     def stop_at_limit(number: int, frame: FrameType | None) -> None:
-        if recorder.is_writing:
-            write_result(folder, {"status": "failed", "reason": "export_limit"})
-        recorder.stop_early()
+        recorder.note_limit()
 
     signal.signal(signal.SIGXCPU, stop_at_limit)

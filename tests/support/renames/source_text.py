@@ -147,6 +147,8 @@ class Renamer:
     def _path(self, tokens: list[tokenize.TokenInfo], path: list[int], new: dict[int, str]) -> str:
         words = [place for place in path if tokens[place].type == tokenize.NAME]
         old = "".join(tokens[place].string for place in path)
+        if old.startswith("."):  # of the module's own package, whose name is not written here
+            return old
         new.update(zip(words, renamed_module(old, self.modules).split("."), strict=True))
         return old
 

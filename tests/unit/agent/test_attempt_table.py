@@ -24,7 +24,7 @@ from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
 from cotenant_agent.state_directory import StateDirectory
-from tests.support.fake_devices import FakeInventory, FakeProcesses
+from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
 
 
 @pytest.fixture
@@ -92,6 +92,27 @@ def test_groups_of_ended_attempts_are_cleared_at_the_start_and_those_with_a_live
         fcntl.flock(lock, fcntl.LOCK_EX)
         table.adopt()
     assert sorted(path.name for path in parent.iterdir()) == ["kept.1", "running.1"]
+
+
+def test_processes_of_a_namespace_belong_to_the_job_also_when_their_parents_have_left(state: StateDirectory) -> None:
+    directory = write_attempt(state, KEY)
+    fake = FakeProcesses()
+    fake.table = {pid: FakeProcess(start_ticks=pid, parent=parent) for pid, parent in ((10, 9), (11, 10), (12, 10))}
+    record = {
+        f"{role}_{name}": pid
+        for role, pid in (("shim", 9), ("init", 10), ("job", 11))
+        for name in ("pid", "start_ticks")
+    }
+    (directory / "state.json").write_text(json.dumps({"boot_id": "boot", **record}))
+    table = AttemptTable(
+        directory=state,
+        processes=fake,
+        inventory=FakeInventory(["gpu-0"], memory_bytes=1_000),
+        groups=ControlGroups(),
+        launcher=cast("Launcher", SimpleNamespace(owner=None)),
+    )
+    table.adopt()
+    assert table.processes_by_attempt()[KEY].pids == (11, 12)
 
 
 def test_what_outlived_its_shim_is_found_by_the_attempts_marker_and_ended(

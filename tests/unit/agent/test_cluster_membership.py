@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
+from cotenant_agent import cluster_membership
 from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation
@@ -126,6 +128,23 @@ def test_sequences_are_written_seldom_and_before_an_order(tmp_path: Path) -> Non
     membership.take_order(replace(SEEN, sequence=400))
     membership.store()
     assert json.loads(path.read_text())["seen"]["sequence"] == 499
+
+
+def refuse_to_write(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_costs_no_job_its_lease_and_starts_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    membership = joined(tmp_path)
+    monkeypatch.setattr(cluster_membership, "write_json", refuse_to_write)
+    later = replace(SEEN, generation=4, start_id="four")
+    membership.join(later, (), is_free=False)
+    assert membership.seen == later
+    with pytest.raises(OSError, match="No space"):
+        membership.store()
+    with pytest.raises(OSError, match="No space"):
+        membership.join(LogPosition(incarnation_id=CHILD), (OWN,), is_free=False)
+    assert membership.seen == later
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"x"'])

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,8 @@ from tests.support.agent import find_processes, wait_until
 from tests.support.shim_bench import SHIM, Bench
 
 NOBODY = 65534
+DROP_FROM_BOUNDING_SET, SYS_ADMIN = 24, 21
+DOCKER = "as in default Docker"
 # Every process of the job has the folder of the test in its command line; arguments: folder, what to do.
 SLEEPER = "import pathlib, sys, time; pathlib.Path(sys.argv[1], 'up').touch(); time.sleep(600)"
 ESCAPES = {
@@ -39,12 +41,13 @@ ESCAPES = {
 class User:
     """Who runs the shims, in folders of their own."""
 
-    def __init__(self, root: Path, uid: int) -> None:
+    def __init__(self, root: Path, uid: int, *, is_contained: bool) -> None:
         self.bench = Bench(root)
         self.uid = uid
-        self.python, said = _probe_as(uid, root)
+        self._prepare = _give_up_powers if is_contained else None
+        self.python, self.refusal = _probe_as(uid, root, self._prepare)
         kept = [str(root / "run" / "job.1")]
-        self.wanted = None if said else {"covered": [str(root)], "kept": kept}
+        self.wanted = None if self.refusal else {"covered": [str(root)], "kept": kept}
 
     def start(self, directory: Path) -> subprocess.Popen[bytes]:
         """Start a shim over everything that was made so far."""
@@ -52,7 +55,9 @@ class User:
             for path in (self.bench.root, *self.bench.root.rglob("*")):
                 os.chown(path, self.uid, self.uid)
         argv = [self.python, *SHIM[1:], str(directory)]
-        process = subprocess.Popen(argv, start_new_session=True, user=self.uid, group=self.uid)
+        process = subprocess.Popen(
+            argv, start_new_session=True, user=self.uid, group=self.uid, preexec_fn=self._prepare
+        )
         self.bench.processes.append(process)
         return process
 
@@ -70,17 +75,24 @@ class User:
         return str(json.loads((directory / "exit.json").read_text())["log_tail"]).splitlines()
 
 
-def _probe_as(uid: int, directory: Path) -> tuple[str, str]:
+def _give_up_powers() -> None:
+    """In a child: what default Docker takes from root."""
+    namespaces.control_process(DROP_FROM_BOUNDING_SET, SYS_ADMIN)
+
+
+def _probe_as(uid: int, directory: Path, prepare: Callable[[], None] | None) -> tuple[str, str]:
     """An interpreter that the user can run, and why its namespaces are refused."""
     for python in (sys.executable, "/usr/bin/python3"):
         probe = [python, "-I", "-S", "-E", str(namespaces.__file__), str(directory)]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(probe, user=uid, group=uid, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                probe, user=uid, group=uid, capture_output=True, text=True, check=True, preexec_fn=prepare
+            )
             return python, done.stdout.strip()
     pytest.skip(f"user {uid} can run no Python of this machine, or not read this folder")
 
 
-@pytest.fixture(params=["as the tests' user", "as an unprivileged user", "without namespaces"])
+@pytest.fixture(params=["as the tests' user", "as an unprivileged user", DOCKER])
 def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[User]:
     uid = NOBODY if request.param == "as an unprivileged user" and os.geteuid() == 0 else os.geteuid()
     for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
@@ -88,8 +100,8 @@ def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[User]:
         if mode & 0o011 != 0o011:
             directory.chmod(mode | 0o011)
     (tmp_path / "state").mkdir()
-    found = User(tmp_path / "state", uid)
-    if request.param == "without namespaces":
+    found = User(tmp_path / "state", uid, is_contained=request.param == DOCKER and os.geteuid() == 0)
+    if request.param == DOCKER:
         found.wanted = None
     yield found
     for process in found.bench.processes:
@@ -203,6 +215,23 @@ def test_a_job_that_ignores_its_stop_is_recorded_as_killed(user: User) -> None:
     assert not find_processes(str(folder))
 
 
+def test_a_view_that_cannot_be_made_starts_no_job_and_says_why_in_its_log(user: User) -> None:
+    if user.wanted is not None:
+        user.wanted = {**user.wanted, "kept": [str(user.bench.root / "run" / "nowhere")]}
+    directory = user.prepare("print('ran')")
+    code = user.start(directory).wait(30)
+    log = (directory / "out.log").read_text()
+    if user.wanted is None:
+        assert (code, log) == (0, "ran\n")
+        return
+    # Without an exit record the attempt is lost, and is started again.
+    assert code == 1
+    assert log.startswith("cotenant: its view of the machine cannot be made: [Errno 2]")
+    assert not (directory / "state.json").exists()
+    assert not (directory / "exit.json").exists()
+    assert not find_processes(str(directory))
+
+
 def test_the_state_names_the_job_as_this_machine_counts(user: User) -> None:
     directory = user.prepare("import time\ntime.sleep(600)")
     user.start(directory)
@@ -210,6 +239,13 @@ def test_the_state_names_the_job_as_this_machine_counts(user: User) -> None:
     state = json.loads((directory / "state.json").read_text())
     line = f"/proc/{state['job_pid']}/stat"
     assert int(Path(line).read_text().rpartition(")")[2].split()[1]) == state.get("init_pid", state["shim_pid"])
+
+
+def test_root_without_the_power_to_administer_is_refused_with_the_reason(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root has that power to give up")
+    _, refusal = _probe_as(0, tmp_path, _give_up_powers)
+    assert refusal.endswith("unshare: Operation not permitted")
 
 
 def test_a_machine_that_refuses_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -186,6 +186,24 @@ def test_a_forged_end_finishes_nothing_while_the_job_lives(
     state.close()
 
 
+def test_a_job_that_forges_its_own_stop_or_pause_is_stopped_and_paused_nevertheless(tmp_path: Path) -> None:
+    directory = tmp_path / "job.1"
+    directory.mkdir()
+    seal = Seal.draw()
+    table, state = table_with(tmp_path, directory, seal)
+    (attempt,) = table
+    attempt.can_pause, attempt.gpu_ids = True, ("gpu-0",)
+    (directory / "pause.json").write_text(json.dumps({"until_boot_ms": boot_ms() + 20_000}))
+    table.pause(attempt.key, "SLOWDOWN_TOO_HIGH", 30_000)
+    assert seal.is_on("pause.json", json.loads((directory / "pause.json").read_text()))
+    (directory / "stop.json").write_text(json.dumps({"cause": "forged", "grace_ms": 1 << 40}))
+    assert [item.state for item in table] == [AttemptState.RUNNING]
+    table.stop(attempt.key, "cancelled", 1_000)
+    assert seal.is_on("stop.json", json.loads((directory / "stop.json").read_text()))
+    assert [item.state for item in table] == [AttemptState.STOPPING]
+    state.close()
+
+
 def test_an_end_that_its_shim_has_sealed_counts(tmp_path: Path) -> None:
     directory = tmp_path / "job.1"
     directory.mkdir()

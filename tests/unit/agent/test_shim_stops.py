@@ -30,6 +30,10 @@ while True:
 START_TRAINER = "subprocess.Popen([sys.executable, '-S', '-c', TRAINER, FOLDER, {name!r}], start_new_session={own})"
 
 
+ANYWHERE = pytest.mark.parametrize("bench", ["without"], indirect=True)
+"""For what takes seconds and is the same in a namespace."""
+
+
 @pytest.fixture(params=["with namespaces", "without"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Shims that give their jobs namespaces, where this machine permits it, and shims that do not."""
@@ -141,6 +145,7 @@ def test_helpers_of_a_program_that_handles_the_stop_live_until_it_has_ended(benc
     assert len(checkpoints(bench)) == 1
 
 
+@ANYWHERE
 def test_a_program_that_begins_to_handle_the_stop_later_is_signalled_then(bench: Bench) -> None:
     slow = TRAINER.replace("signal.signal(", "(folder / f'{name}.up').write_text('')\ntime.sleep(2)\nsignal.signal(", 1)
     source = source_of(
@@ -218,6 +223,7 @@ def test_members_of_the_control_group_are_signalled_and_a_number_without_a_proce
         member.kill()
 
 
+@ANYWHERE
 def test_processes_that_are_started_while_the_stop_is_signalled_do_not_keep_it_from_ending(bench: Bench) -> None:
     source = source_of(
         bench,

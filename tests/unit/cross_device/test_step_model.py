@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from predictor_service.cross_device.known_networks import NO_NETWORKS
 from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, answers_for, load_step_model
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.errors import ModelError
@@ -63,7 +64,7 @@ def test_a_network_like_none_that_was_measured_is_answered_by_physics_alone() ->
         logs=model.logs, correction=model.correction.__class__(
             means=model.correction.means, deviations=model.correction.deviations,
             centres=model.correction.centres, weights=np.zeros_like(model.correction.weights),
-        ), widths=model.widths,
+        ), widths=model.widths, networks=NO_NETWORKS,
     )  # fmt: skip
     assert model.time_ms(strange, [KIND])[0] == pytest.approx(plain.time_ms(strange, [KIND])[0], rel=0.01)
 
@@ -75,7 +76,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/1"}', "\0"])
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/2"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)

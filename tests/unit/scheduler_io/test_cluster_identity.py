@@ -134,6 +134,15 @@ def test_a_restored_state_is_a_new_incarnation_that_names_its_parent(tmp_path: P
     assert child.generations[-1].generation == 2
 
 
+def test_a_restore_may_be_confirmed_at_once(tmp_path: Path) -> None:
+    start(tmp_path / "state", jobs=3)
+    back_up(tmp_path / "state", tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored", force=False, is_confirmed=True)
+    with closing(SqliteEventLog(tmp_path / "restored")) as log:
+        log.identity.begin_generation(next_fence=1, sequence=3)
+        assert not log.identity.awaits_confirmation
+
+
 def test_ids_and_fences_jump_once_per_restore_and_no_two_restores_give_the_same(tmp_path: Path) -> None:
     start(tmp_path / "state", jobs=3)
     back_up(tmp_path / "state", tmp_path / "backup")

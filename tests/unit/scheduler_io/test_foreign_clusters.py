@@ -19,9 +19,9 @@ from scheduler_service.adapters.cluster_identity import (
 )
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.core.events import AttemptReport
+from scheduler_service.core.events import AttemptReport, JobCancelled
 from scheduler_service.errors import ForeignClusterError, SecondInstanceError, StandstillError
-from scheduler_service.live_loop import LiveLoop
+from scheduler_service.live_loop import LiveLoop, Mutation, Proposal
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
 from tests.support.live_loop import FillingLog, run
 
@@ -205,6 +205,21 @@ def test_a_scheduler_that_is_behind_what_a_node_saw_stops_acting(position: messa
         cluster.servicer.tick()
         await until(lambda: other.has_ended, "every stream ends")
         assert isinstance((await cluster.dial(hello("node-2", instance_id="b"))).failure, StandstillError)
+
+    play(work)
+
+
+def test_a_scheduler_that_is_behind_takes_no_request_and_goes_on_storing_facts() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        cluster.loop.refusal = lambda: cluster.standstill.refusal
+        cancel = Mutation(propose=lambda: Proposal(event=JobCancelled(at_ms=0, job_id="job-1"), answer="job-1"))
+        cluster.standstill.await_confirmation()
+        await cluster.submit()
+        assert await cluster.loop.mutate(cancel) == "job-1"
+        cluster.standstill.fall_behind("a node saw event 7")
+        with pytest.raises(StandstillError, match="event 7"):
+            await cluster.loop.mutate(cancel)
+        await cluster.settle()
 
     play(work)
 

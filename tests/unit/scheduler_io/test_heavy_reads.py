@@ -11,16 +11,20 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobCancelled
 from scheduler_service.core.explanation import Explanation
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api import job_listing, side_thread
+from scheduler_service.grpc_api import explanations, job_listing
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.grpc_api.explanations import Explained, Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.status_codes import Context
+from scheduler_service.grpc_api.translate_jobs import job_message
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policies.horus import Horus
 from tests.support.engine_play import Play
@@ -102,6 +106,28 @@ def test_the_loop_goes_on_while_a_policy_explains(monkeypatch: pytest.MonkeyPatc
     assert {len(answer.candidates) for answer in answers} == {8}
 
 
+def test_questions_at_one_instant_share_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = full_cluster()
+    frozen: list[str] = []
+    explanation = SchedulerEngine.explanation
+
+    def counted(engine: SchedulerEngine, job_id: str) -> Explanation | Decision:
+        frozen.append(job_id)
+        return explanation(engine, job_id)
+
+    monkeypatch.setattr(SchedulerEngine, "explanation", counted)
+
+    async def work() -> list[Explained]:
+        asked = explaining(play)
+        answers = await asyncio.gather(*(asked.of(f"job-{number}") for number in range(9, 14)))
+        asked.loop.sequence += 1
+        return [*answers, await asked.of("job-9"), await asked.of("job-1")]
+
+    answers = asyncio.run(work())
+    assert [len(answer.candidates) for answer in answers] == [8] * 6 + [0]
+    assert frozen == ["job-9", "job-9", "job-1"]
+
+
 def test_a_caller_that_leaves_takes_the_answer_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     play, release = full_cluster(), threading.Event()
     in_thread(monkeypatch, release=release)
@@ -120,7 +146,7 @@ def test_a_caller_that_leaves_takes_the_answer_from_nobody(monkeypatch: pytest.M
 def test_no_more_questions_wait_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     play, release = full_cluster(), threading.Event()
     in_thread(monkeypatch, release=release)
-    monkeypatch.setattr(side_thread, "WAITING_MAX", 2)
+    monkeypatch.setattr(explanations, "WAITING_MAX", 2)
 
     async def work() -> None:
         asked = explaining(play)
@@ -196,3 +222,30 @@ def test_the_loop_goes_on_while_a_policy_decides_on_a_snapshot(monkeypatch: pyte
 
     assert asyncio.run(work()).decisions
     assert threads[0].startswith("decide")
+
+
+def test_many_lists_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_listing, "JOBS_AT_ONCE", 1)
+    servicer = servicer_of(full_cluster())
+    made: list[int] = []
+    original = job_message
+
+    def counted(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
+        made.append(1)
+        return original(state, job)
+
+    monkeypatch.setattr(job_listing, "job_message", counted)
+
+    async def work() -> int:
+        lists = [
+            asyncio.ensure_future(servicer.ListJobs(scheduling_pb2.ListJobsRequest(), NO_CONTEXT)) for _ in range(30)
+        ]
+        most = 0
+        while not all(one.done() for one in lists):
+            before = len(made)
+            await asyncio.sleep(0)
+            most = max(most, len(made) - before)
+        return most
+
+    assert asyncio.run(work()) <= 2
+    assert len(made) == 30 * 13

@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.core.events import NodeForgotten, NodeLost
 from scheduler_service.errors import AttemptsMissingError, GpuTakenError, NodeHeardError, UnknownNodeError
 from scheduler_service.grpc_api.job_requests import forgetting
@@ -204,6 +205,7 @@ def test_a_report_over_a_stream_that_was_replaced_does_not_count() -> None:
         await until(lambda: old.has_ended or cluster.phase() != "running", "the report is taken or refused")
         await cluster.settle()
         assert (cluster.phase(), old.ends_stored) == ("running", [])
+        assert cluster.sessions.refusals.counts == {Refusal.ENDED_SESSION: 1}
 
     play(work)
 

@@ -1,0 +1,104 @@
+"""Whether `submit` reads the graph off the script itself, and what becomes of the job where it cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from cotenant.capture.captured_job import CapturedJob, capture_script, missing_for_capture
+from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
+from cotenant.cli.capture_command import capture_here, tell_captured
+from cotenant.cli.session import Session, tell
+from cotenant.client import is_serving, open_channel
+from cotenant.client_errors import InputError, ProgramError
+
+SCRIPT_BYTES_MAX = 1 << 20
+PREDICTOR_TIMEOUT_S = 2.0
+_PYTHON = re.compile(r"python[0-9.]*")
+_TORCH = re.compile(
+    r"^[ \t]*(?:import|from)[ \t]+(?:torch|lightning|pytorch_lightning|transformers|accelerate)\b", re.M
+)
+_FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resume)\}")
+
+
+def capture_for_submit(
+    session: Session, content: Mapping[str, Any], folder: Path, *, wanted: bool | None
+) -> CapturedJob | None:
+    """Captures the script of a job that names no graph; None = there is one, or none could be captured.
+
+    Args:
+        session: Names the predictor, without which a graph would be of no use.
+        content: The keys of its job file.
+        folder: What relative paths in it start from.
+        wanted: True = also where the script may leave files behind; None = only a Python script that imports torch, and
+            only where it leaves nothing behind.
+
+    Raises:
+        InputError: It was wanted and the job has a graph.
+    """
+    command = content.get("command")
+    if not isinstance(command, list) or wanted is False:
+        return None
+    command = [str(word) for word in command]
+    if content.get("graph"):
+        if wanted:
+            raise InputError("the job names a graph already", remedy="leave out --graph or --capture")
+        return None
+    directory = (folder / str(content.get("working_directory") or ".")).resolve()
+    given = content.get("environment")
+    environment = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+    if wanted:
+        return _accepted_anyway(lambda: capture_here(command, directory, environment, is_allowed=True))
+    if not is_torch_script(command, directory) or missing_for_capture() or not _has_predictor(session):
+        return None
+    tell(
+        "capturing: two steps of the script on the CPU, nothing is left behind (--no-capture leaves it out)",
+        style="dim",
+    )
+    job = _accepted_anyway(lambda: capture_script(command, directory=directory, environment=environment))
+    if job is not None:
+        tell_captured(job)
+    return job
+
+
+def is_torch_script(command: Sequence[str], directory: Path) -> bool:
+    """Tells whether a command is `python SCRIPT` with a script that imports torch, and can be run as it stands."""
+    if len(command) < 2 or not _PYTHON.fullmatch(PurePath(command[0]).name):
+        return False
+    if any(_FILLED_IN.search(word) for word in command):
+        return False
+    script = directory / command[1]
+    try:
+        if script.suffix != ".py" or not script.is_file() or script.stat().st_size > SCRIPT_BYTES_MAX:
+            return False
+        return bool(_TORCH.search(script.read_text(encoding="utf-8", errors="replace")))
+    except (OSError, ValueError):
+        return False
+
+
+def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any]:
+    """Returns the keys of a job file with what was captured where nothing was said."""
+    said = content.get("settings") or {}
+    merged = {**content, "settings": {**job.settings(), **said} if isinstance(said, dict) else said}
+    if job.progress_regex:
+        merged.setdefault("progress_regex", job.progress_regex)
+    return merged
+
+
+def _has_predictor(session: Session) -> bool:
+    settings = session.settings
+    channel = open_channel(settings.channel_options(settings.predictor))
+    return is_serving(channel, timeout_s=PREDICTOR_TIMEOUT_S)
+
+
+def _accepted_anyway(capture: Callable[[], CapturedJob]) -> CapturedJob | None:
+    """Without a graph the job is accepted all the same, and measured instead."""
+    try:
+        return capture()
+    except OverlayRefusedError as error:
+        tell(f"not captured: {error.message}; --capture runs two steps of it all the same", style="yellow")
+    except (NotCapturedError, ProgramError) as error:
+        tell(f"{error.message}; the job is accepted without a graph, and measured instead", style="yellow")
+    return None

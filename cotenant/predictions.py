@@ -1,0 +1,168 @@
+"""Predictions from Python, about a graph file or about a network of torch.
+
+    >>> import cotenant
+    >>> prediction = cotenant.predict("mlp.onnx", device="cpu-standin", batch_size=64)
+    >>> prediction.fits
+    True
+    >>> prediction.batch_size, prediction.memory_bytes < prediction.memory_bound_bytes
+    (64, True)
+    >>> cotenant.fits("mlp.onnx", device="cpu-standin", batch_size=64)
+    True
+
+A list of records is what a data frame is made of: `pandas.DataFrame([cotenant.predict(path, batch_size=size) ...])`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant import programs
+from cotenant.capture.captured_job import PROFILER, convert
+from cotenant.capture.in_script.step_export import export_network
+from cotenant.cli.settings import point_at_state, resolve_settings
+from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
+from cotenant.client_errors import InputError
+from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
+from cotenant.quantities import parse_bytes
+from cotenant.v1 import prediction_pb2
+
+GUESS_TIMEOUT_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What training at one batch size needs on one device.
+
+    Attributes:
+        device: Its type, as it was understood.
+        batch_size: Samples of one optimizer step.
+        memory_bytes: Expected peak of device memory.
+        memory_bound_bytes: The 99 % bound of it, or how far off it may be where the range was not calibrated.
+        step_ms: Expected length of one optimizer step.
+        utilization_ratio: Expected utilization, 0 to 1.
+        fits: Whether the bound stays within the device; None = its memory is not known.
+        largest_batch_size: Largest batch whose bound fits; 0 = none, None = not known.
+        in_domain: Whether the memory was learned from jobs like this one.
+        warnings: What makes it less certain, one sentence each.
+    """
+
+    device: str
+    batch_size: int
+    memory_bytes: int
+    memory_bound_bytes: int
+    step_ms: float
+    utilization_ratio: float
+    fits: bool | None
+    largest_batch_size: int | None
+    in_domain: bool
+    warnings: tuple[str, ...]
+
+
+def predict(
+    model_or_path: Any,  # noqa: ANN401 (a network of torch, which is not imported here, or a path)
+    inputs: Any = None,  # noqa: ANN401 (a tensor, or what the network takes)
+    *,
+    device: str = "",
+    batch_size: int | None = None,
+    optimizer: str = "sgd",
+    precision: str = "fp32",
+    device_memory: str = "",
+) -> Prediction:
+    """Predicts what training needs; asks the predictor, or runs it here when none was configured and none is reachable.
+
+    Args:
+        model_or_path: An ONNX file, or a torch.nn.Module; its mode and its parameters stay as they are.
+        inputs: For a module: an example tensor, a tuple of its arguments or a dictionary of named ones; samples
+            lie in dimension 0.
+        device: Device type, e.g. "h200"; empty = the setting `device`.
+        batch_size: Samples of one optimizer step, 1 to 1,000,000; None = those of the inputs.
+        optimizer: sgd | momentum | adam | adamw.
+        precision: fp32 | tf32 | bf16 | fp16.
+        device_memory: E.g. "40GiB", where the type's size is not known or not the usual; empty = the usual.
+
+    Raises:
+        CotenantError: The graph, a setting or the device is refused; the message says what and why.
+    """
+    with tempfile.TemporaryDirectory(prefix="cotenant-export-") as folder:
+        path = model_or_path
+        if not isinstance(path, str | os.PathLike):
+            path, found = _export(model_or_path, inputs, Path(folder))
+            batch_size = batch_size or found
+        if batch_size is None:
+            raise InputError("no batch size is given", remedy="e.g. batch_size=64")
+        request = prediction_pb2.PredictJobRequest(
+            graph_sha256=hash_of(Path(path)),
+            settings=job_settings(batch_size=batch_size, optimizer=optimizer, precision=precision),
+            device=device or resolve_settings({}).settings.device,
+            device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
+            find_largest_batch_size=True,
+        )
+        answer = _ask(Questions(graphs=[Path(path)], jobs=[request])).jobs[0]
+    return _as_record(request, answer)
+
+
+def fits(model_or_path: Any, inputs: Any = None, **settings: Any) -> bool | None:  # noqa: ANN401 (as above)
+    """Tells whether the 99 % bound of the memory stays within the device; None = the device's memory is not known.
+
+    Arguments and errors are those of `predict`.
+    """
+    return predict(model_or_path, inputs, **settings).fits
+
+
+def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa: ANN401
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        raise InputError(f"{type(model).__name__} is neither a path nor a torch.nn.Module", remedy="give one of them")
+    if inputs is None:
+        raise InputError("a network needs example inputs", remedy="e.g. predict(model, torch.randn(32, 3, 224, 224))")
+    programs.require_programs("`cotenant.predict` of a module", [PROFILER])
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    args = () if named else inputs if isinstance(inputs, tuple) else (inputs,)
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        batch_size = export_network(torch, model, args, named, folder)
+    except Exception as error:  # whatever torch.export has against a network
+        told = (str(error).strip().splitlines() or ["no message"])[0][:300]
+        raise InputError(f"torch.export refused the network: {told}", remedy="export it by hand") from error
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+    graph = folder / "graph.onnx"
+    graph.write_bytes(convert(folder, str(torch.__version__)))
+    return graph, batch_size
+
+
+def _ask(questions: Questions) -> Answers:
+    resolved = resolve_settings({})
+    options = resolved.settings.channel_options(resolved.settings.predictor)
+    channel = open_channel(options)
+    if resolved.is_default("predictor") and not is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
+        point_at_state()
+        return ask_offline(questions)
+    client = PredictorClient(
+        channel, address=options.address, timeout_s=resolved.settings.timeout_s, tls=options.tls_files()
+    )
+    return ask_service(questions, client)
+
+
+def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Prediction:
+    is_unknown = answer.device_is_generic and not answer.device_memory_bytes
+    has_largest = answer.HasField("largest_batch_size_that_fits")
+    return Prediction(
+        device=answer.device or request.device,
+        batch_size=request.settings.global_batch_size,
+        memory_bytes=int(answer.memory_bytes.value),
+        memory_bound_bytes=int(answer.memory_bytes.upper_99),
+        step_ms=answer.step_ms.value,
+        utilization_ratio=answer.utilization_ratio.value,
+        fits=None if is_unknown else answer.fits,
+        largest_batch_size=answer.largest_batch_size_that_fits if has_largest else None,
+        in_domain=answer.memory_bytes.in_domain,
+        warnings=tuple(warning.message for warning in answer.warnings),
+    )

@@ -1,0 +1,58 @@
+"""Every way in which nothing is captured has its sentence and a remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.capture.captured_files import target_files
+from cotenant.capture.reasons import why_not
+from cotenant.capture.script_run import ScriptOutcome, ScriptPlan
+from cotenant.client_errors import InputError
+
+PLAN = ScriptPlan(command=["python", "x.py"], directory=Path(), environment={}, isolated=True, memory_bytes=2**30)
+
+
+def outcome(**facts: Any) -> ScriptOutcome:
+    usual = {"result": {}, "status": 0, "has_started": True, "has_torch": True, "log": "", "not_isolated": ""}
+    return ScriptOutcome(**{**usual, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({}, "ended before its second optimizer step"),
+        ({"has_torch": False}, "without importing torch"),
+        ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
+        ({"status": 96, "log": "cannot start x: No such file"}, "cannot start x"),
+        ({"status": -24}, "within 120 CPU seconds"),
+        ({"status": 3, "log": "KeyError: 'HOME'"}, "failed (exit 3)"),
+        ({"status": -11}, "the script crashed"),
+        ({"status": 1, "log": "DefaultCPUAllocator: can't allocate memory"}, "more than 1024 MiB"),
+        ({"status": 1, "log": "OSError: [Errno 28] No space left on device"}, "more than the overlay"),
+        ({"status": 1, "log": "Temporary failure in name resolution"}, "the network, which a capture has not"),
+        ({"result": {"reason": "covered", "covered_ratio": 0.866, "networks": ["Encoder"]}}, "(Encoder) hold 87 %"),
+        ({"result": {"reason": "no_forward"}}, "no network was called"),
+        ({"result": {"reason": "export", "detail": "data-dependent\nmore", "trace": ""}}, "refused the network: data"),
+        ({"result": {"reason": "export", "detail": "", "trace": ""}}, "torch.export refused the network"),
+    ],
+)
+def test_a_reason_is_one_sentence_with_a_remedy(facts: dict[str, Any], told: str) -> None:
+    error = why_not(PLAN, outcome(**facts))
+    assert told in error.message
+    assert "\n" not in error.message
+    assert error.remedy
+
+
+@pytest.mark.parametrize("out", ["graph.txt", "train.onnx"])
+def test_a_file_that_no_capture_has_written_is_left_alone(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.yaml").write_text("lr: 0.1\n")
+    (tmp_path / "graph.txt").write_text("")
+    with pytest.raises(InputError) as refused:
+        target_files(Path(out), ["python", "train.py"])
+    assert "--out" in refused.value.remedy

@@ -1,0 +1,74 @@
+"""Which calls are one micro-batch and how many make a step, told from backward passes and optimizer steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from cotenant.capture.in_script.step_window import Call, Step, Window, find_window
+
+
+@dataclass
+class FakeCall:
+    module: str
+    group: int
+    inside_step: int = 0
+    has_parameters: bool = True
+    outputs: list[Any] = field(default_factory=list)
+
+
+def played(events: str) -> Window:
+    """Play a script: letters call networks (`.` = a layer without parameters), `!` goes back, 1 and 2 step.
+
+    `(` and `)` stand around what a step calls as its closure.
+    """
+    calls: list[FakeCall] = []
+    steps: list[Step] = []
+    optimizers = {"1": "first", "2": "second"}
+    passes, inside = 0, 0
+    for event in events:
+        if event.isalpha() or event == ".":
+            calls.append(FakeCall(event, passes, inside, has_parameters=event != "."))
+        passes += event == "!"
+        inside = len(steps) + 1 if event == "(" else 0 if event == ")" else inside
+        if event in optimizers:
+            steps.append(Step(optimizers[event], len(calls), float(len(steps)), 0.0))
+    made = [name for digit, name in optimizers.items() if digit in events]
+    is_whole = len(steps) > 1
+    return find_window(cast("list[Call]", calls), steps, made, is_whole=is_whole)
+
+
+@pytest.mark.parametrize(
+    ("events", "calls", "accumulation"),
+    [
+        ("N!1N!1", "N", 1),
+        ("N!N!N!1N!N!N!1", "N", 3),
+        ("NN!1NN!1", "NN", 1),  # two views of a sample, one loss
+        ("ED!ED!1ED!ED!1", "ED", 2),
+        ("E.D!1E.D!1", "E.D", 1),
+        ("GDD!1D!2GDD!1D!2", "GDDD", 1),
+        ("VN!1N!1", "N", 1),  # a look at the validation data comes before
+        ("N!1VN!N!1", "VNN", 1),
+    ],
+)
+def test_a_step_is_divided_by_its_backward_passes(events: str, calls: str, accumulation: int) -> None:
+    window = played(events)
+    assert "".join(cast("str", call.module) for call in window.calls) == calls
+    assert window.accumulation == accumulation
+
+
+def test_further_evaluations_of_a_closure_are_no_accumulation() -> None:
+    window = played("(N!N!N!)1(N!N!N!)1")
+    assert (len(window.calls), window.accumulation, window.closures) == (1, 1, 3)
+
+
+def test_micro_batches_before_a_closure_count_with_it() -> None:
+    window = played("N!(N!)1N!(N!)1")
+    assert (len(window.calls), window.accumulation, window.closures) == (1, 2, 1)
+
+
+def test_without_a_whole_step_the_accumulation_is_not_known() -> None:
+    window = played("N!N!N!")
+    assert (len(window.calls), window.accumulation) == (1, None)

@@ -1,0 +1,101 @@
+"""Several questions in one answer: batches and devices in a table, the largest batch, jobs that share a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cotenant.v1 import prediction_pb2, resources_pb2
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakePredictor
+
+GRAPHS = Path(__file__).parents[3] / "examples" / "jobs" / "graphs"
+MLP, CNN = str(GRAPHS / "mlp.onnx"), str(GRAPHS / "cnn.onnx")
+
+
+def asked(predictor: FakePredictor) -> list[tuple[str, int]]:
+    jobs = [one for one in predictor.seen if isinstance(one, prediction_pb2.PredictJobRequest)]
+    return [(one.device, one.settings.global_batch_size) for one in jobs]
+
+
+def test_every_batch_is_asked_about_on_every_device_in_one_table(
+    cotenant: CommandLine, predictor: FakePredictor
+) -> None:
+    outcome = cotenant("predict", MLP, "--batch-size", "16,32", "--device", "a100,l4")
+    assert outcome.code == 0
+    assert asked(predictor) == [("a100", 16), ("a100", 32), ("l4", 16), ("l4", 32)]
+    assert len(outcome.out.strip().splitlines()) == 5
+
+
+def test_the_largest_batch_is_a_number_that_a_script_can_read(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    outcome = cotenant("predict", MLP, "--max-batch", "--device", "l4")
+    assert (outcome.code, outcome.out) == (0, "96\n")
+
+
+def test_no_largest_batch_ends_with_four(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    predictor.answer.largest_batch_size_that_fits = 0
+    outcome = cotenant("predict", MLP, "--max-batch")
+    assert (outcome.code, outcome.out) == (4, "0\n")
+
+
+def test_two_graphs_are_asked_about_together(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    predictor.pairs = prediction_pb2.PredictPairsResponse(
+        job_ids=["1. mlp", "2. cnn"],
+        slowdown_ratio=[0.5, 0.12, 0.34, 0.5],
+        lower=[0, 0.1, 0.3, 0],
+        upper=[1, 0.2, 0.4, 1],
+        level=[resources_pb2.ESTIMATE_LEVEL_FALLBACK] * 4,
+        in_domain=[True] * 4,
+    )
+    predictor.risk = prediction_pb2.PredictMemoryRiskResponse(
+        independent_risk_ratio=0.001, union_bound_risk_ratio=0.02, bounds_fit=False, device_memory_bytes=2**31
+    )
+    outcome = cotenant("predict", MLP, CNN, "--batch-size", "16,64", "--device", "l4")
+    assert outcome.code == 4
+    assert asked(predictor) == [("l4", 16), ("l4", 64)]
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["1.", "mlp", "2.", "cnn", "+12", "%"] in [row[:6] for row in rows]
+    assert ["2.", "cnn", "1.", "mlp", "+34", "%"] in [row[:6] for row in rows]
+    assert "fit together   NO" in outcome.out
+    assert "0.10 % (at most 2.00 %)" in outcome.out
+
+
+def test_a_job_file_brings_its_settings_and_flags_win(
+    cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path
+) -> None:
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text(f"graph: {MLP}\nsettings: {{batch_size: 24, optimizer: adam}}\n")
+    assert cotenant("predict", str(job_file), "--precision", "bf16").code == 0
+    (request,) = [one for one in predictor.seen if isinstance(one, prediction_pb2.PredictJobRequest)]
+    assert request.settings.global_batch_size == 24
+    assert request.settings.optimizer == resources_pb2.OPTIMIZER_ADAM
+    assert request.settings.precision == resources_pb2.PRECISION_BF16
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((MLP,), "Missing option '--batch-size'"),
+        ((), "Missing argument 'GRAPH'"),
+        ((MLP, "--batch-size", "8,none"), "'none' is not a valid integer"),
+        ((MLP, "--batch-size", "0,8"), "0 is not in the range"),
+        ((MLP, CNN, "--batch-size", "1,2,3"), "one --batch-size for all, or one each"),
+        ((MLP, CNN, "--batch-size", "8", "--device", "a100,l4"), "give one --device"),
+        ((MLP, "--batch-size", "1,2", "--micro-batch-size", "1"), "leave it out"),
+        ((MLP, "--batch-size", ",".join(["8"] * 101)), "ask about 100 at most"),
+        ((*[MLP] * 9, "--batch-size", "8"), "name at most 8"),
+    ],
+)
+def test_a_question_that_cannot_be_is_answered_with_its_remedy(
+    cotenant: CommandLine, predictor: FakePredictor, words: tuple[str, ...], told: str
+) -> None:
+    outcome = cotenant("predict", *words)
+    assert outcome.code == 2
+    assert told in " ".join(outcome.err.split())
+
+
+def test_answers_as_data_hold_all_of_them(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    outcome = cotenant("predict", MLP, "--batch-size", "16,32", "-o", "json")
+    assert len(json.loads(outcome.out)["predictions"]) == 2

@@ -1,0 +1,88 @@
+"""cotenant.predict and cotenant.fits: plain records about a file or a network, and the examples of their page."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cotenant_profiler.convert_command import convert
+
+import cotenant as package
+from cotenant import predictions, programs
+from cotenant.client_errors import InputError
+from cotenant.v1 import prediction_pb2
+from predictor_service.features.graph_description import describe_graph
+from tests.support.fake_services import FakePredictor
+
+GRAPHS = Path(__file__).parents[3] / "examples" / "jobs" / "graphs"
+
+
+@pytest.fixture
+def converted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converts in this process: a second one would spend seconds on importing torch."""
+
+    def run(verb: str, arguments: list[str], **named: object) -> subprocess.CompletedProcess[str]:
+        Path(arguments[2]).write_bytes(convert(Path(arguments[0])))
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    monkeypatch.setattr(programs, "run_captured", run)
+
+
+def test_the_examples_of_the_page_hold(predictor: FakePredictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(GRAPHS)
+    found = doctest.testmod(predictions)
+    assert found.attempted > 3
+    assert found.failed == 0
+
+
+def test_a_record_is_plain(predictor: FakePredictor) -> None:
+    record = dataclasses.asdict(package.predict(GRAPHS / "mlp.onnx", batch_size=8, device="l4"))
+    assert record["batch_size"] == 8
+    assert record["largest_batch_size"] == 96
+    assert type(record["memory_bytes"]) is int
+
+
+def test_a_network_is_exported_and_stays_in_its_mode(predictor: FakePredictor, converted_here: None) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    assert package.predict(network, torch.randn(12, 6)).batch_size == 12
+    assert network.training
+    assert all(part.training for part in network)
+    (graph,) = predictor.graphs.values()
+    assert describe_graph(graph).at_batch(12).forward_macs == 12 * (6 * 4 + 4 * 2)
+
+
+def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -> None:
+    predictor.answer.device_is_generic, predictor.answer.device_memory_bytes = True, 0
+    assert package.fits(GRAPHS / "mlp.onnx", batch_size=8, device="NVIDIA X990") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "told"),
+    [
+        (object(), None, "neither a path nor a torch.nn.Module"),
+        (torch.nn.Linear(2, 2), None, "needs example inputs"),
+        (torch.nn.Linear(2, 2), (3,), "none of the inputs is a tensor"),
+        (torch.nn.Linear(2, 2), torch.randn(4, 3), "torch.export refused"),
+        (GRAPHS / "mlp.onnx", None, "no batch size"),
+        (GRAPHS / "absent.onnx", None, "no batch size"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_with_its_cause(model: object, inputs: object, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        package.predict(model, inputs)
+
+
+def test_the_helper_of_scripts_loads_nothing_of_it() -> None:
+    line = "import sys, cotenant.job; assert not {'grpc', 'click', 'cotenant.predictions'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line], check=False, timeout=60).returncode == 0
+
+
+def test_every_question_names_the_graph_by_its_hash(predictor: FakePredictor) -> None:
+    package.predict(GRAPHS / "mlp.onnx", batch_size=8)
+    (request,) = [one for one in predictor.seen if isinstance(one, prediction_pb2.PredictJobRequest)]
+    assert request.graph_sha256 in predictor.graphs

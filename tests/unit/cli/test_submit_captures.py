@@ -1,0 +1,138 @@
+"""submit reads the graph off a script where that leaves nothing behind, and accepts the job in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cotenant.capture.captured_job import CapturedJob
+from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
+from cotenant.cli import capture_command, submit_capture
+from cotenant.cli.submit_capture import is_torch_script
+from cotenant.graph_file import graph_sha256, read_graph
+from cotenant.v1 import resources_pb2, scheduling_pb2
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakePredictor, FakeScheduler
+
+GRAPH = Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.onnx"
+FOUND = CapturedJob(
+    graph=read_graph(GRAPH),
+    batch_size=32,
+    accumulation=4,
+    optimizer="adam",
+    precision="fp16",
+    input_wait_ratio=0.1,
+    progress_regex="",
+    parameters=11_200_000,
+    covered_ratio=1.0,
+    notes=("two networks",),
+)
+Capture = Callable[..., CapturedJob]
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nfrom torch import nn\n")
+    return path
+
+
+def capture_by(monkeypatch: pytest.MonkeyPatch, capture: Capture) -> None:
+    monkeypatch.setattr(submit_capture, "capture_script", capture)
+    monkeypatch.setattr(capture_command, "capture_script", capture)
+
+
+def fail_with(error: Exception) -> Capture:
+    def capture(*words: object, **named: object) -> CapturedJob:
+        raise error
+
+    return capture
+
+
+def submitted(scheduler: FakeScheduler) -> scheduling_pb2.JobSpec:
+    (request,) = [one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest)]
+    return request.spec
+
+
+def test_what_was_captured_becomes_the_job_and_flags_win(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    capture_by(monkeypatch, lambda *words, **named: FOUND)
+    outcome = cotenant("submit", "--steps", "5", "--optimizer", "sgd", "--", "python", "train.py")
+    assert outcome.code == 0
+    assert "batch 32, adam, fp16, accumulation 4, 11.2 M parameters, covered 100 %" in outcome.err
+    spec = submitted(scheduler)
+    assert spec.graph_sha256 == graph_sha256(FOUND.graph)
+    assert spec.settings.global_batch_size == 32
+    assert spec.settings.optimizer == resources_pb2.OPTIMIZER_SGD
+    assert spec.settings.precision == resources_pb2.PRECISION_FP16
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NotCapturedError("61 % of the parameters"), "measured instead"),
+        (OverlayRefusedError("no name spaces"), "--capture"),
+    ],
+)
+def test_a_job_that_cannot_be_captured_is_accepted_without_a_graph(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    told: str,
+) -> None:
+    capture_by(monkeypatch, fail_with(error))
+    outcome = cotenant("submit", "--steps", "5", "--", "python", "train.py")
+    assert outcome.code == 0
+    assert told in outcome.err
+    assert submitted(scheduler).graph_sha256 == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--no-capture", "--", "python", "train.py"),
+        ("--", "python", "absent.py"),
+        ("--", "bash", "train.py"),
+        ("--", "python", "train.py", "--sub-batch", "{sub_batch}"),
+        ("--graph", str(GRAPH), "--batch-size", "8", "--", "python", "train.py"),
+    ],
+)
+def test_nothing_is_run_that_was_not_meant_to_be(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    capture_by(monkeypatch, fail_with(AssertionError("it was run")))
+    assert cotenant("submit", "--steps", "5", *words).code == 0
+
+
+def test_a_capture_beside_a_graph_is_wrong_use(cotenant: CommandLine, script: Path) -> None:
+    outcome = cotenant("submit", "--steps", "5", "--graph", str(GRAPH), "--capture", "--", "python", "train.py")
+    assert outcome.code == 2
+    assert "leave out --graph or --capture" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("import torch\n", True), ("    from transformers import x\n", True), ("import torchless\n", False), ("", False)],
+)
+def test_a_script_is_known_by_its_imports(text: str, expected: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert is_torch_script(["/usr/bin/python3.11", "train.py"], tmp_path) is expected

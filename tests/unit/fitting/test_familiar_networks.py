@@ -1,0 +1,143 @@
+"""Networks of known families have the 99 % bound that held-out networks taught; others are flagged."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+
+from cotenant.profile_schema import SoloRow
+from predictor_service.fitting import fit
+from predictor_service.fitting.fit import FittedTarget, fit_rows
+from predictor_service.fitting.known_rows import read_known_rows
+from predictor_service.importers.imported_set import features_json, job_key, solo_row
+from predictor_service.inference.unusual_features import find_unusual
+from predictor_service.learning.learning_task import LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
+from predictor_service.learning.profile_files import read_profiles
+from predictor_service.registry.manifest import Manifest
+from predictor_service.registry.version_store import VersionStore
+from predictor_service.regressors.candidates import CANDIDATES
+from predictor_service.retraining.datasets import read_dataset
+from predictor_service.retraining.training import LEVEL, train_version
+from predictor_service.selection.targets import MEMORY
+from tests.support.table_dataset import DEVICE, write_table_dataset
+
+OPERATORS = ("convolution", "matrix_multiply", "normalization", "activation", "pooling", "elementwise", "movement")
+FAMILIES = 6
+NETWORKS = 130
+
+
+def invented_rows(
+    networks: int = NETWORKS, seed: int = 0, families: tuple[int, ...] = tuple(range(FAMILIES))
+) -> list[SoloRow]:
+    """Networks of a few families, each of which holds more or less memory than is counted, alike within 3 %."""
+    random, rows = np.random.default_rng(seed), []
+    for number in range(networks):
+        family = families[number % len(families)]
+        mix = np.random.default_rng(100 + family)
+        shares, factor = mix.dirichlet(np.ones(len(OPERATORS))), float(np.exp(0.4 * mix.standard_normal()))
+        depth, width = int(random.integers(4, 12)), float(10 ** random.uniform(5, 6))
+        counts = {
+            f"{name}_nodes": float(max(1, round(share * 25 * depth)))
+            for name, share in zip(OPERATORS, shares, strict=True)
+        }
+        figures = {
+            **counts,
+            "nodes": sum(counts.values()),
+            "parameters": 5.0 * depth * width,
+            "forward_macs_per_sample": 900.0 * depth * width,
+            "saved_for_backward_bytes_per_sample": 8.0 * depth * width,
+            "widest_activation_bytes_per_sample": width,
+            "input_bytes_per_sample": 6e5,
+        }  # fmt: skip
+        held = 8 * 8.0 * depth * width + 16 * 5.0 * depth * width + 5e8
+        name = f"net{seed}_{family}_{number}"
+        rows.append(
+            dataclasses.replace(
+                solo_row(
+                    run_id=name,
+                    campaign="invented",
+                    device=DEVICE,
+                    job_key=job_key("invented", name, 8),
+                    architecture=name,
+                    family=f"family{family}",
+                    batch=8,
+                    optimizer="adam",
+                    features_json=features_json({"batch_size": 8}, figures),
+                ),
+                memory_peak_bytes=int(held * factor * np.exp(0.03 * random.standard_normal())),
+                memory_context_bytes=0,
+            )
+        )
+    return rows
+
+
+def task_of(rows: list[SoloRow]) -> LearningTask:
+    folder = Path(mkdtemp(prefix="cotenant-test-familiar-"))
+    write_table_dataset(folder, rows)
+    return read_learning_task(read_profiles(folder), MEMORY, DEVICE).learning_task
+
+
+@cache
+def fitted(networks: int = NETWORKS) -> FittedTarget:
+    with pytest.MonkeyPatch.context() as patch:
+        names = ("constant_correction", "ridge", "extra_trees")
+        patch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+        return fit_rows(task_of(invented_rows(networks)), LEVEL, seed=0)
+
+
+def test_the_bound_of_a_new_network_of_a_known_family_is_that_of_networks_held_out() -> None:
+    relatives = task_of(invented_rows(60, seed=1))
+    answered = fitted().predict(relatives)
+    wide = dataclasses.replace(fitted(), record=dataclasses.replace(fitted().record, familiar=None)).predict(relatives)
+    near = answered.in_domain
+    assert near.mean() > 0.7
+    ratio, ratio_before = (each.upper_99[near] / relatives.measured[near] for each in (answered, wide))
+    assert ratio.mean() < 0.75 * ratio_before.mean()
+    assert (ratio >= 1).mean() > 0.95
+    assert (answered.upper_99 <= wide.upper_99 * (1 + 1e-9)).all()
+
+
+def test_a_network_of_other_operators_is_flagged_and_keeps_the_bound_of_families_held_out() -> None:
+    strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
+    answered = fitted().predict(strangers)
+    wide = dataclasses.replace(fitted(), record=dataclasses.replace(fitted().record, familiar=None)).predict(strangers)
+    assert answered.in_domain.mean() < 0.2
+    assert answered.upper_99[~answered.in_domain] == pytest.approx(wide.upper_99[~answered.in_domain])
+
+
+def test_what_is_strange_about_a_network_is_named_by_its_operators() -> None:
+    rows = read_known_rows(task_of(invented_rows(40, seed=2, families=(11,))))
+    assert rows.features is not None
+    served = fitted().served
+    familiar = served.is_familiar(rows.features)
+    assert familiar is not None
+    place = int(np.flatnonzero(~familiar)[0])
+    found = find_unusual(served, rows.features[place], "fp32", is_familiar=False)
+    assert any("nearest measured network" in text for text in found.texts) or found.is_beyond
+
+
+def test_too_few_networks_for_ninety_nine_per_cent_leave_the_bound_as_it_was() -> None:
+    record = fitted(80).record
+    assert record.operator_mix is not None
+    assert record.familiar is None
+
+
+def test_a_stored_version_bounds_as_the_one_that_was_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
+    write_table_dataset(tmp_path / "set", invented_rows())
+    trained = train_version([read_dataset(tmp_path / "set")], seed=0)
+    store = VersionStore(tmp_path / "models")
+    store.add(trained.manifest, trained.files)
+    store.activate(trained.manifest.version)
+    again = Manifest.from_json(trained.manifest.to_json())
+    assert again.to_json() == trained.manifest.to_json()
+    served = store.load(trained.manifest.version).devices[DEVICE][MEMORY.name]
+    assert served.record.file_names == tuple(name for name in served.record.file_names if name in trained.files)
+    assert len(served.record.file_names) >= 2
+    assert "of all others the 99 % bound" in store.card(trained.manifest.version)
