@@ -229,7 +229,7 @@ class AttemptSupervisor:
             self._look_for_stop(now_ms)
         is_to_run = self._kill_at_ms is not None or self._leader_gone
         self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
-        overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
+        overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._has_outlived_its_lease(now_ms))
         if overdue or (self._leader_gone and self._kill_at_ms is None):
             self._kill_everything()
         elif self._kill_at_ms is not None and self._is_time_to_look(now_ms):
@@ -242,16 +242,24 @@ class AttemptSupervisor:
         self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
         return True
 
-    def _look_for_stop(self, now_ms: int) -> None:
-        request = self._records.read("stop.json")
-        if request is not None:
-            self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
-            return
+    def _has_outlived_its_lease(self, now_ms: int) -> bool:
+        """Whether lease and grace are over, however long a stop may take: others count on the end by then."""
+        self._read_lease()
+        return self._deadline_ms > 0 and now_ms >= self._deadline_ms + self._lease_grace_ms
+
+    def _read_lease(self) -> None:
         lease = self._records.read("lease.json") or {}
         deadline_ms = read_number(lease, "deadline_boot_ms")
         # One that is gone, or older than the newest known one, changes nothing.
         if deadline_ms > self._deadline_ms:
             self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
+
+    def _look_for_stop(self, now_ms: int) -> None:
+        request = self._records.read("stop.json")
+        if request is not None:
+            self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
+            return
+        self._read_lease()
         if self._deadline_ms and now_ms >= self._deadline_ms:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
             self._begin_stop("fenced", self._deadline_ms + self._lease_grace_ms)

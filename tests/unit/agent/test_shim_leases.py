@@ -68,3 +68,16 @@ def test_a_job_whose_lease_is_over_before_it_begins_does_not_begin(
     supervisor._let_begin(go)
     assert os.read(waiting, 1) == words
     os.close(waiting)
+
+
+def test_a_stop_with_a_long_grace_does_not_outlive_the_lease_and_its_grace(
+    supervisor: shim.AttemptSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stop.json").write_text(json.dumps({"cause": "preempted", "grace_ms": 600_000}))
+    killed: list[int] = []
+    monkeypatch.setattr(supervisor, "_is_time_to_look", lambda _: False)
+    for now_ms in (DEADLINE_MS, DEADLINE_MS + GRACE_MS - 1, DEADLINE_MS + GRACE_MS):
+        monkeypatch.setattr(shim, "boot_ms", lambda now_ms=now_ms: now_ms)
+        monkeypatch.setattr(supervisor, "_kill_everything", lambda now_ms=now_ms: killed.append(now_ms))
+        supervisor._supervise()
+    assert killed == [DEADLINE_MS + GRACE_MS]
