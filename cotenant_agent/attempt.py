@@ -89,6 +89,7 @@ class Attempt:
         self.can_pause = spec.get("can_pause") is True
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
+        self.requested_boot_ms = read_integer(spec, "requested_boot_ms")
         self.run_directory = run / directory.path.name
         self.checkpoint_directory = checkpoint_directory(
             checkpoint_root, self.key.job_id, self.key.fence, self.key.incarnation_id

@@ -30,6 +30,7 @@ _STORED_ATTEMPTS_KEPT = 200
 NOT_PAUSABLE = "NOT_PAUSABLE"
 """Code of every refusal to pause: the scheduler then stops the job with a checkpoint instead."""
 _CAUSE_LIMIT = 100
+_SPAWNING_MS_MAX = 5_000
 _NO_KEEPER = -1
 
 
@@ -326,7 +327,8 @@ class AttemptTable:
         return False
 
     def _is_just_spawned(self, attempt: Attempt) -> bool:
-        return wall_ms() - attempt.started_ms < 5_000
+        # Not by the wall clock: set back, it would let nobody look after an attempt whose shim has never started.
+        return 0 <= boot_ms() - attempt.requested_boot_ms < _SPAWNING_MS_MAX
 
     def _end_remains(self, attempt: Attempt, leader_pid: int) -> None:
         """Kill what did not end with the shim: the leader's session, and bearers of the attempt's marker."""

@@ -22,7 +22,7 @@ from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.records import LaunchRequest
 from cotenant_agent.seals import SEALED, Seal
 from cotenant_agent.state_directory import StateDirectory, checkpoint_directory
-from cotenant_agent.system_clock import wall_ms
+from cotenant_agent.system_clock import boot_ms, wall_ms
 
 _SHIM = Path(__file__).with_name("shim.py")
 _STOP_GRACE_MS = 30_000
@@ -187,6 +187,7 @@ class Launcher:
             "incarnation_id": request.key.incarnation_id,
             "boot_id": self._boot_id,
             "requested_wall_ms": wall_ms(),
+            "requested_boot_ms": boot_ms(),
             "gpu_ids": list(request.gpu_ids),
             "measured_job": None if request.measured_job is None else stored_job(request.measured_job),
             "memory_limit_bytes": request.memory_limit_bytes,

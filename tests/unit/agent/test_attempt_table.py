@@ -24,6 +24,7 @@ from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
 from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.system_clock import boot_ms, wall_ms
 from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
 
 
@@ -135,6 +136,19 @@ def test_what_outlived_its_shim_is_found_by_the_attempts_marker_and_ended(
         for process in (escaped, other):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize(("passed_ms", "ends"), [(10_000, ["lost"]), (0, [])])
+def test_a_shim_that_never_started_is_missed_after_seconds_also_where_the_wall_clock_was_set_back(
+    state: StateDirectory, passed_ms: int, ends: list[str]
+) -> None:
+    """Found by the swarm (seed 1122): the job of such an attempt stayed STARTING until the clock had caught up."""
+    ahead_ms = wall_ms() + 3_600_000
+    directory = write_attempt(state, KEY, requested_wall_ms=ahead_ms, requested_boot_ms=boot_ms() - passed_ms)
+    (directory / "state.json").unlink()
+    table = table_of(state)
+    table.adopt()
+    assert [end.exit_class for end in table.find_ended()] == ends
 
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)
