@@ -115,8 +115,17 @@ def recover(
     return Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
 
 
-def begin_incarnation(log: EventLog, recovered: Recovered, identity: ClusterIdentity) -> Recovered:
+def begin_incarnation(
+    log: EventLog, recovered: Recovered, identity: ClusterIdentity, *, wall_ms: int, lost_after_ms: int
+) -> Recovered:
     """Let a restored state leave out the ids and fences that its parent may have given since; once per restore.
+
+    Args:
+        log: Receives the fact.
+        recovered: Its contents.
+        identity: Of this start.
+        wall_ms: Milliseconds since 1970.
+        lost_after_ms: What its parent has started ends so long after the last renewal, at the latest.
 
     Raises:
         StateUnwritableError: That cannot be stored.
@@ -130,6 +139,7 @@ def begin_incarnation(log: EventLog, recovered: Recovered, identity: ClusterIden
         parent_id=identity.lineage[-2].incarnation_id if len(identity.lineage) > 1 else "",
         next_fence=present.first_fence,
         last_job_number=recovered.numbers.last + JOB_NUMBERS_JUMPED,
+        settled_at_ms=max(recovered.last_at_ms, wall_ms) + lost_after_ms,
     )
     sequence = log.append([LogRecord(event=event)])
     apply_event(engine, event)

@@ -157,7 +157,14 @@ class RunningScheduler:
             retained_events=self._settings.retained_events,
             restored_engine=restored_engine,
         )
-        return begin_incarnation(self._log, healed, self._identity)
+        lost_after_ms = self._make_leases().lost_after_ms
+        return begin_incarnation(self._log, healed, self._identity, wall_ms=read_wall_ms(), lost_after_ms=lost_after_ms)
+
+    def _make_leases(self) -> NodeLeases:
+        settings = self._settings
+        return NodeLeases(
+            lease_ms=settings.lease_ms, grace_ms=settings.grace_ms, margin_ratio=settings.lease_margin_ratio
+        )
 
     def _begin_generation(self, recovered: Recovered) -> None:
         """Count this start, before anything is stored or said to an agent, and look whether this state may act."""
@@ -209,9 +216,7 @@ class RunningScheduler:
     ) -> NodeAgentServicer:
         settings = self._settings
         times = LeaseTimes(heartbeat_ms=settings.heartbeat_ms, lease_ms=settings.lease_ms, grace_ms=settings.grace_ms)
-        leases = NodeLeases(
-            lease_ms=settings.lease_ms, grace_ms=settings.grace_ms, margin_ratio=settings.lease_margin_ratio
-        )
+        leases = self._make_leases()
         for node_id in loop.engine.state.nodes:
             # Its last renewal is unknown, but it was before now.
             leases.renew(node_id, now_ms=loop.clock.now_ms())

@@ -214,7 +214,19 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         step.wakes_at_ms.append(job.not_before_ms)
         step.backoffs.append((job.not_before_ms, job.job_id))
     refresh_hold(state, job.job_id)
+    # After a restore a later attempt of it than the one that has ended may run somewhere.
+    hold_until(state, job, Reason(code="RESTORED"), state.settled_at_ms, step)
     note_colocation_change(state, neighbours)
+
+
+def hold_until(state: ClusterState, job: JobRecord, reason: Reason, until_ms: int, step: EventEffects) -> None:
+    """Let a waiting job wait until an instant at least."""
+    if until_ms <= max(job.not_before_ms, state.now_ms):
+        return
+    state.put_job(job.changed(reason=reason, not_before_ms=until_ms))
+    step.wakes_at_ms.append(until_ms)
+    step.backoffs.append((until_ms, job.job_id))
+    refresh_hold(state, job.job_id)
 
 
 def restart(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffects) -> None:

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from scheduler_service.core import engine_snapshot, events, job_events, node_events
-from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
+from scheduler_service.core.attempts import hold_until, launch, launch_commands, stop, stop_commands
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
@@ -366,6 +366,9 @@ def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step
 
 def _incarnation_began(state: ClusterState, event: events.IncarnationBegan, step: EventEffects) -> None:
     state.next_fence = max(state.next_fence, event.next_fence)
+    state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
+    for job_id in tuple(state.in_phase(Phase.PENDING)):
+        hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
 
 
 _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {

@@ -50,6 +50,7 @@ class StoredState:
     wakes_at_ms: tuple[int, ...]
     rejected: tuple[RejectedDecision, ...] = field(default=())
     slowdown_ewma_ratios: Mapping[str, float] = field(default_factory=dict)
+    settled_at_ms: int = 0
 
 
 def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[str, object]:
@@ -81,6 +82,7 @@ def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Callab
         wakes_at_ms=wakes_at_ms,
         rejected=tuple(state.rejected),
         slowdown_ewma_ratios=dict(state.occupancy.slowdown_ewma_ratios),
+        settled_at_ms=state.settled_at_ms,
     )
     return lambda: {"format": FORMAT_VERSION, "state": encode(StoredState, stored)}
 
@@ -107,6 +109,7 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     stored: StoredState = decode(StoredState, snapshot["state"])
     state = ClusterState(seed=stored.seed, ended_jobs_max=ended_jobs_max)
     state.now_ms, state.next_fence = stored.now_ms, stored.next_fence
+    state.settled_at_ms = stored.settled_at_ms
     state.policy, state.parameters = stored.policy, stored.parameters
     state.decided_at_ms = stored.decided_at_ms
     state.predictions.load(stored.predictions)

@@ -319,12 +319,15 @@ class IncarnationBegan(CommandGiven):
     Attributes:
         next_fence: Fences below it are not given any more.
         last_job_number: Nor are job ids up to this number.
+        settled_at_ms: Before it no waiting job starts: attempts of which the backup knows nothing may run until then,
+            on nodes that have not come back.
     """
 
     incarnation_id: str
     parent_id: str
     next_fence: int
     last_job_number: int
+    settled_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

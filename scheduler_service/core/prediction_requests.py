@@ -126,6 +126,8 @@ def _backoff_reason(state: ClusterState, job: JobRecord) -> Reason:
     wait_ms = job.not_before_ms - state.now_ms
     if job.reason.code == "LAUNCH_REFUSED":
         return Reason(code="LAUNCH_REFUSED", numbers={"wait_ms": wait_ms, "refusals": job.counts.launch_refusals})
+    if job.reason.code == "RESTORED":
+        return Reason(code="RESTORED", numbers={"wait_ms": wait_ms})
     numbers = {"wait_ms": wait_ms, "restarts": job.counts.restarts, "restart_limit": job.request.restart_limit}
     return Reason(code="RESTART_BACKOFF", numbers=numbers)
 

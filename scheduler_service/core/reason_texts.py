@@ -13,6 +13,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "AWAITING_PREDICTION": "The predictor has been asked about {devices_unanswered} device type(s) and has not "
     "answered "
     "for {waited_ms}.",
+    "RESTORED": "The state was restored: an attempt of which it knows nothing may still run somewhere for {wait_ms}.",
     "RESTART_BACKOFF": "Restart {restarts} of at most {restart_limit} follows in {wait_ms}, because the last attempt "
     "ended early.",
     "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later.",

@@ -40,6 +40,7 @@ class ClusterState:
         ended_jobs_max: Ended jobs kept; the oldest leave first.
 
     Attributes:
+        settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
@@ -52,6 +53,7 @@ class ClusterState:
         self.now_ms = 0
         self.seed = seed
         self.next_fence = 1
+        self.settled_at_ms = 0
         self.policy = ""
         self.parameters: Mapping[str, object] = {}
         self.predictions = PredictionStore()

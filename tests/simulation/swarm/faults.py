@@ -51,12 +51,8 @@ RATES: dict[str, tuple[float, ...]] = {
     "clock_drift": (1.0,),
 }
 """Kind of fault -> its rates: per second for instants, per occasion for the others."""
-SWITCHED_OFF: frozenset[str] = frozenset({"old_backup"})
-"""Kinds that the product does not survive yet.
-
-old_backup: a job that the backup holds as waiting is started as soon as a first node has joined after `nodes confirm`,
-although an attempt that the backup does not know may run on a node that joins a moment later.
-"""
+SWITCHED_OFF: frozenset[str] = frozenset()
+"""Kinds that the product does not survive yet."""
 KINDS_MIN = 3
 
 

@@ -11,6 +11,7 @@ from cotenant.job import MANIFEST_NAME
 from cotenant_agent.cluster_membership import ClusterMembership
 from scheduler_service.adapters import recovery
 from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.core import attempts, engine
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted
@@ -95,9 +96,9 @@ def _replay_without_a_record() -> contextlib.AbstractContextManager[None]:
     """A restart does not see one of the stored facts."""
     real = recovery.apply_event
 
-    def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
+    def apply_event(restored: SchedulerEngine, event: Event) -> list[Command]:
         is_dropped = isinstance(event, JobSubmitted) and event.request.job_id == "job-3"
-        return [] if is_dropped else real(engine, event)
+        return [] if is_dropped else real(restored, event)
 
     return _replaced(recovery, "apply_event", apply_event)
 
@@ -111,6 +112,17 @@ def _checkpoint_of_another_lineage() -> contextlib.AbstractContextManager[None]:
     return _replaced(ClusterMembership, "checkpoint_directories", directories)
 
 
+@contextlib.contextmanager
+def _starts_right_after_a_restore() -> Iterator[None]:
+    """A restored state starts what it knows as waiting although a later attempt of it may run."""
+
+    def nothing(*arguments: object) -> None:
+        del arguments
+
+    with _replaced(engine, "hold_until", nothing), _replaced(attempts, "hold_until", nothing):
+        yield
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "sender_check_skipped": _sender_check_skipped,
     "stale_fence_accepted": _stale_fence_accepted,
@@ -120,4 +132,5 @@ MUTANTS: Mapping[str, Mutant] = {
     "double_count_of_a_gpu": _double_count_of_a_gpu,
     "lost_wake_up": _lost_wake_up,
     "replay_without_a_record": _replay_without_a_record,
+    "starts_right_after_a_restore": _starts_right_after_a_restore,
 }

@@ -39,7 +39,7 @@ def start(state_dir: Path, *, jobs: int = 0) -> ClusterIdentity:
     with closing(SqliteEventLog(state_dir)) as log:
         found = recovered(log)
         identity = log.identity.begin_generation(next_fence=found.engine.state.next_fence, sequence=found.sequence)
-        found = begin_incarnation(log, found, identity)
+        found = begin_incarnation(log, found, identity, wall_ms=0, lost_after_ms=60_000)
         for _ in range(jobs):
             request = JobRequest(job_id=found.numbers.next_id())
             log.append([LogRecord(event=JobSubmitted(at_ms=1, request=request))])
