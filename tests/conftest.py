@@ -22,13 +22,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 
 
+_LEVEL = logging.getLogger().level
+
+
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """A program that a test runs in this process starts its own logging; the next test sees none of it."""
     root = logging.getLogger()
-    handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
+    handlers, hooks = list(root.handlers), (sys.excepthook, threading.excepthook)
+    # A fixture of a whole module may have run one before.
+    root.setLevel(_LEVEL)
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    root.setLevel(_LEVEL)
     logging.captureWarnings(False)
     sys.excepthook, threading.excepthook = hooks
