@@ -244,6 +244,11 @@ class Attempt:
             self._stop_recognising()
             self._accept([report], steady_ns())
 
+    def lower_memory_limit(self, limit_bytes: int) -> None:
+        """Note that less is reserved than at the launch, because the job was measured; nothing raises a limit."""
+        if 0 < limit_bytes < self.memory_limit_bytes:
+            self.memory_limit_bytes = limit_bytes
+
     def take_usage(self, usage: JobUsage) -> None:
         """Remember what was measured."""
         self.usage = usage

@@ -130,6 +130,8 @@ class Launcher:
                 reason = "unknown on this node" if gpu is None else gpu.fault
                 raise CommandRefusedError("DEVICE_UNAVAILABLE", f"{gpu_id}: {reason}")
             here = [item for item in live if gpu_id in item.gpu_ids]
+            for item in here:
+                item.lower_memory_limit(request.co_located_limits.get(item.key, 0))
             taken = sum(max(item.memory_limit_bytes, item.usage.memory_bytes or 0) for item in here)
             needed = taken + request.memory_limit_bytes
             if needed > gpu.memory_bytes:

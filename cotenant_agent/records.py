@@ -67,6 +67,7 @@ class LaunchRequest:
 
     Attributes:
         memory_limit_bytes: device memory that the attempt may use; 0 = no limit of its own.
+        co_located_limits: device memory of other attempts on its devices, as it is reserved by now.
         granted: whose checkpoints may be resumed, newest first.
         checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
         host_memory_bytes: limit on host memory; 0 = none.
@@ -91,6 +92,7 @@ class LaunchRequest:
     cpu_cores: float = 0.0
     progress_regex: str = ""
     steps_total: int = 0
+    co_located_limits: Mapping[AttemptKey, int] = field(default_factory=dict)
     measured_job: MeasuredJob | None = None
     tenant: str = ""
 

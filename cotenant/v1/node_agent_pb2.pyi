@@ -799,6 +799,7 @@ class LaunchJob(_message.Message):
     STEPS_DONE_FIELD_NUMBER: _builtins.int
     GRANTED_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    CO_LOCATED_LIMITS_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
@@ -822,6 +823,10 @@ class LaunchJob(_message.Message):
     def position(self) -> Global___LogPosition:
         """Of the event that led to this order; the agent stores it before it starts anything."""
 
+    @_builtins.property
+    def co_located_limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptMemoryLimit]:
+        """What is reserved by now for the attempts on the same devices: less than at their launch where they were measured since."""
+
     def __init__(
         self,
         *,
@@ -835,14 +840,40 @@ class LaunchJob(_message.Message):
         steps_done: _builtins.int = ...,
         granted_checkpoints: _abc.Iterable[Global___GrantedCheckpoint] | None = ...,
         position: Global___LogPosition | None = ...,
+        co_located_limits: _abc.Iterable[Global___AttemptMemoryLimit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LaunchJob: _TypeAlias = LaunchJob  # noqa: Y015
+
+@_typing.final
+class AttemptMemoryLimit(_message.Message):
+    """Device memory that an attempt may use from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    memory_limit_bytes: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        memory_limit_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "memory_limit_bytes", b"memory_limit_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptMemoryLimit: _TypeAlias = AttemptMemoryLimit  # noqa: Y015
 
 @_typing.final
 class GrantedCheckpoint(_message.Message):

@@ -11,7 +11,7 @@ from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.job_specs import spec_message
-from scheduler_service.core.commands import LaunchJob, PauseJob, ResumeJob, StopJob
+from scheduler_service.core.commands import CoLocatedLimit, LaunchJob, PauseJob, ResumeJob, StopJob
 from scheduler_service.core.events import (
     AttemptPaused,
     AttemptResumed,
@@ -263,6 +263,12 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             steps_done=command.steps_done,
             granted_checkpoints=granted,
             position=identity.position(sequence),
+            co_located_limits=[
+                node_agent_pb2.AttemptMemoryLimit(
+                    key=_key(limit, identity), memory_limit_bytes=limit.memory_limit_bytes
+                )
+                for limit in command.co_located_limits
+            ],
         )
     )
 
@@ -294,7 +300,9 @@ def resume_message(command: ResumeJob, identity: ClusterIdentity = _UNNAMED) -> 
     return ConnectResponse(resume_job=node_agent_pb2.ResumeJob(key=_key(command, identity)))
 
 
-def _key(command: LaunchJob | StopJob | PauseJob | ResumeJob, identity: ClusterIdentity) -> node_agent_pb2.AttemptKey:
+def _key(
+    command: LaunchJob | StopJob | PauseJob | ResumeJob | CoLocatedLimit, identity: ClusterIdentity
+) -> node_agent_pb2.AttemptKey:
     return node_agent_pb2.AttemptKey(
         job_id=command.job_id,
         attempt=command.attempt,

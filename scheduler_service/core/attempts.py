@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scheduler_service.core.commands import LaunchJob, StopJob
+from scheduler_service.core.commands import CoLocatedLimit, LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobRecord, with_history
@@ -71,6 +71,16 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
 
 def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:
     """Return the orders of the present attempt, one per node (or only one node's)."""
+    others = [state.jobs[other] for other in state.occupancy.neighbours(job)]
+    limits = tuple(
+        CoLocatedLimit(
+            job_id=other.job_id,
+            attempt=other.attempt,
+            fence=other.fence,
+            memory_limit_bytes=other.memory_reserved_bytes,
+        )
+        for other in others
+    )
     return [
         LaunchJob(
             node_id=node,
@@ -85,6 +95,7 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             steps_done=job.steps_done,
             launch=job.launch,
             settings=job.settings,
+            co_located_limits=limits,
         )
         for node in ((node_id,) if node_id is not None else job.node_ids)
     ]

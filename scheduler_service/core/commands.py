@@ -92,6 +92,16 @@ class RefreshPairs(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoLocatedLimit:
+    """What is reserved by now for another attempt on the same devices."""
+
+    job_id: str
+    attempt: int
+    fence: int
+    memory_limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob(Command):
     """Start one attempt on one node."""
 
@@ -107,6 +117,7 @@ class LaunchJob(Command):
     steps_done: int
     launch: Mapping[str, object] = field(default_factory=dict)
     settings: JobSettings | None = None
+    co_located_limits: tuple[CoLocatedLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -35,13 +36,19 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def launch(
-    launcher: Launcher, job_id: str, limit_bytes: int, live: Sequence[Attempt] = (), gpu_id: str = "gpu-0"
+    launcher: Launcher,
+    job_id: str,
+    limit_bytes: int,
+    live: Sequence[Attempt] = (),
+    gpu_id: str = "gpu-0",
+    limits: Mapping[AttemptKey, int] = MappingProxyType({}),
 ) -> Attempt:
     request = LaunchRequest(
         key=AttemptKey(job_id=job_id, attempt=1, fence=1),
         command=(sys.executable,),
         gpu_ids=(gpu_id,),
         memory_limit_bytes=limit_bytes,
+        co_located_limits=limits,
     )
     return launcher.launch(request, None, live, deadline_boot_ms=1_000, grace_ms=1_000)
 
@@ -56,6 +63,15 @@ def test_reservations_may_fill_a_device_and_not_pass_it(launcher: Launcher) -> N
     with pytest.raises(CommandRefusedError, match="OVER_CAPACITY"):
         launch(launcher, "third", 1, live)
     launch(launcher, "elsewhere", DEVICE_BYTES, live, gpu_id="gpu-1")
+
+
+def test_what_is_reserved_for_a_measured_job_makes_room_for_the_next_one(launcher: Launcher) -> None:
+    """A job of which nothing was known gets the whole device at its launch, and less once it was measured."""
+    whole = launch(launcher, "whole", DEVICE_BYTES)
+    second = launch(launcher, "second", 100, [whole], limits={whole.key: DEVICE_BYTES - 100})
+    assert (whole.memory_limit_bytes, second.memory_limit_bytes) == (DEVICE_BYTES - 100, 100)
+    with pytest.raises(CommandRefusedError, match="OVER_CAPACITY"):
+        launch(launcher, "third", 1, [whole, second], limits={whole.key: DEVICE_BYTES, second.key: 0})
 
 
 def test_a_device_that_is_not_there_takes_no_job(launcher: Launcher) -> None:
