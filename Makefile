@@ -10,9 +10,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
-# Tests marked `alone` measure, or need both cores: they run one after the other; all others two at a time.
+# Tests marked `alone` measure, or need both cores: they run one after the other; all others three at a time, since many wait.
 ALONE := tests/end_to_end tests/unit/profiler
-IN_PAIRS := --numprocesses 2 --dist loadfile
+TOGETHER := --numprocesses 3 --dist loadfile
 
 .PHONY: help setup demo test test-all check format protos benchmarks compose-test
 
@@ -35,11 +35,11 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 
 test: setup check ## checks and every test that needs neither a GPU nor Docker
 	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(IN_PAIRS) -m 'not alone and not endurance and not strangers and not gpu and not compose' $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose' $(PYTEST_ARGS)
 
 test-all: setup check ## the same with the tests that take minutes
 	$(BIN)/pytest -m 'alone and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(IN_PAIRS) -m 'not alone and not gpu and not compose' $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose' $(PYTEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -40,6 +40,7 @@ def launch(
     job_id: str,
     limit_bytes: int,
     live: Sequence[Attempt] = (),
+    *,
     gpu_id: str = "gpu-0",
     limits: Mapping[AttemptKey, int] = MappingProxyType({}),
 ) -> Attempt:
