@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
 from cotenant_agent import attempt_table, durable_files, launching, node_agent, shim, shim_records, wiring
 from cotenant_agent import system_clock as agent_clock
+from scheduler_service.adapters import stored_identity
 from scheduler_service.adapters import system_clock as scheduler_clock
 from scheduler_service.commands import running_scheduler
 from tests.simulation.swarm import agent_host, job_process, machine, network, scheduler_host, shim_process
@@ -31,9 +33,16 @@ def _inventory(settings: Any, *_: Any) -> agent_host.SimulatedInventory:
     return agent_host.SimulatedInventory(settings.node_id, current().machine.world.gpus_per_node)
 
 
+def _token_hex(draws: random.Random) -> Callable[[int], str]:
+    return lambda count: draws.randbytes(count).hex()
+
+
 def _table() -> list[tuple[Any, str, Any]]:
     clock = machine.SimulatedTime()
+    draws = random.Random(0)
     return [
+        # Chance: fences after a restore are part of the story.
+        (stored_identity, "secrets", SimpleNamespace(token_hex=_token_hex(draws), randbelow=draws.randrange)),
         # Clocks.
         (agent_clock, "time", clock),
         (scheduler_clock, "time", clock),
