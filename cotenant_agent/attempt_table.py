@@ -53,6 +53,7 @@ class AttemptTable:
         self._launcher = launcher
         self._boot_id = read_boot_id()
         self._attempts: dict[str, Attempt] = {}
+        self.refused: dict[AttemptKey, CommandRefusedError] = {}
         self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -138,6 +139,8 @@ class AttemptTable:
         if known is not None:
             known.announced = False
             return known
+        if key in self.refused:
+            raise self.refused[key]  # its job may run elsewhere by now, and a late repetition must not start it
         self._check_fence(key)
         if (self.directory.jobs / key.directory_name).exists():
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")

@@ -22,7 +22,7 @@ from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import Launcher
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress import ProgressReport
-from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
+from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage, LaunchRequest
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
@@ -149,6 +149,15 @@ def test_a_shim_that_never_started_is_missed_after_seconds_also_where_the_wall_c
     table = table_of(state)
     table.adopt()
     assert [end.exit_class for end in table.find_ended()] == ends
+
+
+def test_a_launch_that_was_refused_is_not_carried_out_when_it_is_repeated(state: StateDirectory) -> None:
+    """Found by the swarm (seed 20089): the disk had room again, and the job ran beside its next attempt."""
+    table = table_of(state)
+    table.refused[KEY] = CommandRefusedError("NODE_FAILURE", "the disk is full")
+    request = LaunchRequest(key=KEY, command=("true",), gpu_ids=("gpu-0",))
+    with pytest.raises(CommandRefusedError, match="NODE_FAILURE"):
+        table.launch(request, None, deadline_boot_ms=0, grace_ms=0)
 
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)

@@ -218,6 +218,7 @@ class Table:
     """Attempts of an agent that launches nothing."""
 
     def __init__(self, root: Path, *attempts: object) -> None:
+        self.refused: dict[AttemptKey, Exception] = {}
         self.directory = SimpleNamespace(checkpoints=root)
         self.launched: list[AttemptKey] = []
         self.stopped: list[AttemptKey] = []
