@@ -103,6 +103,7 @@ class Attempt:
         self.memory_peak_bytes = read_integer(observed, "memory_peak_bytes")
         self.track = ProgressTrack(max(read_integer(observed, "steps_done"), self._resume_step, 0))
         pattern = read_text(spec, "progress_regex")
+        # An attempt of an older agent, which states no total, goes on as it was begun.
         self._recognises = not pattern and "steps_total" in spec
         self._steps_total = read_integer(spec, "steps_total")
         position = (observed or {}).get("log")
@@ -216,11 +217,8 @@ class Attempt:
 
     def _accept_log(self, reports: list[ProgressReport], now_ns: int) -> None:
         """Take in what the log shows; what was recognised only never completes a job that was told to stop."""
-        if (
-            self._recognises
-            and self._steps_total
-            and (self.directory.stop.exists() or not self.directory.exit.exists())
-        ):
+        may_go_on = self._is_written(self.directory.stop) or not self.has_exit_record()
+        if self._recognises and self._steps_total and may_go_on:
             reports = [replace(report, step=min(report.step, self._steps_total - 1)) for report in reports]
         self._accept(reports, now_ns)
 

@@ -21,6 +21,7 @@ from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress import ProgressSocket
 from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
+from cotenant_agent.refused_launches import RefusedLaunches
 from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 
@@ -53,7 +54,7 @@ class AttemptTable:
         self._launcher = launcher
         self._boot_id = read_boot_id()
         self._attempts: dict[str, Attempt] = {}
-        self.refused: dict[AttemptKey, CommandRefusedError] = {}
+        self.refused_launches = RefusedLaunches()
         self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -139,8 +140,7 @@ class AttemptTable:
         if known is not None:
             known.announced = False
             return known
-        if key in self.refused:
-            raise self.refused[key]  # its job may run elsewhere by now, and a late repetition must not start it
+        self.refused_launches.check(key)
         self._check_fence(key)
         if (self.directory.jobs / key.directory_name).exists():
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")

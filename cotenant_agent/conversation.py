@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _OUTBOUND_LIMIT = 1000
 _COMMAND_LIMIT = 1000
-_REFUSALS_KEPT_MAX = 1_000
 _LOG_READS_LIMIT = 16
 _FOLLOW_PAUSE_S = 0.2
 # Between two tries to store a stop that the disk does not take.
@@ -299,9 +298,7 @@ class Conversation:
         _log.warning("command_refused", extra={**key.fields(), "command": name, "reason": str(refusal)})
         self._metrics.refusals.labels(refusal.code).inc()
         if name == "launch_job":
-            self._table.refused[key] = refusal
-            while len(self._table.refused) > _REFUSALS_KEPT_MAX:
-                del self._table.refused[next(iter(self._table.refused))]
+            self._table.refused_launches.note(key, refusal)
         refused = messages.CommandRefused(key=key_to_message(key), code=refusal.code, message=refusal.message)
         self._send(messages.ConnectRequest(command_refused=refused))
 

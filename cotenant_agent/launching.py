@@ -86,6 +86,8 @@ class Launcher:
         Raises:
             CommandRefusedError: not allowed, or more than the devices hold next to the `live` attempts.
         """
+        for attempt in live:
+            attempt.lower_memory_limit(request.co_located_limits.get(attempt.key, 0))
         self._check_capacity(request, live)
         places = self._places(request, resume)
         owner = self._users.find(request.tenant)
@@ -130,8 +132,6 @@ class Launcher:
                 reason = "unknown on this node" if gpu is None else gpu.fault
                 raise CommandRefusedError("DEVICE_UNAVAILABLE", f"{gpu_id}: {reason}")
             here = [item for item in live if gpu_id in item.gpu_ids]
-            for item in here:
-                item.lower_memory_limit(request.co_located_limits.get(item.key, 0))
             taken = sum(max(item.memory_limit_bytes, item.usage.memory_bytes or 0) for item in here)
             needed = taken + request.memory_limit_bytes
             if needed > gpu.memory_bytes:

@@ -23,6 +23,7 @@ from cotenant_agent.launching import Launcher
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage, LaunchRequest
+from cotenant_agent.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
@@ -154,10 +155,21 @@ def test_a_shim_that_never_started_is_missed_after_seconds_also_where_the_wall_c
 def test_a_launch_that_was_refused_is_not_carried_out_when_it_is_repeated(state: StateDirectory) -> None:
     """Found by the swarm (seed 20089): the disk had room again, and the job ran beside its next attempt."""
     table = table_of(state)
-    table.refused[KEY] = CommandRefusedError("NODE_FAILURE", "the disk is full")
+    table.refused_launches.note(KEY, CommandRefusedError("NODE_FAILURE", "the disk is full"))
     request = LaunchRequest(key=KEY, command=("true",), gpu_ids=("gpu-0",))
     with pytest.raises(CommandRefusedError, match="NODE_FAILURE"):
         table.launch(request, None, deadline_boot_ms=0, grace_ms=0)
+
+
+def test_of_refused_launches_the_newest_are_remembered() -> None:
+    refused = RefusedLaunches()
+    keys = [AttemptKey(job_id="job", attempt=number, fence=number) for number in range(REFUSALS_KEPT_MAX + 1)]
+    for key in keys:
+        refused.note(key, CommandRefusedError("NODE_FAILURE", "the disk is full"))
+    refused.check(keys[0])
+    for key in keys[1:]:
+        with pytest.raises(CommandRefusedError, match="NODE_FAILURE: the disk is full"):
+            refused.check(key)
 
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)

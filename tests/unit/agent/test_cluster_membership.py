@@ -25,6 +25,7 @@ from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import position_to_message
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LogPosition
+from cotenant_agent.refused_launches import RefusedLaunches
 from cotenant_agent.state_directory import checkpoint_directory
 
 OWN, CHILD, STRANGER = (letter * 32 for letter in "abc")
@@ -218,7 +219,7 @@ class Table:
     """Attempts of an agent that launches nothing."""
 
     def __init__(self, root: Path, *attempts: object) -> None:
-        self.refused: dict[AttemptKey, Exception] = {}
+        self.refused_launches = RefusedLaunches()
         self.directory = SimpleNamespace(checkpoints=root)
         self.launched: list[AttemptKey] = []
         self.stopped: list[AttemptKey] = []
