@@ -1,4 +1,4 @@
-"""The launches that were refused here: their jobs may run elsewhere by now, and late repetitions must not start them."""
+"""Launches that were refused here: their jobs may run elsewhere by now, and late repetitions must not start them."""
 
 from __future__ import annotations
 
