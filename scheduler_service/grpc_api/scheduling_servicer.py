@@ -231,13 +231,14 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         validation.require(_log_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         check_changeable(current_caller(), job)
+        validation.require(_rank_violations(request.rank, job))
         key = _attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
         for node_id in self._nodes_with_log(job):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
-                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes
+                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes, rank=request.rank
                 )
                 async with aclosing(reading):
                     async for chunk in reading:
@@ -367,6 +368,16 @@ def _log_violations(request: scheduling_pb2.ReadJobLogRequest) -> Iterator[Field
         yield FieldViolation(field="attempt", description="must be 0 (the newest) or the number of an attempt")
     if request.tail_bytes < 0:
         yield FieldViolation(field="tail_bytes", description="must not be negative")
+
+
+def _rank_violations(rank: int, job: JobRecord) -> Iterator[FieldViolation]:
+    """Check that a job can have had such a rank; how many an attempt had only its node knows."""
+    ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if job.launch.get("ranks") else 1
+    if not 0 <= rank < ranks:
+        found = (
+            f"{job.job_id} has ranks 0 to {ranks - 1}" if ranks > 1 else f"{job.job_id} is one process: leave it out"
+        )
+        yield FieldViolation(field="rank", description=f"{rank} is no rank of the job, {found}")
 
 
 def _attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
