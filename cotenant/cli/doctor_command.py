@@ -32,6 +32,8 @@ ANSWER_TIMEOUT_S = 1.0
 PROBE_TIMEOUT_S = 30.0
 RENEWED_DAYS = 30
 FIRST_COLUMNS_WIDTH = 30
+STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED")
+"""Codes of a scheduler that gives no orders."""
 _LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
 _COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", shrinks=True))
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
@@ -184,7 +186,8 @@ def check_nodes(session: Session) -> Iterator[Finding]:
     except CotenantError:  # check_services has reported it
         return
     for warning in warnings:
-        yield Finding(check="cluster", state="fault", found=warning.code, remedy=warning.message)
+        severity = "fault" if warning.code in STANDSTILLS else "warning"
+        yield Finding(check="cluster", state=severity, found=warning.code, remedy=warning.message)
     lost = [node.node_id for node in nodes if not node.connected]
     if lost:
         remedy = "see the agent's log there; it dials the scheduler, not the other way round"
