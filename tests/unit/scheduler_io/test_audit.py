@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -141,6 +142,14 @@ def test_a_confirmation_that_cannot_be_noted_is_none() -> None:
         assert (stored, waiting.code) == (["confirmed"], "")
 
     run(work, log, starting_engine())
+
+
+@pytest.mark.parametrize("kind", [events.RestoreConfirmed, events.UnknownAttemptsFound])
+def test_what_is_there_for_the_audit_alone_changes_nothing_in_the_engine(kind: type[CommandGiven]) -> None:
+    engine = starting_engine()
+    before = engine.snapshot()["state"]
+    assert engine.handle(replace(filled(kind), at_ms=0)) == []
+    assert engine.snapshot()["state"] == before
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EVENT_KINDS.values() if issubclass(kind, CommandGiven)])
