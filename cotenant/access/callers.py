@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from cotenant.access.revoked import RevokedKeys
 from cotenant.access.roles import Role, roles_of
 from cotenant.access.tokens import TokenList, presented_token
 from cotenant.errors import CotenantError
@@ -93,12 +94,14 @@ class AccessRules:
         tokens: Tokens that are accepted; None = none are looked at.
         owner: Name of the account that runs the server: callers of its private Unix socket are that operator.
         serves_roleless: Whether a certificate without a role may do everything, as before there were roles.
+        revoked: Keys whose certificates are denied; None = none is.
     """
 
     asks_certificates: bool = False
     tokens: TokenList | None = None
     owner: str = ""
     serves_roleless: bool = False
+    revoked: RevokedKeys | None = None
 
     @property
     def is_open(self) -> bool:
@@ -136,6 +139,12 @@ class AccessRules:
     def _certified(self, authentication: Mapping[str, Iterable[bytes]], address: str) -> Caller:
         uris = [uri for uri in _texts(authentication, "peer_uri") if uri.startswith(f"{URI_SCHEME}:")]
         common_name = next(iter(_texts(authentication, "x509_common_name")), "")
+        certificate = next(iter(authentication["x509_pem_cert"]), b"")
+        if self.revoked is not None and self.revoked.denies(certificate):
+            raise NotPermittedError(
+                f"the certificate of {common_name!r} was revoked",
+                remedy=f"ask the operator for another one: {_HOW_TO_ISSUE}",
+            )
         if not uris and self.serves_roleless:
             # It reaches logs and terminals as it stands.
             return Caller(name=re.sub(r"[^A-Za-z0-9._@ -]", "?", common_name)[:63], address=address)

@@ -47,6 +47,7 @@ class ServerOptions:
         client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
         callers_file: Tokens of callers.
+        revoked_file: Keys whose certificates are denied.
         socket: Unix socket to answer on as well.
         serve_roleless: Whether a certificate without a role may do everything.
     """
@@ -57,6 +58,7 @@ class ServerOptions:
     client_ca_file: Path | None = None
     insecure: bool = False
     callers_file: Path | None = None
+    revoked_file: Path | None = None
     socket: Path | None = None
     serve_roleless: bool = False
 
