@@ -127,6 +127,19 @@ class AccessRules:
             return Caller(role=Role.OPERATOR, name=self.owner, address=address)
         raise NotIdentifiedError("this service answers callers that it knows only", remedy=self._way_in())
 
+    def check_not_revoked(self, authentication: Mapping[str, Iterable[bytes]]) -> None:
+        """Looks whether a certificate that was shown is denied by now; also while a stream is open.
+
+        Raises:
+            NotPermittedError: It is.
+        """
+        certificate = next(iter(authentication.get("x509_pem_cert", ())), b"")
+        if self.revoked is not None and certificate and self.revoked.denies(certificate):
+            name = next(iter(_texts(authentication, "x509_common_name")), "")
+            raise NotPermittedError(
+                f"the certificate of {name!r} was revoked", remedy=f"ask the operator for another one: {_HOW_TO_ISSUE}"
+            )
+
     def _holder(self, tokens: TokenList, token: str, address: str) -> Caller:
         found = tokens.find(token)
         if found is None:
@@ -139,12 +152,7 @@ class AccessRules:
     def _certified(self, authentication: Mapping[str, Iterable[bytes]], address: str) -> Caller:
         uris = [uri for uri in _texts(authentication, "peer_uri") if uri.startswith(f"{URI_SCHEME}:")]
         common_name = next(iter(_texts(authentication, "x509_common_name")), "")
-        certificate = next(iter(authentication["x509_pem_cert"]), b"")
-        if self.revoked is not None and self.revoked.denies(certificate):
-            raise NotPermittedError(
-                f"the certificate of {common_name!r} was revoked",
-                remedy=f"ask the operator for another one: {_HOW_TO_ISSUE}",
-            )
+        self.check_not_revoked(authentication)
         if not uris and self.serves_roleless:
             # It reaches logs and terminals as it stands.
             return Caller(name=re.sub(r"[^A-Za-z0-9._@ -]", "?", common_name)[:63], address=address)

@@ -107,7 +107,7 @@ def token(role: str, name: str, callers_file: Path, folder: Path) -> None:
 def revoke(names: tuple[str, ...], revoked_file: Path, folder: Path) -> None:
     """Deny every certificate of the keys of NAMES; services with that --revoked-file do so within a second.
 
-    Streams that are open (an agent's, a watch) go on until they end: start the services again to end them now.
+    Streams that are open (an agent's, a watch) end with their next message.
     """
     authority = Authority(folder=folder)
     for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import logging
@@ -9,9 +10,10 @@ import random
 import shutil
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from cotenant.access.revoked import RevokedKeys, key_sha256
 from cotenant.access.roles import Role
 from cotenant.errors import InputError
 from predictor_service.grpc_api.server import interceptors_for
+from scheduler_service.grpc_api.access_interceptor import AccessInterceptor as SchedulerAccess
 from tests.support.cli_cluster import CommandLine
+from tests.support.fuzzed_roles import CallDetails, LoopContext
 from tests.support.grpc_errors import code_of, details_of
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
@@ -142,6 +146,45 @@ def test_a_caller_with_a_revoked_key_is_refused_before_its_role_is_looked_at(
         rules = AccessRules(asks_certificates=True, serves_roleless=serves_roleless, revoked=RevokedKeys(listed))
         with pytest.raises(NotPermittedError, match="'alice' was revoked"):
             rules.identify(evidence)
+
+
+@dataclass
+class ShownContext(LoopContext):
+    """The context of a caller who has shown a certificate."""
+
+    shown: bytes = b""
+
+    def auth_context(self) -> dict[str, Sequence[bytes]]:
+        uri = b"cotenant://user/alice"
+        return {"x509_pem_cert": [self.shown], "peer_uri": [uri], "x509_common_name": [b"alice"]}
+
+
+def test_a_stream_that_is_open_ends_with_its_next_message(
+    authority: Authority, listed: Path, cotenant: CommandLine
+) -> None:
+    context = ShownContext(metadata=(), shown=pem(authority, "alice"))
+    interceptor = SchedulerAccess(AccessRules(asks_certificates=True, revoked=RevokedKeys(listed)))
+
+    async def watch(request: object, context: object) -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    async def find(_: object) -> Any:
+        return grpc.unary_stream_rpc_method_handler(watch)
+
+    async def read() -> list[int]:
+        details: Any = CallDetails(method="/cotenant.v1.SchedulingService/WatchJobs")
+        handler: Any = await interceptor.intercept_service(find, details)
+        seen = []
+        with suppress(grpc.aio.AbortError):
+            async for number in handler.unary_stream(b"", context):
+                seen.append(number)
+                deny(cotenant, authority, listed, "alice")
+        return seen
+
+    assert asyncio.run(read()) == [0]
+    assert context.code is grpc.StatusCode.PERMISSION_DENIED
+    assert "was revoked" in context.details
 
 
 @contextmanager
