@@ -1,7 +1,8 @@
 """A test holds every point of the attack and fails without its code: `python -m benchmarks.attack_mutants` prints JSON.
 
 For each point the deciding line is taken out of a copy of the repository, and its test must fail there; without the
-change it must pass. A row per mutant; `survived` must be empty. Takes some minutes.
+change it must pass. A row per mutant; `survived` and `not_run` (its line is no longer there) must be empty. Takes
+some minutes.
 """
 
 from __future__ import annotations
@@ -80,12 +81,20 @@ def main(points: Iterable[str] = ()) -> dict[str, object]:
     with copied_repository() as repository:
         is_whole = passes(repository, dict.fromkeys(mutant.test for mutant in chosen))
         for mutant in chosen:
-            with changed(repository, mutant):
-                is_red = not passes(repository, [mutant.test])
-            rows.append({"point": mutant.point, "test": mutant.test, "file": mutant.file, "is_red": is_red})
-            sys.stderr.write(f"{mutant.point} {mutant.test}: {'red' if is_red else 'SURVIVED'}\n")
-    survived = [row["test"] for row in rows if not row["is_red"]]
-    return {"target": {"survived": []}, "is_green_without": is_whole, "survived": survived, "mutants": rows}
+            outcome = _outcome(repository, mutant)
+            rows.append({"point": mutant.point, "test": mutant.test, "file": mutant.file, "outcome": outcome})
+            sys.stderr.write(f"{mutant.point} {mutant.test}: {outcome}\n")
+    not_red = {name: [row["test"] for row in rows if row["outcome"] == name] for name in ("survived", "not_run")}
+    return {"target": {"survived": [], "not_run": []}, "is_green_without": is_whole, **not_red, "mutants": rows}
+
+
+def _outcome(repository: Path, mutant: Mutant) -> str:
+    try:
+        with changed(repository, mutant):
+            return "survived" if passes(repository, [mutant.test]) else "red"
+    except LookupError as error:
+        sys.stderr.write(f"{error}\n")
+        return "not_run"
 
 
 def _main() -> None:
