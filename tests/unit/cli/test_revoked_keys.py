@@ -218,7 +218,7 @@ def test_a_connection_that_is_open_is_denied_from_its_next_call_on(
         serving(authority, rules) as address,
         grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, own)) as channel,
     ):
-        call = channel.unary_unary(METHOD)
+        call: Any = channel.unary_unary(METHOD)
         assert call(b"", timeout=20) == b"answer"
         deny(cotenant, authority, listed, "alice")
         with pytest.raises(grpc.RpcError) as refused:
