@@ -19,7 +19,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from cotenant.access.roles import Role, roles_of
+from cotenant.access.roles import RPC_ROLES, Role, roles_of
 from cotenant.v1 import models_pb2, node_agent_pb2, prediction_pb2, scheduling_pb2
 from tests.support.fuzzed_calls import ANSWER_BYTES_MAX, random_content, random_message
 
@@ -65,6 +65,15 @@ class RoleTally:
     def faults(self) -> int:
         """What must not be."""
         return self.tracebacks + self.unbounded + self.forbidden_reached + self.leaked + self.forbidden_changed
+
+
+def check_tally(tally: RoleTally, *, calls: int) -> None:
+    """Asserts that all calls were made, nothing that must not be was seen, and what the table forbids was refused."""
+    assert tally.calls == calls
+    assert tally.faults == 0, tally
+    table = RPC_ROLES[SERVICES[tally.service].full_name]
+    has_forbidden = any(allowed is not None and tally.role not in allowed for allowed in table.values())
+    assert (tally.refused > 0) == has_forbidden
 
 
 class AbortedError(Exception):
