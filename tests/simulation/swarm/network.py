@@ -23,6 +23,7 @@ from tests.simulation.swarm.virtual_time import SimulatedProcess, current
 
 if TYPE_CHECKING:
     from tests.simulation.swarm.machine import Machine
+    from tests.simulation.swarm.scheduler_host import SchedulerHost
     from tests.simulation.swarm.world import World
 
 BASE_LATENCY_S = 0.005
@@ -93,7 +94,9 @@ class Connection:
         self._asked: asyncio.Queue[Item] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
         self._scheduler: SimulatedProcess | None = None
+        self._host: SchedulerHost | None = None
         self._is_over = False
+        self._is_greeted = False
         self.machine = machine
         self._agent.at_death.append(self.reset)
         self._up.send("open", None)
@@ -154,14 +157,20 @@ class Connection:
         elif kind == "reset":
             self._serving.cancel()
         else:
+            self._note_greeting(item)
             self._asked.put_nowait(item)
+
+    def _note_greeting(self, item: Item) -> None:
+        if not self._is_greeted and item[0] == "message" and self._host is not None:
+            self._is_greeted = True
+            self._host.greeted(messages.ConnectRequest.FromString(item[1]).hello.seen)
 
     def _open(self) -> None:
         host = self._world.scheduler_for(self.machine)
         if host is None or host.agents is None or host.process is None or host.process.is_dead:
             self._down.send("error", unavailable("connection refused"))
             return
-        self._scheduler = host.process
+        self._scheduler, self._host = host.process, host
         self._scheduler.at_death.append(self._lose_scheduler)
         self._serving = self._scheduler.spawn(self._serve(host.agents))
 
@@ -174,6 +183,8 @@ class Connection:
         try:
             async with aclosing(servicer.Connect(self._taken(), cast("Context", CallContext()))) as answers:
                 async for answer in answers:
+                    if answer.HasField("launch_job") and self._host is not None:
+                        self._host.order_given(self.machine, answer.launch_job)
                     self._down.send("message", answer.SerializeToString())
             self._down.send("end", None)
         except SchedulerServiceError as error:

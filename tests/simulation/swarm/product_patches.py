@@ -29,8 +29,9 @@ def _boot_id() -> str:
     return current().machine.boot_id
 
 
-def _inventory(settings: Any, *_: Any) -> agent_host.SimulatedInventory:
-    return agent_host.SimulatedInventory(settings.node_id, current().machine.world.gpus_per_node)
+def _inventory(*_: Any) -> agent_host.SimulatedInventory:
+    machine = current().machine
+    return agent_host.SimulatedInventory(machine.name, machine.world.gpus_per_node)
 
 
 def _token_hex(draws: random.Random) -> Callable[[int], str]:
@@ -61,7 +62,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (wiring, "_build_inventory", _inventory),
         (wiring, "_isolation", lambda _: ()),
         *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
-        (node_agent, "read_machine_id", lambda: current().machine.name),
+        (node_agent, "read_machine_id", lambda: current().machine.machine_id),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
         (job_helper, "os", job_process.JobSystem()),
         (job_helper, "_mark", lambda *_: None),
