@@ -137,13 +137,13 @@ class Misfortunes:
         self._soon(self._generator.choice((3.0, 40.0)), node.start)
 
     def _forge(self, node: AgentHost) -> None:
-        """A node says of every running attempt that it has ended well."""
+        """A node says of every running attempt of the others that it has ended well."""
         connection = self.connections.get(node.machine.name)
-        loop = self._world.schedulers[0].loop
-        if connection is None or loop is None:
+        host = connection.host if connection is not None else None
+        if connection is None or host is None or host.loop is None:
             return
-        for job in loop.engine.state.running.values():
-            record = loop.engine.state.jobs[job.request.job_id]
+        for job in host.loop.engine.state.running.values():
+            record = host.loop.engine.state.jobs[job.request.job_id]
             if node.node_id not in record.node_ids:
                 key = messages.AttemptKey(job_id=record.job_id, attempt=record.attempt, fence=record.fence)
                 exited = messages.AttemptExited(key=key, exit_class="done", steps_done=record.request.steps_total)
