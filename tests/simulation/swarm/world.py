@@ -250,9 +250,8 @@ class World:
         if host.loop is None:
             return ["no scheduler answers"]
         jobs = host.loop.engine.state.jobs
-        ended = [job for job in jobs.values() if job.phase in ENDED_PHASES]
-        waiting = [f"{job.job_id} {job.phase} {job.reason.code}" for job in jobs.values() if job not in ended]
-        return waiting + self.users.unanswered()
+        living = (job for job in jobs.values() if job.phase not in ENDED_PHASES)
+        return [f"{job.job_id} {job.phase} {job.reason.code}" for job in living] + self.users.unanswered()
 
     def _end(self) -> None:
         """Clean up what the dead have left: nothing of it counts."""
