@@ -62,6 +62,7 @@ class JobProcess(MachineProcess):
         environment: What the shim starts it with.
         gpu_ids: Devices that it uses.
         launcher: Name of the scheduler that ordered its start.
+        state_dir: Of the agent that started it.
     """
 
     def __init__(self, machine: Machine, directory: Path, tell_parent: Callable[[int, int], None]) -> None:
@@ -71,6 +72,7 @@ class JobProcess(MachineProcess):
         self.gpu_ids: tuple[str, ...] = tuple(spec["gpu_ids"])  # type: ignore[arg-type]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
         self.launcher = machine.world.launchers.get((machine.name, self.key), "")
+        self.state_dir = directory.parent.parent
         self.begun_s = -1.0
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = 0
