@@ -21,6 +21,7 @@ if not __package__:
     # As a program it knows the standard library only.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100,PTH120
 
+from cotenant_agent.deadline_watch import tell_deadline, watch_deadlines
 from cotenant_agent.job_pausing import JobPauser
 from cotenant_agent.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.job_start import EXIT_CANNOT_EXECUTE, become_job
@@ -96,7 +97,7 @@ class AttemptSupervisor:
         self._log = RotatingLog(int(spec["log_limit_bytes"]))
         self._leader = 0
         self._init = 0
-        self._news = -1
+        self._news = self._lifeline = -1
         self._leader_gone = False
         self._status = 0
         self._max_resident_bytes = 0
@@ -171,7 +172,9 @@ class AttemptSupervisor:
         news, report = os.pipe()
         wanted = self._spec["namespaces"]
         try:
-            self._init = start_namespace(run_job, JobView(wanted["covered"], wanted["kept"]), report)
+            view = JobView(wanted["covered"], wanted["kept"])
+            self._init, self._lifeline = start_namespace(run_job, view, report, watch_deadlines)
+            os.set_blocking(self._lifeline, False)
             os.close(report)
             line = os.read(news, _PIPE_READ_BYTES).decode("utf-8", "replace").strip()
             started = children_of(self._init)
@@ -253,6 +256,8 @@ class AttemptSupervisor:
         # One that is gone, or older than the newest known one, changes nothing.
         if deadline_ms > self._deadline_ms:
             self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
+            if self._lifeline >= 0:
+                tell_deadline(self._lifeline, deadline_ms + self._lease_grace_ms)
 
     def _look_for_stop(self, now_ms: int) -> None:
         request = self._records.read("stop.json")
