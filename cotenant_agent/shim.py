@@ -24,6 +24,7 @@ if not __package__:
     # As a program it knows the standard library only.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100,PTH120
 
+from cotenant_agent.deadline_watch import tell_deadline, watch_deadlines
 from cotenant_agent.job_pausing import JobPauser
 from cotenant_agent.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.job_start import EXIT_CANNOT_EXECUTE, become_job
@@ -54,7 +55,7 @@ class AttemptSupervisor:
         self._logs += [RotatingLog(int(spec["log_limit_bytes"]), str(rank["log"])) for rank in self._ranks[1:]]
         self._pids: list[int] = []
         self._init = 0
-        self._news = -1
+        self._news = self._lifeline = -1
         self._ends = RankEnds(len(self._ranks))
         self._cause = ""
         self._kill_at_ms: int | None = None
@@ -147,7 +148,9 @@ class AttemptSupervisor:
         news, report = os.pipe()
         wanted = self._spec["namespaces"]
         try:
-            self._init = start_namespace(jobs, JobView(wanted["covered"], wanted["kept"]), report)
+            view = JobView(wanted["covered"], wanted["kept"])
+            self._init, self._lifeline = start_namespace(jobs, view, report, watch_deadlines)
+            os.set_blocking(self._lifeline, False)
             os.close(report)
             line = os.read(news, _PIPE_READ_BYTES).decode("utf-8", "replace").strip()
             # In the order of their ranks: none of them has let anything begin yet.
@@ -239,6 +242,8 @@ class AttemptSupervisor:
         # One that is gone, or older than the newest known one, changes nothing.
         if deadline_ms > self._deadline_ms:
             self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
+            if self._lifeline >= 0:
+                tell_deadline(self._lifeline, deadline_ms + self._lease_grace_ms)
 
     def _look_for_stop(self, now_ms: int) -> None:
         request = self._records.read("stop.json")

@@ -25,6 +25,7 @@ from cotenant_agent.durable_files import flush_directory
 from cotenant_agent.errors import CommandRefusedError, OperatorError, StateDirectoryBusyError
 from cotenant_agent.records import AttemptKey
 
+LOCK_NAME = "agent.lock"
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _INCARNATION_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -59,7 +60,7 @@ class StateDirectory:
                 directory.chmod(mode)
         except OSError as error:
             raise OperatorError(f"cannot use the state directory {self.root}: {error}; choose --state-dir") from error
-        self._lock = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = os.open(self.root / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         if not try_lock(self._lock):
             os.close(self._lock)
             raise StateDirectoryBusyError(f"another agent uses {self.root}; give each agent its own --state-dir")

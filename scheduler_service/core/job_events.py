@@ -179,12 +179,13 @@ def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, st
 
 
 def _finish(job: JobRecord) -> Reason:
-    if job.steps_done >= job.request.steps_total:
+    done, total = job.steps_done, job.request.steps_total
+    numbers = {"steps_done": done, "steps_total": total}
+    if 0 < total < done:
+        return Reason(code="FINISHED_BEYOND", numbers=numbers)
+    if done >= total:
         return Reason(code="FINISHED")
-    if not job.steps_done:
-        return Reason(code="FINISHED_UNCOUNTED")
-    numbers = {"steps_done": job.steps_done, "steps_total": job.request.steps_total}
-    return Reason(code="FINISHED_EARLY", numbers=numbers)
+    return Reason(code="FINISHED_EARLY", numbers=numbers) if done else Reason(code="FINISHED_UNCOUNTED")
 
 
 def _finish_if_complete(
@@ -276,7 +277,8 @@ def rejoin(
     """Bring an attempt into line with what its node says on joining.
 
     An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
-    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it.
+    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it. After a
+    restore the order may be an old one: what came of it, and a later attempt elsewhere, the backup does not know.
 
     Args:
         state: Knows the job.
@@ -292,7 +294,7 @@ def rejoin(
         if job.phase is Phase.STARTING:
             confirm_start(state, job)
         _align_pause(state, state.jobs[job.job_id], listed, step)
-    elif job.phase is Phase.STARTING and has_its_gpus:
+    elif job.phase is Phase.STARTING and has_its_gpus and state.now_ms >= state.settled_at_ms:
         step.commands += launch_commands(state, job, node_id)
     else:
         lose(state, job, step)
