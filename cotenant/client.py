@@ -196,9 +196,11 @@ class SchedulerClient(NodeCalls):
         request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
         return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
 
-    def explain_job(self, job_id: str) -> scheduling_pb2.ExplainJobResponse:
-        """Returns why a job is where it is, with the candidates that were looked at."""
-        request = scheduling_pb2.ExplainJobRequest(job_id=job_id)
+    def explain_job(
+        self, job_id: str, *, expected_start: bool = False, changes: Mapping[str, str] | None = None
+    ) -> scheduling_pb2.ExplainJobResponse:
+        """Returns why a job is where it is; `changes` (policy, batch_size ...) tell when it would start otherwise."""
+        request = scheduling_pb2.ExplainJobRequest(job_id=job_id, expected_start=expected_start, changes=changes)
         return self._ask(lambda timeout: self._stub.ExplainJob(request, timeout=timeout))
 
     def list_policies(self) -> list[scheduling_pb2.Policy]:

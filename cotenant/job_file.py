@@ -56,8 +56,10 @@ def read_content(path: Path) -> dict[str, Any]:
         if path.stat().st_size > FILE_LIMIT_BYTES:
             raise InputError(f"{path} is larger than {FILE_LIMIT_BYTES} bytes", remedy="is it a job file?")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}", remedy="check the path") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text: {error}", remedy="is it a job file?") from error
     except RecursionError as error:
         raise InputError(f"{path} is nested too deep", remedy="is it a job file?") from error
     except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that cannot be

@@ -308,7 +308,7 @@ class Attempt:
             key=self.key,
             exit_class=exit_class,
             exit_code=-1 if facts.return_code is None else facts.return_code,
-            steps_done=self.track.steps_done,
+            steps_done=self._steps_at_end(exit_class),
             checkpoint_step=self.checkpoint_step,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_available_bytes=available_bytes,
@@ -316,6 +316,13 @@ class Attempt:
             detail=detail,
         )
         return self.end
+
+    def _steps_at_end(self, exit_class: str) -> int:
+        """The steps of an ended attempt: one that prints each tenth has ended with success within ten of its last."""
+        unseen = self._steps_total - self.track.steps_done
+        interval = self._log_progress.interval if self._log_progress is not None else 0
+        went_on = exit_class == "done" and not self._is_written(self.directory.stop)
+        return self._steps_total if went_on and 0 < unseen <= interval else self.track.steps_done
 
     def max_resident_bytes(self) -> int:
         """Peak resident set of the ended leader, as the kernel reported it to the shim."""

@@ -34,6 +34,8 @@ from cotenant_agent.state_directory import StateDirectory
 _log = logging.getLogger(__name__)
 _NAMESPACE_REMEDY = "run the agent as root outside of a container, or permit it user namespaces"
 
+_ROOT_REMEDY = "give --job-users FIRST-LAST, users that nobody else has, or start the agent as an ordinary user"
+
 
 @contextlib.contextmanager
 def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
@@ -45,6 +47,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     """
     checkpoint_root = Path(settings.checkpoint_dir) if settings.checkpoint_dir else None
     allow_list = _allow_list(settings)
+    _warn_of_root(settings)
     directory = StateDirectory(Path(settings.state_dir), checkpoint_root)
     membership = ClusterMembership(directory.cluster)
     processes = LinuxProcesses()
@@ -108,6 +111,11 @@ def _isolation(settings: AgentSettings) -> tuple[str, ...]:
         return ()
     hide_memory()
     return (SEALED_FILES,)
+
+
+def _warn_of_root(settings: AgentSettings) -> None:
+    if os.geteuid() == 0 and not (settings.job_user or settings.job_users):
+        _log.warning("jobs_run_as_root", extra={"remedy": _ROOT_REMEDY})
 
 
 def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:

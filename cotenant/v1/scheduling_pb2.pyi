@@ -860,20 +860,108 @@ Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
 class ExplainJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ChangesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
+    expected_start: _builtins.bool
+    """Of a waiting job the place in the queue and the expected start as well: they are simulated, which may take seconds."""
+    @_builtins.property
+    def changes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What would be if, with expected_start: policy, and of this job gpus, steps, share, max_slowdown, memory, batch_size."""
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        expected_start: _builtins.bool = ...,
+        changes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "expected_start", b"expected_start", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainJobRequest: _TypeAlias = ExplainJobRequest  # noqa: Y015
+
+@_typing.final
+class ExpectedStart(_message.Message):
+    """When a waiting job starts, from runs of the present state with lengths of jobs drawn from what is known of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    WAITING_JOBS_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    WAIT_LOWER_MS_FIELD_NUMBER: _builtins.int
+    WAIT_UPPER_MS_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place among the waiting jobs by their expected starts, from 1; 0 = not known."""
+    waiting_jobs: _builtins.int
+    wait_ms: _builtins.int
+    """From as_of_ms until the start, with the expected lengths; absent, with the two below = not known."""
+    wait_lower_ms: _builtins.int
+    wait_upper_ms: _builtins.int
+    confidence: _builtins.float
+    """Nominal coverage of the two."""
+    as_of_ms: _builtins.int
+    """The instant of the state that was simulated; 0 = none was."""
+    unknown_reason: _builtins.str
+    """Why it is not known, in words."""
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        waiting_jobs: _builtins.int = ...,
+        wait_ms: _builtins.int | None = ...,
+        wait_lower_ms: _builtins.int | None = ...,
+        wait_upper_ms: _builtins.int | None = ...,
+        confidence: _builtins.float = ...,
+        as_of_ms: _builtins.int = ...,
+        unknown_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wait_lower_ms", b"_wait_lower_ms", "_wait_ms", b"_wait_ms", "_wait_upper_ms", b"_wait_upper_ms", "wait_lower_ms", b"wait_lower_ms", "wait_ms", b"wait_ms", "wait_upper_ms", b"wait_upper_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wait_lower_ms", b"_wait_lower_ms", "_wait_ms", b"_wait_ms", "_wait_upper_ms", b"_wait_upper_ms", "as_of_ms", b"as_of_ms", "confidence", b"confidence", "position", b"position", "unknown_reason", b"unknown_reason", "wait_lower_ms", b"wait_lower_ms", "wait_ms", b"wait_ms", "wait_upper_ms", b"wait_upper_ms", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wait_lower_ms: _TypeAlias = _typing.Literal["wait_lower_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_lower_ms: _TypeAlias = _typing.Literal["_wait_lower_ms", b"_wait_lower_ms"]  # noqa: Y015
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    _WhichOneofReturnType__wait_upper_ms: _TypeAlias = _typing.Literal["wait_upper_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_upper_ms: _TypeAlias = _typing.Literal["_wait_upper_ms", b"_wait_upper_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_lower_ms) -> _WhichOneofReturnType__wait_lower_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_upper_ms) -> _WhichOneofReturnType__wait_upper_ms | None: ...
+
+Global___ExpectedStart: _TypeAlias = ExpectedStart  # noqa: Y015
 
 @_typing.final
 class Candidate(_message.Message):
@@ -928,8 +1016,13 @@ class ExplainJobResponse(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     DECIDED_AT_MS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_FIELD_NUMBER: _builtins.int
+    CHANGED_START_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     decided_at_ms: _builtins.int
+    remedy: _builtins.str
+    """What would let the job start sooner, in words; empty = nothing that its owner or an operator could do."""
     @_builtins.property
     def job(self) -> Global___Job: ...
     @_builtins.property
@@ -940,6 +1033,14 @@ class ExplainJobResponse(_message.Message):
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobEvent]:
         """What happened to the job, oldest first, at most 200."""
 
+    @_builtins.property
+    def expected_start(self) -> Global___ExpectedStart:
+        """Only where it was asked for, of a waiting job."""
+
+    @_builtins.property
+    def changed_start(self) -> Global___ExpectedStart:
+        """The same with the changes; only where there are any."""
+
     def __init__(
         self,
         *,
@@ -949,10 +1050,13 @@ class ExplainJobResponse(_message.Message):
         policy: _builtins.str = ...,
         decided_at_ms: _builtins.int = ...,
         history: _abc.Iterable[Global___JobEvent] | None = ...,
+        expected_start: Global___ExpectedStart | None = ...,
+        changed_start: Global___ExpectedStart | None = ...,
+        remedy: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_start", b"changed_start", "expected_start", b"expected_start", "job", b"job", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decided_at_ms", b"decided_at_ms", "history", b"history", "job", b"job", "policy", b"policy", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "changed_start", b"changed_start", "decided_at_ms", b"decided_at_ms", "expected_start", b"expected_start", "history", b"history", "job", b"job", "policy", b"policy", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1182,7 +1286,9 @@ class ListNodesResponse(_message.Message):
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
-        """Why this scheduler gives no orders at present: STATE_BEHIND, RESTORE_UNCONFIRMED."""
+        """Why this scheduler gives no orders at present (STATE_BEHIND, RESTORE_UNCONFIRMED), and what of the time before a restore is
+        being stopped (UNKNOWN_ATTEMPT).
+        """
 
     def __init__(
         self,

@@ -179,12 +179,13 @@ def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, st
 
 
 def _finish(job: JobRecord) -> Reason:
-    if job.steps_done >= job.request.steps_total:
+    done, total = job.steps_done, job.request.steps_total
+    numbers = {"steps_done": done, "steps_total": total}
+    if 0 < total < done:
+        return Reason(code="FINISHED_BEYOND", numbers=numbers)
+    if done >= total:
         return Reason(code="FINISHED")
-    if not job.steps_done:
-        return Reason(code="FINISHED_UNCOUNTED")
-    numbers = {"steps_done": job.steps_done, "steps_total": job.request.steps_total}
-    return Reason(code="FINISHED_EARLY", numbers=numbers)
+    return Reason(code="FINISHED_EARLY", numbers=numbers) if done else Reason(code="FINISHED_UNCOUNTED")
 
 
 def _finish_if_complete(

@@ -73,7 +73,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
-    "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not known, so sharing cannot be weighed: that takes a "
+    "REMAINING_TIME_UNKNOWN": "How long {jobs} takes is not known, so sharing cannot be weighed: that takes a "
     "number of steps (--steps) and a prediction (--graph) or a measurement alone.",
     "TOO_FEW_PLACES": "{gpus_with_place} GPU(s) have room for another job now: too few for this job, or sharing them "
     "does not pay; explain weighs each of them.",
@@ -179,7 +179,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "progress_regex), so "
     "nothing is known of its pace.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
-    "reported.",
+    "reported: it ended early, or the number of steps that was stated (--steps) is too large.",
+    "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
+    "correct --steps, because waiting times are expected by it.",
     "CANCELLED": "The job was cancelled.",
     "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
     "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters.agent_messages import NO_SUCH_ATTEMPT
+from scheduler_service.adapters.agent_messages import NO_SUCH_ATTEMPT, node_joined
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.core.events import RunningAttempt
 from scheduler_service.core.records import Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import (
@@ -135,6 +136,17 @@ class AgentAdmission:
         hello.ClearField("attempts")
         hello.MergeFrom(without_foreign)
         return replaced
+
+    def unknown_attempts(self, hello: node_agent_pb2.Hello) -> Sequence[RunningAttempt]:
+        """Return what a node that was let in still runs by order of an earlier incarnation, unknown to this state."""
+        unknown = {
+            (status.key.job_id, status.key.attempt, status.key.fence)
+            for status in hello.attempts
+            if self._identity.is_ancestors(status.key.incarnation_id, fence=status.key.fence)
+            and self.standing(hello.node_id, status.key) is AttemptStanding.STALE
+        }
+        running = node_joined(hello).attempts if unknown else ()
+        return tuple(one for one in running if (one.job_id, one.attempt, one.fence) in unknown)
 
     def _replaced_nodes(self, hello: node_agent_pb2.Hello) -> Sequence[str]:
         """Return the lost nodes that have GPUs of this one."""
