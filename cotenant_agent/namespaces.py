@@ -17,7 +17,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 _CLONE_NEWNS = 0x0002_0000
@@ -53,17 +53,20 @@ def control_process(option: int, value: int) -> None:
 
 
 def start_namespace(
-    run_job: Callable[[], NoReturn], view: JobView, report: int, watch: Callable[[int], None] | None = None
+    run_jobs: Sequence[Callable[[], NoReturn]],
+    view: JobView,
+    report: int,
+    watch: Callable[[int], None] | None = None,
 ) -> tuple[int, int]:
     """Fork the first process of new namespaces; the caller must be a subreaper and becomes its parent.
 
     That process ends with the caller.
 
     Args:
-        run_job: Called in the second process, which is the job's.
+        run_jobs: Called in one process each, which are the job's; they have the next numbers of the namespace.
         view: What the job sees of folders.
-        report: Where the first process writes lines: `started`, then `STATUS PEAK_RESIDENT_BYTES` of the job's end, or
-            why the job could not be started.
+        report: Where the first process writes lines: `started`, then `RANK STATUS PEAK_RESIDENT_BYTES` of each of these
+            that has ended, or why the job could not be started.
         watch: Called in the first process, when the job has begun, with its end of a pipe from the caller.
 
     Returns:
@@ -78,7 +81,7 @@ def start_namespace(
     if helper == 0:
         os.close(lifeline)
         os.close(answer)
-        _unshare_and_fork(told, lambda: _become_init(run_job, view, report, begin, watch))
+        _unshare_and_fork(told, lambda: _become_init(run_jobs, view, report, begin, watch))
     os.close(told)
     os.close(begin)
     with os.fdopen(answer, "rb") as stream:
@@ -122,7 +125,11 @@ def _unshare_and_fork(told: int, become_init: Callable[[], NoReturn]) -> NoRetur
 
 
 def _become_init(
-    run_job: Callable[[], NoReturn], view: JobView, report: int, begin: int, watch: Callable[[int], None] | None
+    run_jobs: Sequence[Callable[[], NoReturn]],
+    view: JobView,
+    report: int,
+    begin: int,
+    watch: Callable[[int], None] | None,
 ) -> NoReturn:
     """In the first process: live as long as the shim, start the job, collect what ends."""
     try:
@@ -133,9 +140,7 @@ def _become_init(
         if _is_closed(begin):
             os._exit(1)
         _arrange(view)
-        leader = os.fork()
-        if leader == 0:
-            run_job()
+        ranks = {_fork(run_job): rank for rank, run_job in enumerate(run_jobs)}
         os.chdir("/")
         _keep_open_only(report, begin)
         # A job of the same user may not trace it: it would take the tie to the shim off.
@@ -143,21 +148,28 @@ def _become_init(
         os.write(report, b"started\n")
         if watch is not None:
             watch(begin)
-        _collect(leader, report)
+        _collect(ranks, report)
     except BaseException as error:
         os.write(report, f"{error}\n".encode()[:_MESSAGE_BYTES])
     os._exit(1)
 
 
-def _collect(leader: int, report: int) -> NoReturn:
+def _fork(run_job: Callable[[], NoReturn]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        run_job()
+    return pid
+
+
+def _collect(ranks: Mapping[int, int], report: int) -> NoReturn:
     """Collect every orphan of the namespace until nothing is left."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, 0)
         except ChildProcessError:
             os._exit(0)
-        if pid == leader:
-            os.write(report, f"{status} {usage.ru_maxrss * 1024}\n".encode())
+        if pid in ranks:
+            os.write(report, f"{ranks[pid]} {status} {usage.ru_maxrss * 1024}\n".encode())
 
 
 def _keep_open_only(*kept: int) -> None:
@@ -225,13 +237,13 @@ def _try_once(directory: str) -> str:
     control_process(_PR_SET_CHILD_SUBREAPER, 1)
     report, told = os.pipe()
     try:
-        start_namespace(lambda: _look_around(directory), JobView([directory]), told)
+        start_namespace([lambda: _look_around(directory)], JobView([directory]), told)
     except OSError as error:
         return str(error)
     os.close(told)
     with os.fdopen(report, "r", encoding="utf-8", errors="replace") as stream:
         lines = stream.read(_MESSAGE_BYTES).splitlines()
-    if lines[:1] == ["started"] and lines[1:] and lines[1].split()[0] == "0":
+    if lines[:1] == ["started"] and lines[1:] and lines[1].split()[1] == "0":
         return ""
     return lines[0] if lines[:1] != ["started"] and lines else "what was asked for is not what was made"
 

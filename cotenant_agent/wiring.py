@@ -25,6 +25,7 @@ from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
+from cotenant_agent.rank_plan import RANK_PROCESSES
 from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.seals import hide_memory
 from cotenant_agent.settings import AgentSettings
@@ -185,7 +186,14 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *pausing, *isolation, *user),
+        enforcements=(
+            *("shim_lease", RANK_PROCESSES),
+            *inventory.enforcements,
+            *groups.enforcements,
+            *pausing,
+            *isolation,
+            *user,
+        ),
     )
 
 

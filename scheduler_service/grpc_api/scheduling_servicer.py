@@ -33,7 +33,7 @@ from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.log_requests import attempt_key, log_violations
+from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_violations
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
 from scheduler_service.grpc_api.status_codes import Context
@@ -237,13 +237,14 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         validation.require(log_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         check_changeable(current_caller(), job)
+        validation.require(rank_violations(request.rank, job))
         key = attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
         for node_id in self._nodes_with_log(job):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
-                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes
+                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes, rank=request.rank
                 )
                 async with aclosing(reading):
                     async for chunk in reading:
