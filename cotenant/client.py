@@ -233,7 +233,7 @@ class SchedulerClient(NodeCalls):
         return self._ask(lambda timeout: self._stub.Decide(request, timeout=timeout))
 
     def read_job_log(
-        self, job_id: str, *, attempt: int = 0, follow: bool = False, tail_bytes: int = 0
+        self, job_id: str, *, attempt: int = 0, follow: bool = False, tail_bytes: int = 0, rank: int = 0
     ) -> Iterator[bytes]:
         """Yields what a job printed.
 
@@ -242,8 +242,11 @@ class SchedulerClient(NodeCalls):
             attempt: Which launch of it; 0 = the newest.
             follow: Goes on until the job has ended.
             tail_bytes: Starts this many bytes before the end; 0 = at the beginning that is kept.
+            rank: Which process of a job with ranks.
         """
-        request = scheduling_pb2.ReadJobLogRequest(job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes)
+        request = scheduling_pb2.ReadJobLogRequest(
+            job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes, rank=rank
+        )
         with _translated("scheduler", self._address, self._tls):
             for answer in self._stub.ReadJobLog(request, timeout=READ_CALL_DEADLINE_S):
                 yield answer.chunk

@@ -49,6 +49,7 @@ class Settings:
     client_ca_file: Path | None = tls_setting("client_ca_file")
     token_file: Path | None = tls_setting("token_file")
     callers_file: Path | None = tls_setting("callers_file")
+    revoked_file: Path | None = tls_setting("revoked_file")
     socket: Path | None = tls_setting("socket")
     serve_roleless: bool = tls_setting("serve_roleless")
     reflection: bool = setting(True, "Answer server reflection.")

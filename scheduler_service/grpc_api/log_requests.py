@@ -35,3 +35,13 @@ def attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
     return node_agent_pb2.AttemptKey(
         job_id=job.job_id, attempt=attempt or job.attempt, fence=job.fence if is_newest else 0
     )
+
+
+def rank_violations(rank: int, job: JobRecord) -> Iterator[FieldViolation]:
+    """Check that a job can have had such a rank; how many an attempt had only its node knows."""
+    ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if job.launch.get("ranks") else 1
+    if not 0 <= rank < ranks:
+        found = (
+            f"{job.job_id} has ranks 0 to {ranks - 1}" if ranks > 1 else f"{job.job_id} is one process: leave it out"
+        )
+        yield FieldViolation(field="rank", description=f"{rank} is no rank of the job, {found}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from cotenant.access.callers import current_caller
 from cotenant.v1 import resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import RESTORE_UNCONFIRMED, ClusterIdentity, Standstill
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.adapters.recovery import JobNumbers
@@ -25,7 +24,6 @@ from scheduler_service.errors import (
     FieldViolation,
     InvalidRequestError,
     NodeUnreachableError,
-    StandstillError,
 )
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
@@ -35,8 +33,9 @@ from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.log_requests import attempt_key, log_violations
+from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_violations
 from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
@@ -53,8 +52,6 @@ from scheduler_service.grpc_api.visibility import (
     shown,
 )
 from scheduler_service.live_loop import LiveLoop
-
-_log = logging.getLogger(__name__)
 
 # Warnings of accepted submissions, for their repetition; forgotten with the process.
 WARNED_REQUESTS_MAX = 1_000
@@ -240,13 +237,14 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         validation.require(log_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         check_changeable(current_caller(), job)
+        validation.require(rank_violations(request.rank, job))
         key = attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
         for node_id in self._nodes_with_log(job):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
-                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes
+                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes, rank=request.rank
                 )
                 async with aclosing(reading):
                     async for chunk in reading:
@@ -275,6 +273,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
+        warnings += unknown_attempt_warnings(state, self._cluster.identity)
         return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
 
     async def ForgetNode(  # noqa: N802
@@ -294,13 +293,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         """Let the nodes of the cluster whose backup was restored join this one."""
         validation.require(validation.request_id_violations(request.request_id))
         cluster = self._cluster
-        if cluster.standstill.code == RESTORE_UNCONFIRMED:
-            await cluster.loop.store_apart(cluster.store_confirmation)
-            cluster.standstill.end()
-            caller, confirmed = current_caller(), {"incarnation_id": cluster.identity.incarnation_id}
-            _log.warning("restore_confirmed", extra={**confirmed, "role": caller.role or "", "caller": caller.name})
-        elif cluster.standstill.code:
-            raise StandstillError(cluster.standstill.message)
+        await confirm_restore(request, cluster.loop, cluster.identity, cluster.standstill, cluster.store_confirmation)
         return scheduling_pb2.ConfirmRestoreResponse(
             incarnation_id=cluster.identity.incarnation_id, ancestor_ids=sorted(cluster.identity.ancestor_ids)
         )
