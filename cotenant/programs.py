@@ -34,6 +34,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "calibrate": ("cotenant_profiler", "calibrate"),
         "convert": ("cotenant_profiler", "convert"),
         "simulate": ("cotenant_simulator", "simulate"),
+        "forecast": ("cotenant_simulator", "forecast"),
         "shadow": ("cotenant_simulator", "shadow"),
         "probe": ("cotenant_agent", "probe"),
         "observe": ("cotenant_agent", "observe"),
@@ -46,6 +47,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 # Started by other verbs, never by name.
 _VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {
     "convert",
+    "forecast",
     "predict-many",
     "probe",
     "serve-predictor",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf import struct_pb2
@@ -13,6 +13,7 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
+from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.placement_limits import ClusterLimits, decide_within_limits
 from scheduler_service.core.prediction_store import PredictionStore
@@ -21,6 +22,7 @@ from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
+from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
@@ -128,11 +130,24 @@ def _decisions(
     holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *valid.held]
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
-    messages = [_decision_message(one, accepted, explain=explain) for one in (*plan.decisions, *holds)]
+    decided = (*_worded(view, plan.decisions), *holds)
+    messages = [_decision_message(one, accepted, explain=explain) for one in decided]
     for message in messages:
         if message.HasField("start"):
             message.memory_reserved_bytes = plan.reservations[message.job_id]
     return messages
+
+
+def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """Word why jobs wait as `cotenant explain` does."""
+    inventory = count_gpus(view.gpus.values())
+    waiting = {job.request.job_id: job.request for job in view.pending}
+    for one in decisions:
+        request = waiting.get(one.job_id) if isinstance(one, Hold) else None
+        if request is None:
+            yield one
+        else:
+            yield replace(one, reason=worded_for(request, one.reason, inventory, view.predictions, waiting.get))
 
 
 def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain: bool) -> SchedulingView:

@@ -349,3 +349,20 @@ def test_an_impossible_clock_costs_no_decision() -> None:
 def test_an_unknown_policy_is_still_refused() -> None:
     with pytest.raises(CallerError, match="there is no policy 'magic'"):
         ask(snapshot(job("a")), policy="magic")
+
+
+@pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "fifo"])
+def test_a_snapshots_job_waits_for_the_reason_that_explain_would_give(policy: str) -> None:
+    """Not for room: it asks for more GPUs of one kind than there are, or is larger than any."""
+    gpu = scheduling_pb2.SnapshotGpu(gpu_id="n.0", device="d", memory_bytes=8 << 30, healthy=True)
+    wide = scheduling_pb2.SnapshotPending(job=scheduling_pb2.SnapshotJob(job_id="wide", gpus=4, job_key="k"))
+    there = scheduling_pb2.SnapshotRunning(
+        job=scheduling_pb2.SnapshotJob(job_id="a", gpus=1, job_key="k"),
+        assignments=[scheduling_pb2.Assignment(gpu_id="n.0")],
+        attempt=1,
+    )
+    node = scheduling_pb2.SnapshotNode(node_id="n", schedulable=True, gpus=[gpu])
+    snapshot = scheduling_pb2.Snapshot(now_ms=1_000, nodes=[node], running=[there], pending=[wide])
+    request = scheduling_pb2.DecideRequest(policy=policy, snapshot=snapshot)
+    (decision,) = asyncio.run(decide(request, predictor=None, seconds_left=5)).decisions
+    assert decision.reason.code == "GPUS_NOT_IN_CLUSTER"
