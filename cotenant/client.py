@@ -299,12 +299,9 @@ class PredictorClient:
         return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
 
     def record_measurement_windows(
-        self, windows: Sequence[resources_pb2.MeasurementWindow]
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest
     ) -> prediction_pb2.RecordMeasurementWindowsResponse:
         """Reports what was measured of running jobs; a window that is sent again counts once."""
-        request = prediction_pb2.RecordMeasurementWindowsRequest(
-            request_id=str(uuid.uuid4()), measurement_windows=windows
-        )
         return self._ask(lambda timeout: self._stub.RecordMeasurementWindows(request, timeout=timeout))
 
     def predict_memory_risk(

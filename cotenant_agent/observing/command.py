@@ -15,6 +15,7 @@ from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import InputError, ServiceError
 from cotenant.option_types import FiniteRange, Integers
 from cotenant.quantities import format_percent, format_slowdown
+from cotenant.v1 import prediction_pb2
 from cotenant_agent import system_clock
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.observing.foreign_jobs import ForeignJobs
@@ -94,7 +95,10 @@ def _tell(session: Session, windows: Iterable[ObservedWindow], *, record: bool) 
     reportable = [window_to_message(one.window) for one in found if one.is_reportable]
     if record and reportable:
         try:
-            session.predictor().record_measurement_windows(reportable)
+            request = prediction_pb2.RecordMeasurementWindowsRequest(
+                request_id=str(uuid.uuid4()), measurement_windows=reportable
+            )
+            session.predictor().record_measurement_windows(request)
         except ServiceError as error:
             tell(f"error: {len(reportable)} windows were not recorded: {error.message}", style="red")
 
