@@ -11,6 +11,7 @@ import click
 
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import FiniteRange
+from cotenant_simulator.commands.simulate import BASELINE
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.readers.accounting import Accounting, PastJob, read_accounting
 from cotenant_simulator.readers.assumed_jobs import assume
@@ -27,7 +28,6 @@ from cotenant_simulator.truth.trace import GIB, Trace
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
 
 _PATH = click.Path(path_type=Path)
-EXCLUSIVE_POLICY = "fifo"
 JOBS_MAX = 100_000
 
 
@@ -90,7 +90,7 @@ def shadow(
             "device": known.device,
             "cluster": machines.name,
             "policy": policy,
-            "exclusive_policy": EXCLUSIVE_POLICY,
+            "exclusive_policy": BASELINE,
             "max_slowdown_ratio": max_slowdown,
             "prediction_error_ratio": error,
             "seeds": seeds,
@@ -152,7 +152,7 @@ def _run(trace: Trace, machines: Cluster, *, policy: str, error: float, seed: in
         return Simulation(trace, machines, predictor, settings).run()
 
     predictions = f"noise:{error:g}" if error else "oracle"
-    return ShadowRun(exclusive=simulated(EXCLUSIVE_POLICY, "oracle"), shared=simulated(policy, predictions))
+    return ShadowRun(exclusive=simulated(BASELINE, "oracle"), shared=simulated(policy, predictions))
 
 
 def _write(path: Path, text: str) -> None:

@@ -102,7 +102,7 @@ class _LimitedRounds:
             by_gpus: dict[frozenset[str], list[PendingJob]] = defaultdict(list)
             for limits, jobs in self._by_limits(wave).items():
                 if self._rounds_left <= 0:
-                    self._hold(jobs, "TOO_MANY_LIMITS", {"limits_max": ROUNDS_MAX})
+                    self._hold(jobs, "TOO_MANY_LIMITS", {"gpus_sets_max": ROUNDS_MAX})
                     continue
                 gpu_ids = self._gpu_ids(limits)
                 if gpu_ids:
