@@ -107,7 +107,7 @@ class Observer:
         devices = {gpu.gpu_id: gpu.device for gpu in inventory.describe()}
         self._recorder = MeasurementWindowRecorder(campaign=campaign, devices=devices, make_id=make_id)
         self._watched: dict[str, _Watched] = {}
-        self._solo: dict[str, tuple[int, int]] = {}
+        self._solo: dict[tuple[str, bool], tuple[int, int]] = {}
         self._seen = 0
 
     @property
@@ -140,7 +140,7 @@ class Observer:
         for job_id in self._watched.keys() - jobs.keys():
             del self._watched[job_id]
             if len(self._solo) > _JOBS_REMEMBERED_MAX:
-                self._solo.pop(job_id, None)
+                self._solo = {key: known for key, known in self._solo.items() if key[0] != job_id}
         for job_id in jobs.keys() - self._watched.keys():
             self._seen += 1
             log = jobs[job_id].log
@@ -156,10 +156,12 @@ class Observer:
         return [self._told(window, window.job) for window in due if isinstance(window.job, ForeignMeasuredJob)]
 
     def _told(self, window: MeasurementWindow, job: ForeignMeasuredJob) -> ObservedWindow:
-        if not window.others and not window.quality_flags:
-            steps, took_ms = self._solo.get(job.job_id, (0, 0))
-            self._solo[job.job_id] = steps + window.steps, took_ms + window.window_ms
-        steps, took_ms = self._solo.get(job.job_id, (0, 0))
+        is_doubtful = bool(window.quality_flags)
+        if not window.others:
+            steps, took_ms = self._solo.get((job.job_id, is_doubtful), (0, 0))
+            self._solo[job.job_id, is_doubtful] = steps + window.steps, took_ms + window.window_ms
+        # What others disturbed counts only where nothing better is known.
+        steps, took_ms = self._solo.get((job.job_id, False)) or self._solo.get((job.job_id, True), (0, 0))
         others = tuple(one.job_id for one in window.others if isinstance(one, ForeignMeasuredJob))
         solo_step_ms = took_ms / steps if steps else 0.0
         return ObservedWindow(job_id=job.job_id, others=others, window=window, solo_step_ms=solo_step_ms)

@@ -153,8 +153,9 @@ class _LimitedRounds:
         members = (
             job for job_id, job in self._view.running.items() if self._limits.of(job_id).anti_affinity_group == group
         )
-        held = (self._view.gpus.get(part.gpu_id) for job in members for part in job.assignments)
-        return {entry.node_id for entry in held if entry is not None}
+        held = {part.gpu_id for job in members for part in job.assignments}
+        # Of all GPUs: a job goes on where its GPU takes no other one.
+        return {node_id for node_id, node in self._view.nodes.items() if any(gpu.gpu_id in held for gpu in node.gpus)}
 
     def _hold(self, jobs: Iterable[PendingJob], code: str, numbers: Mapping[str, float]) -> None:
         reason = Reason(code=code, numbers=numbers)

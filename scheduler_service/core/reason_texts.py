@@ -27,8 +27,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "the id is empty; give every job an id of its own.",
     "NO_ALLOWED_GPU": "Not one of the {gpus_in_cluster} usable GPU(s) is of a node and device type that the job may "
     "use: look at its queue, its allowed and excluded nodes, its device types, and at its anti-affinity group.",
-    "TOO_MANY_LIMITS": "The jobs of the snapshot may use more than {gpus_sets_max} different sets of GPUs, and one call "
-    "decides on so many; ask again once the others run.",
+    "TOO_MANY_LIMITS": "The jobs of the snapshot may use more than {gpus_sets_max} different sets of GPUs, and one "
+    "call decides on so many; ask again once the others run.",
     # a policy lets it wait
     "NO_FREE_GPU": "{gpus_needed} GPU(s) are needed at once and {gpus_free} can be had now; the job waits for others "
     "to end.",

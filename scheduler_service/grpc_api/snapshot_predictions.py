@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
@@ -25,10 +26,7 @@ class SnapshotPredictions(PredictionStore):
 
     def __init__(self, snapshot: scheduling_pb2.Snapshot) -> None:
         super().__init__()
-        self._unread = {
-            (pair.victim_job_key, pair.other_job_key, pair.device, pair.micro_batch_size): pair
-            for pair in snapshot.pair_predictions
-        }
+        self._pairs_of_snapshot = snapshot.pair_predictions
         self._read: dict[tuple[str, str, str, int], PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
         self._stated: dict[tuple[str, str], JobPrediction] = {}
@@ -37,6 +35,13 @@ class SnapshotPredictions(PredictionStore):
                 self._stating.setdefault(translate_snapshot.request(job).key, job)
         for prediction in snapshot.job_predictions:
             self.put_job(translate_snapshot.job_prediction(prediction))
+
+    @cached_property
+    def _unread(self) -> dict[tuple[str, str, str, int], scheduling_pb2.SnapshotPairPrediction]:
+        return {
+            (pair.victim_job_key, pair.other_job_key, pair.device, pair.micro_batch_size): pair
+            for pair in self._pairs_of_snapshot
+        }
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is predicted of a key on a device type, else what is stated of it."""

@@ -28,6 +28,7 @@ class FakeDevices:
     """One device."""
 
     enforcements = ()
+    foreign_ratio = 0.0
 
     def describe(self) -> tuple[GpuDescription, ...]:
         return (GpuDescription(gpu_id="g0", device="NVIDIA A10", memory_bytes=2**34, index=0),)
@@ -37,7 +38,7 @@ class FakeDevices:
 
     def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
         usage = {key: JobUsage(memory_bytes=2**30, utilization_ratio=0.5) for key in jobs}
-        return InventoryReading(gpus=(GpuReading(gpu_id="g0", foreign_ratio=0.0),), jobs=usage)
+        return InventoryReading(gpus=(GpuReading(gpu_id="g0", foreign_ratio=self.foreign_ratio),), jobs=usage)
 
 
 class Scene:
@@ -54,8 +55,9 @@ class Scene:
         self._now_ns = 10 * BEAT_NS
         ids = itertools.count()
         monkeypatch.setattr("cotenant_agent.log_progress.wall_ms", lambda: 0)
+        self.devices = FakeDevices()
         self.observer = Observer(
-            FakeDevices(),  # type: ignore[arg-type]
+            self.devices,  # type: ignore[arg-type]
             lambda _: self.jobs.values(),
             campaign="collected_00000000",
             make_id=lambda: f"{next(ids):032x}",
@@ -101,6 +103,17 @@ def test_steps_alone_and_together_give_step_times_and_a_slowdown(scene: Scene) -
     assert ended["a", ("b",)].slowdown_ratio == pytest.approx(1.0, abs=0.05)
     assert ended["b", ("a",)].slowdown_ratio is None
     assert all(one.is_reportable for one in ended.values())
+
+
+def test_a_slowdown_that_others_disturbed_is_told_with_its_doubt(scene: Scene) -> None:
+    scene.devices.foreign_ratio = 0.5
+    scene.start("a")
+    scene.beats(20, a=20)
+    scene.start("b")
+    scene.beats(20, a=10, b=5)
+    [shared] = [one for one in scene.close() if one.job_id == "a"]
+    assert shared.slowdown_ratio == pytest.approx(1.0, abs=0.1)
+    assert shared.window.quality_flags == ("foreign_load",)
 
 
 def test_only_windows_whose_jobs_all_told_their_graph_are_reportable(scene: Scene) -> None:

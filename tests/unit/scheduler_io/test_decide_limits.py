@@ -94,6 +94,13 @@ def test_jobs_of_an_anti_affinity_group_never_meet_on_a_node() -> None:
     assert found["other"].islower()
 
 
+def test_a_member_of_the_group_on_a_gpu_that_takes_no_job_keeps_the_others_off_its_node() -> None:
+    given = cluster(job("j", anti_affinity_group="db", queue="long"))
+    given.running.add(job=job("r", anti_affinity_group="db")).assignments.add(gpu_id="c0")
+    given.nodes[2].gpus[0].healthy = False
+    assert placed(ask(given)) == {"j": "NO_ALLOWED_GPU"}
+
+
 def test_what_one_round_gave_away_no_later_round_gives_again() -> None:
     given = cluster(
         job("one", queue="long", gpus=2), job("two", allowed_devices=["H100"]), job("three", allowed_node_ids=["c"])
