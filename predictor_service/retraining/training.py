@@ -44,6 +44,7 @@ class _Collected:
     files: dict[str, bytes] = field(default_factory=dict)
     held_out: dict[str, dict[str, HeldOutRows]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    is_public: bool = False
 
     def add(self, learning_task: LearningTask, fitted: FittedTarget) -> None:
         name = fitted.record.target
@@ -95,17 +96,18 @@ def train(datasets_root: Path, store: VersionStore, seed: int) -> str:
     return trained.manifest.version
 
 
-def train_version(datasets: Sequence[Dataset], seed: int) -> TrainedVersion:
+def train_version(datasets: Sequence[Dataset], seed: int, *, is_public: bool = False) -> TrainedVersion:
     """Trains on datasets; stores nothing.
 
     Args:
         datasets: At least one.
         seed: Of every regressor.
+        is_public: See `FittingTask`.
 
     Raises:
         TrainingDataError: Nothing can be learned from them.
     """
-    collected = _Collected()
+    collected = _Collected(is_public=is_public)
     # Sums of several threads depend on how many there are, and so would the version's name.
     with threadpool_limits(1):
         for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
@@ -167,7 +169,7 @@ def _read(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> tu
 
 def _fit(learning_task: LearningTask, device: DeviceType, seed: int, collected: _Collected) -> FittedTarget | None:
     try:
-        return fit_rows(learning_task, LEVEL, seed)
+        return fit_rows(learning_task, LEVEL, seed, is_public=collected.is_public)
     except NotLearnable as reason:
         collected.skipped.append(f"{device.name}, {learning_task.target.name}: {reason}")
         return None
