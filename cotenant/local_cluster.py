@@ -268,6 +268,8 @@ class LocalCluster:
         arguments += ["--predictor", self.target("predictor"), *self._private("scheduler"), *self._token("scheduler")]
         if not self.has_trials:
             arguments += ["--no-trials"]
+        if self.is_private:
+            arguments += ["--sees-files"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:

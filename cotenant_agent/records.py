@@ -74,6 +74,9 @@ class LaunchRequest:
         cpu_cores: limit on CPU cores; 0 = none.
         measured_job: what may be recorded of it where its run is measured; None = nothing.
         tenant: whose job it is, as the scheduler says; empty = nobody's in particular.
+        rank: of the first of its devices.
+        has_ranks: one process per device, instead of one that sees them all.
+        collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
     """
 
     key: AttemptKey
@@ -95,6 +98,8 @@ class LaunchRequest:
     co_located_limits: Mapping[AttemptKey, int] = field(default_factory=dict)
     measured_job: MeasuredJob | None = None
     tenant: str = ""
+    has_ranks: bool = False
+    collective_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +135,15 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProcesses:
-    """Where to look for one attempt: its devices and the processes of its tree, leader first."""
+    """Where to look for one attempt: its devices and the processes of its tree, leader first.
+
+    Attributes:
+        rank_pids: of a gang the processes of each rank, in the order of its devices; empty = all are on all devices.
+    """
 
     gpu_ids: tuple[str, ...]
     pids: tuple[int, ...]
+    rank_pids: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +184,7 @@ class ExitFacts:
         oom_kills: processes that the kernel killed in its control group for want of host memory.
         checkpoint_is_new: an accepted manifest is newer than the stop (or exists, without a stop).
         reported_failure: what the training script itself declared, e.g. gpu_oom.
+        failed_rank: which rank of a gang ended first without success; the code and the log are its own; None = no gang.
     """
 
     return_code: int | None
@@ -182,6 +193,7 @@ class ExitFacts:
     log_tail: str = ""
     checkpoint_is_new: bool = False
     reported_failure: str = ""
+    failed_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +209,7 @@ class AttemptEnd:
     memory_available_bytes: int
     log_tail: str
     detail: str
+    failed_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

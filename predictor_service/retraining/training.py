@@ -145,14 +145,14 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
     left_out: Counter[str] = Counter()
     predicted: dict[str, dict[str, float]] = {}
     for target in SOLO_TARGETS:
-        learning_task, reasons = _read(datasets, target, device)
+        learning_task, reasons = _read(datasets, target, device, is_public=collected.is_public)
         left_out |= reasons
         fitted = _fit(learning_task, device, seed, collected)
         if fitted is not None:
             collected.add(learning_task, fitted)
             predicted[target.name] = _mean_by_job(learning_task, fitted.held_out_values())
     collected.skip(device, "solo rows", left_out)
-    pairs, left_out = _read(datasets, SLOWDOWN, device)
+    pairs, left_out = _read(datasets, SLOWDOWN, device, is_public=collected.is_public)
     collected.skip(device, "pairs", left_out)
     fitted = _fit(pairs, device, seed, collected)
     if fitted is not None:
@@ -160,9 +160,11 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
         collected.add(pairs, dataclasses.replace(fitted, record=record))
 
 
-def _read(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> tuple[LearningTask, Counter[str]]:
+def _read(
+    datasets: Sequence[Dataset], target: Target, device: DeviceType, *, is_public: bool
+) -> tuple[LearningTask, Counter[str]]:
     """Rows to learn from, in the order of their content, and how many were left out by reason."""
-    rows = select_rows(datasets, target, device)
+    rows = select_rows(datasets, target, device, is_public=is_public)
     without = Counter({WITHOUT_GRAPH: len(rows.without_graphs)})
     return rows.with_graphs, +(Counter(rows.left_out) + without)
 

@@ -387,4 +387,6 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     events.NodeForgotten: node_events.forget_node,
     events.GpuHealthChanged: node_events.change_health,
     events.IncarnationBegan: _incarnation_began,
+    events.RestoreConfirmed: node_events.keep_for_audit,
+    events.UnknownAttemptsFound: node_events.keep_for_audit,
 }

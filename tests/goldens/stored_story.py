@@ -45,7 +45,8 @@ def told_story() -> RecordedPlay:
 
 def _begin(play: RecordedPlay) -> None:
     launch, settings = as_json(scheduling_pb2.JobSpec), filled_settings()
-    for name in ("no_trial", "owner"):  # fields that came after the story was stored
+    # Fields that came after the story was stored.
+    for name in ("no_trial", "owner", "ranks", "collective_timeout_ms"):
         launch.pop(name)
     play.tell(events.PolicyChosen, policy="sjf_bsbf", parameters={})
     play.tell(events.NodeJoined, node=node("n0", 1))
