@@ -73,6 +73,19 @@ def test_an_older_attempt_is_ended_for_memory_and_on_leaving_although_a_newer_on
     assert json.loads((directory / "stop.json").read_text())["cause"] == "agent_exit"
 
 
+def test_an_attempt_that_runs_here_is_stopped_although_a_newer_one_was_granted_elsewhere(state: StateDirectory) -> None:
+    """Swarm seed 40340: the refusal read as the attempt's end, and the job ran beside its next attempt."""
+    older = AttemptKey(job_id="job", attempt=1, fence=1)
+    directory = write_attempt(state, older)
+    (state.checkpoints / "job" / "2").mkdir()
+    table = table_of(state)
+    table.adopt()
+    table.stop(older, "moved", 0)
+    assert json.loads((directory / "stop.json").read_text())["cause"] == "moved"
+    with pytest.raises(CommandRefusedError, match="older than 2"):
+        table.stop(AttemptKey(job_id="job", attempt=0, fence=0), "moved", 0)
+
+
 def test_groups_of_ended_attempts_are_cleared_at_the_start_and_those_with_a_live_keeper_are_not(
     state: StateDirectory, tmp_path: Path
 ) -> None:
