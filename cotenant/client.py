@@ -24,6 +24,7 @@ from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
 from cotenant.node_calls import NodeCalls
+from cotenant.queue_calls import QueueCalls
 from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
@@ -40,7 +41,8 @@ READ_CALL_DEADLINE_S = 24 * 3600.0
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
-        "ForgetNode", "ConfirmRestore",
+        "HoldJob", "ReleaseJob", "AlterJob", "RetryJob", "SubmitArray", "CancelArray",
+        "ForgetNode", "CordonNode", "UncordonNode", "ConfirmRestore",
         "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (
@@ -121,7 +123,7 @@ def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-class SchedulerClient(NodeCalls):
+class SchedulerClient(NodeCalls, QueueCalls):
     """Jobs, nodes and policies of one cluster."""
 
     def __init__(

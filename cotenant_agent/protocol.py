@@ -111,6 +111,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         },
         measured_job=_measured_job(message),
         tenant=spec.tenant,
+        array_index=spec.array_index if spec.array_id else None,
     )
 
 

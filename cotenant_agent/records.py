@@ -74,6 +74,7 @@ class LaunchRequest:
         cpu_cores: limit on CPU cores; 0 = none.
         measured_job: what may be recorded of it where its run is measured; None = nothing.
         tenant: whose job it is, as the scheduler says; empty = nobody's in particular.
+        array_index: its index as a task of an array; None = it is none.
     """
 
     key: AttemptKey
@@ -95,6 +96,7 @@ class LaunchRequest:
     co_located_limits: Mapping[AttemptKey, int] = field(default_factory=dict)
     measured_job: MeasuredJob | None = None
     tenant: str = ""
+    array_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

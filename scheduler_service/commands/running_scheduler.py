@@ -24,9 +24,11 @@ from scheduler_service.adapters.recovery import Recovered, begin_incarnation, fr
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
+from scheduler_service.adapters.tenants_file import read_tenants
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
+from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -57,6 +59,7 @@ class RunningScheduler:
             reflects=settings.reflection,
         )
         policies.effective_parameters(settings.policy, {})
+        self._tenants = read_tenants(settings.tenants) if settings.tenants is not None else None
         self._log = SqliteEventLog(Path(settings.state_dir))
         self._metrics_server: MetricsServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,7 +135,10 @@ class RunningScheduler:
     def _recover(self) -> Recovered:
         def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
             return SchedulerEngine.restore(
-                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+                state,
+                make_policy=policy_registry.make_policy,
+                pair_refresh_ms=self._settings.pair_refresh_ms,
+                stall_ms=self._settings.stall_ms,
             )
 
         recovered = recover(
@@ -142,6 +148,7 @@ class RunningScheduler:
                 policy=_FIRST_POLICY,
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
+                stall_ms=self._settings.stall_ms,
             ),
             restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),
@@ -234,7 +241,7 @@ class RunningScheduler:
         )
 
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
-        """A new state begins with its policy; after a restart no agent is connected."""
+        """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
         if loop.sequence == 0:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
@@ -246,6 +253,8 @@ class RunningScheduler:
                     "remedy": "choose another one with `cotenant policies use`",
                 },
             )
+        if loop.engine.state.tenants.rules != self._tenants:
+            loop.note(TenantsChosen(at_ms=0, rules=self._tenants, actor=Actor(role=Role.SCHEDULER)))
         for node in loop.engine.state.nodes.values():
             if node.connected:
                 loop.note(NodeDisconnected(at_ms=0, node_id=node.node_id))

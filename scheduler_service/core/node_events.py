@@ -48,13 +48,15 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
 
 
 def _cleaned(state: ClusterState, node: Node) -> Node:
-    """Return the node as connected, without GPUs that another node owns."""
+    """Return the node as connected and as cordoned as it was, without GPUs that another node owns."""
     kept = []
     for gpu in node.gpus:
         known = state.gpus.get(gpu.gpu_id)
         if known is None or known.node_id == node.node_id:
             kept.append(gpu)
-    return replace(node, connected=True, gpus=tuple(kept))
+    before = state.nodes.get(node.node_id)
+    cordon = (before.is_cordoned, before.is_draining) if before is not None else (False, False)
+    return replace(node, connected=True, gpus=tuple(kept), is_cordoned=cordon[0], is_draining=cordon[1])
 
 
 def _is_current(state: ClusterState, node_id: str, running: RunningAttempt) -> bool:

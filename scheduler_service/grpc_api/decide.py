@@ -9,9 +9,8 @@ from typing import Any
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.ledger import host_share
-from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Gpu, Node, Reason
 from scheduler_service.core.trial_start import TRIAL_MS
@@ -20,6 +19,7 @@ from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
+from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
 # When the caller sets no deadline.
@@ -85,11 +85,12 @@ def _decisions(
     policy: Policy, valid: ValidSnapshot, store: PredictionStore, *, explain: bool
 ) -> list[scheduling_pb2.Decision]:
     view = _view(valid.snapshot, store, explain=explain)
-    plan = check_plan(view, {job.request.job_id: job for job in view.pending}, policy.decide(view))
-    holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *valid.held]
+    view, beyond_limits = split_by_arrays(view)
+    taken = decide_on_snapshot(view, policy, valid.snapshot)
+    holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *beyond_limits, *valid.held]
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
-    decided = (*unfolded(plan.decisions), *holds)
+    decided = (*taken, *holds)
     return [_decision_message(one, accepted, explain=explain) for one in decided]
 
 

@@ -9,8 +9,10 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core.queue_terms import DEVICES_MAX, PRIORITY_MAX
+from scheduler_service.core.tenants import GPUS_MAX, WEIGHT_MAX, WEIGHT_MIN
 from scheduler_service.errors import FieldViolation
-from scheduler_service.grpc_api import validation
+from scheduler_service.grpc_api import queue_validation, validation
 
 _TIME_MS_MAX: Final = 2**53
 _COUNT_MAX: Final = 2**31 - 1
@@ -38,6 +40,15 @@ _JOB: Final[tuple[Range, ...]] = (
     ("host_memory_bytes", 0, validation.BYTES_MAX),
     ("memory_floor_bytes", 0, validation.BYTES_MAX),
     ("migration_cost_ms", 0, _TIME_MS_MAX),
+    ("priority", -PRIORITY_MAX, PRIORITY_MAX),
+    ("time_limit_ms", 0, _TIME_MS_MAX),
+    ("array_index", 0, queue_validation.INDEX_MAX),
+    ("array_running_max", 0, queue_validation.TASKS_MAX),
+)
+_TENANT: Final[tuple[Range, ...]] = (
+    ("gpus_max", 0, GPUS_MAX),
+    ("weight", 0, WEIGHT_MAX),
+    ("used_gpu_ms", 0, _TIME_MS_MAX),
 )
 _DEMAND: Final[tuple[Range, ...]] = (
     ("cpu_cores", 0, _CORES_MAX),
@@ -83,6 +94,11 @@ _PAIR_PREDICTION: Final[tuple[Range, ...]] = (
 def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
     """Check what belongs to no row of a snapshot."""
     yield from _outside("snapshot", "the snapshot", snapshot, (("now_ms", 0, _TIME_MS_MAX),))
+    for tenant in snapshot.tenants:
+        yield from _outside("snapshot.tenants", tenant.tenant, tenant, _TENANT)
+        if 0 < tenant.weight < WEIGHT_MIN:
+            description = f"of {tenant.tenant[:_NAME_CHARACTERS_MAX]} must be 0 (= 1) or at least {WEIGHT_MIN:g}"
+            yield FieldViolation(field="snapshot.tenants.weight", description=description)
 
 
 def row_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
@@ -149,6 +165,9 @@ def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
     if any(not 1 <= count <= validation.GPUS_MAX for count in job.allowed_gpus):
         description = f"of {job.job_id} must be counts from 1 to {validation.GPUS_MAX:,}"
         yield FieldViolation(field="snapshot.job.allowed_gpus", description=description)
+    if len(job.allowed_devices) > DEVICES_MAX or not all(map(queue_validation.is_device, job.allowed_devices)):
+        description = f"of {job.job_id} must be at most {DEVICES_MAX} types of devices, e.g. a100"
+        yield FieldViolation(field="snapshot.job.allowed_devices", description=description)
     if job.share not in resources_pb2.ShareMode.values():
         yield FieldViolation(field="snapshot.job.share", description=f"of {job.job_id} is no ShareMode")
     for name in ("worker_demand", "server_demand"):

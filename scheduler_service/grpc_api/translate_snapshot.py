@@ -8,6 +8,7 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import (
     DEFAULT_MAX_SLOWDOWN_RATIO,
     Assignment,
@@ -21,6 +22,7 @@ from scheduler_service.core.records import (
     PairPrediction,
     TaskDemand,
 )
+from scheduler_service.core.tenants import TENANTS_MAX
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
@@ -46,6 +48,10 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
     yield from _unique("snapshot.nodes.gpus.gpu_id", gpu_ids)
     jobs = snapshot_jobs(snapshot)
     yield from _unique("snapshot.job_id", [job.job_id for job in jobs])
+    if len(snapshot.tenants) > TENANTS_MAX:
+        yield FieldViolation(field="snapshot.tenants", description=f"must have at most {TENANTS_MAX:,} entries")
+    if len({one.tenant for one in snapshot.tenants}) < len(snapshot.tenants):
+        yield FieldViolation(field="snapshot.tenants.tenant", description="must occur once")
     yield from own_violations(snapshot)
 
 
@@ -109,6 +115,14 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         no_trial=message.no_trial,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
+        terms=QueueTerms(
+            priority=message.priority,
+            time_limit_ms=message.time_limit_ms,
+            devices=tuple(sorted(set(message.allowed_devices))),
+            array_id=message.array_id,
+            array_index=message.array_index,
+            array_running_max=message.array_running_max,
+        ),
     )
 
 
