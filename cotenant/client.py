@@ -198,9 +198,11 @@ class SchedulerClient(NodeCalls, QueueCalls):
         request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
         return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
 
-    def explain_job(self, job_id: str) -> scheduling_pb2.ExplainJobResponse:
-        """Returns why a job is where it is, with the candidates that were looked at."""
-        request = scheduling_pb2.ExplainJobRequest(job_id=job_id)
+    def explain_job(
+        self, job_id: str, *, expected_start: bool = False, changes: Mapping[str, str] | None = None
+    ) -> scheduling_pb2.ExplainJobResponse:
+        """Returns why a job is where it is; `changes` (policy, batch_size ...) tell when it would start otherwise."""
+        request = scheduling_pb2.ExplainJobRequest(job_id=job_id, expected_start=expected_start, changes=changes)
         return self._ask(lambda timeout: self._stub.ExplainJob(request, timeout=timeout))
 
     def list_policies(self) -> list[scheduling_pb2.Policy]:
@@ -233,7 +235,7 @@ class SchedulerClient(NodeCalls, QueueCalls):
         return self._ask(lambda timeout: self._stub.Decide(request, timeout=timeout))
 
     def read_job_log(
-        self, job_id: str, *, attempt: int = 0, follow: bool = False, tail_bytes: int = 0
+        self, job_id: str, *, attempt: int = 0, follow: bool = False, tail_bytes: int = 0, rank: int = 0
     ) -> Iterator[bytes]:
         """Yields what a job printed.
 
@@ -242,8 +244,11 @@ class SchedulerClient(NodeCalls, QueueCalls):
             attempt: Which launch of it; 0 = the newest.
             follow: Goes on until the job has ended.
             tail_bytes: Starts this many bytes before the end; 0 = at the beginning that is kept.
+            rank: Which process of a job with ranks.
         """
-        request = scheduling_pb2.ReadJobLogRequest(job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes)
+        request = scheduling_pb2.ReadJobLogRequest(
+            job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes, rank=rank
+        )
         with _translated("scheduler", self._address, self._tls):
             for answer in self._stub.ReadJobLog(request, timeout=READ_CALL_DEADLINE_S):
                 yield answer.chunk

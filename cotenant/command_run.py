@@ -7,7 +7,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,8 @@ EXIT_INTERRUPTED = 130
 SHOWN_AS = "COTENANT_SHOWN_AS"
 """Environment variable of a program that stands for a verb: what its usage lines call it."""
 
+_VERBS_LISTED_MAX = 12
+_EXAMPLE = re.compile(r"^(?:.*Examples?:)? *(cotenant [^\n]*?)(?:   .*)?$", re.MULTILINE)
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -116,10 +118,29 @@ def _describe(error: OSError) -> str:
 
 
 def _in_one_shape(error: click.ClickException) -> str:
-    """Message of click about wrong use, beginning as our own errors do."""
+    """Message of click about wrong use, beginning as our own errors do, with an example of right use."""
     message = io.StringIO()
     error.show(message)
-    return re.sub("^Error: ", "error: ", message.getvalue().rstrip("\n"), flags=re.MULTILINE)
+    text = re.sub("^Error: ", "error: ", message.getvalue().rstrip("\n"), flags=re.MULTILINE)
+    text = text.replace(" is not a valid integer range.", " is not a valid integer.")
+    text = text.replace(" is not a valid float range.", " is not a valid number.")
+    # Of a wrong value the message says what would be right.
+    is_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+    context = error.ctx if isinstance(error, click.UsageError) and not is_value else None
+    return "\n".join([text, *_right_use(context)]) if context is not None else text
+
+
+def _right_use(context: click.Context) -> Iterator[str]:
+    """What may stand there: the verbs of a small group, or the first example of a verb's help."""
+    command = context.command
+    if isinstance(command, click.Group):
+        verbs = command.list_commands(context)
+        if len(verbs) <= _VERBS_LISTED_MAX:
+            yield f"  remedy: one of: {', '.join(verbs)}"
+        return
+    example = _EXAMPLE.search(command.epilog or "")
+    if example is not None:
+        yield f"  remedy: e.g. {example[1].rstrip()}"
 
 
 def _with_remedy(error: Exception) -> str:

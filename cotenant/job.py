@@ -1,25 +1,10 @@
 """The helper for training scripts: progress out, stop and checkpoint requests in.
 
-One file, standard library only: it may be copied next to a script and used alone. Outside a cotenant cluster every
-function is harmless: nothing is sent, nothing asks to stop, and the batch sizes are the caller's own defaults.
-
-    from cotenant import job
-
-    load(job.resume_directory())                        # None at the first start, else the folder with step-N.pt
-    for step in range(job.resume_step(), steps_total):
-        for part, weight in job.sub_batches((x, y)):    # gradient accumulation, exact
-            (loss_function(model(part[0]), part[1]) * weight).backward()
-        optimizer.step()
-        job.report(step + 1, loss=loss)
-        if job.should_checkpoint() or job.should_stop():
-            path = job.checkpoint_directory("checkpoints") / f"step-{step + 1}.pt"
-            save(path)                                  # temporary file, fsync, rename
-            job.checkpointed(path, step + 1)
-        if job.should_stop():
-            job.leave()                                 # exit code 85: checkpointed, start me again
-
-Steps are counted over all attempts: after a resume at step 120 the next report says 121. Signals (SIGTERM stop, SIGUSR1
-checkpoint and go on) only set flags, and only a script that asks `should_stop` or `should_checkpoint` catches them.
+One file, standard library only: it may be copied next to a script and used alone, as in examples/training/train.py.
+Outside a cotenant cluster every function is harmless: nothing is sent, nothing asks to stop, and the batch sizes are
+the caller's own defaults. Steps are counted over all attempts. Signals (SIGTERM stop, SIGUSR1 checkpoint and go on)
+only set flags, and only a script that asks `should_stop` or `should_checkpoint` catches them. Ranks of a gang are
+answered at different instants and must agree: all-reduce the answers.
 """
 
 from __future__ import annotations
@@ -43,9 +28,11 @@ from typing import Any, NoReturn, SupportsFloat, TypeAlias
 EXIT_CHECKPOINTED = 85
 MANIFEST_NAME = "cotenant_checkpoint.json"
 PROGRESS_FILE_NAME = "progress.json"
+_SHARD_NAME = "cotenant_shard.{}.json"
 
 # An array or tensor; a tuple, mapping or list of them (columns of equal length); or a list of samples.
 Batch: TypeAlias = Any
+FilePath: TypeAlias = str | os.PathLike[str]
 
 _DATAGRAM_INTERVAL_NS = 50_000_000
 _PROGRESS_FILE_INTERVAL_NS = 2_000_000_000
@@ -56,11 +43,9 @@ class _Flags:
     """What the signals asked for, and since when a checkpoint is due."""
 
     def __init__(self) -> None:
-        self.installed = False
-        self.stop = False
-        self.checkpoint = False
-        self.asked_at_ns = _now_ns()
-        self.checkpointed_at_ns = self.asked_at_ns
+        self.installed = self.stop = self.checkpoint = False
+        self.declared_step = -1
+        self.asked_at_ns = self.checkpointed_at_ns = _now_ns()
 
     def install(self) -> None:
         """Catch the two signals once; Python allows it in the main thread only."""
@@ -85,19 +70,18 @@ class _Reporter:
         self._sent_at_ns = self._stored_at_ns = 0
         self._latest = self._stored = dict[str, object]()
         self._loss: float | None = None
+        self.step = -1
         atexit.register(self.store)
-
-    @property
-    def step(self) -> int:
-        """Newest reported step, -1 before the first."""
-        return int(str(self._latest.get("step", -1)))
 
     def report(self, *, step: int, epoch: int, loss: SupportsFloat | None, samples: int) -> None:
         """Remember the counters; send them at most twenty times a second."""
         now_ns = _now_ns()
         due = now_ns - self._sent_at_ns >= _DATAGRAM_INTERVAL_NS
         # Reading a loss makes a GPU wait for its queue, hence only when it is sent.
-        self._loss = _finite(loss) if due and loss is not None else self._loss
+        if due and loss is not None:
+            number = float(loss)
+            self._loss = number if math.isfinite(number) else None
+        self.step = step
         self._latest = {**self._latest, "step": step, "epoch": epoch, "loss": self._loss, "samples": samples}
         self._latest["at_ns"] = now_ns
         if due:
@@ -113,8 +97,8 @@ class _Reporter:
         self.store()
 
     def store(self) -> None:
-        """Replace the progress file; a full disk costs the file, never the training."""
-        if os.getpid() != self._process or self._latest == self._stored:
+        """Replace the progress file; a full disk costs the file, never the training. It is rank 0's."""
+        if os.getpid() != self._process or rank() > 0 or self._latest == self._stored:
             return
         self._stored_at_ns = _now_ns()
         with contextlib.suppress(OSError):
@@ -152,17 +136,17 @@ def inside_cluster() -> bool:
 
 
 def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
-    """Report how far the training is. Costs microseconds, never blocks, may be called after every step.
+    """Report how far the training is. Costs microseconds, never blocks, may be called after every step by every rank.
 
     Args:
-        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for the other counters).
+        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for epoch and samples).
         epoch: training epoch.
         loss: newest loss; a number or a detached scalar tensor, read only when it is sent.
         samples: training samples seen so far.
     """
     if step < 0 or epoch < 0 or samples < 0:
         raise ValueError(f"step, epoch and samples count from 0; got {step}, {epoch}, {samples}")
-    if reporter := _reporter():
+    if (reporter := _reporter()) and rank() == 0:
         reporter.report(step=step, epoch=epoch, loss=loss, samples=samples)
 
 
@@ -189,10 +173,7 @@ def sub_batches(batch: Batch) -> Iterator[tuple[Batch, float]]:
     batch, also when the last part is shorter. BatchNorm sees the parts, not the batch, and therefore differs.
 
     Yields:
-        (part, weight): the part is built like the batch; weight = samples of the part / samples of the batch.
-
-    Raises:
-        ValueError: the batch is empty.
+        (part, weight): the part is built like the batch (else ValueError: it is empty); weight = its share of samples.
     """
     total = _length(batch)
     if total == 0:
@@ -203,7 +184,7 @@ def sub_batches(batch: Batch) -> Iterator[tuple[Batch, float]]:
         yield _part(batch, start, stop), (stop - start) / total
 
 
-def checkpointed(path: str | os.PathLike[str], step: int, *, duration_ms: int | None = None) -> None:
+def checkpointed(path: FilePath, step: int, *, duration_ms: int | None = None, is_shard: bool = False) -> None:
     """Declare that a complete checkpoint lies at `path`: it is made durable and then named in the manifest.
 
     Only what a manifest names is ever resumed. Give each checkpoint its own file name (the step in it): then a crash
@@ -213,24 +194,22 @@ def checkpointed(path: str | os.PathLike[str], step: int, *, duration_ms: int | 
         path: file, or directory whose files all belong to it, inside `checkpoint_directory` (else ValueError).
         step: optimizer steps contained in it, over all attempts.
         duration_ms: how long writing took; by default the time since the last `should_stop` or `should_checkpoint`.
+        is_shard: every rank declares files of its own, and the manifest is written when all have for the same step.
+            Otherwise only what rank 0 declares counts.
     """
     if not inside_cluster():
         return
     elapsed_ms = (_now_ns() - _flags.asked_at_ns) // 1_000_000 if duration_ms is None else duration_ms
-    root = checkpoint_directory()
-    files = _files_of(Path(path), root)
-    digest, size_bytes = _make_durable(root, files)
-    previous = _named_files(root)
-    manifest = {"step": step, "fence": _integer("COTENANT_FENCE"), "files": files, "bytes": size_bytes}
-    manifest |= {"sha256": digest, "duration_ms": elapsed_ms, "job_id": os.environ["COTENANT_JOB_ID"]}
-    manifest |= {"incarnation_id": os.environ.get("COTENANT_INCARNATION_ID")}
-    _replace(root / MANIFEST_NAME, json.dumps(manifest).encode(), durable=True)
-    _flags.checkpoint = False
-    _flags.checkpointed_at_ns = _now_ns()
-    for name in set(previous) - set(files):
-        with contextlib.suppress(OSError):
-            (root / name).unlink()
-    _mark("checkpoint_step", step)
+    if is_shard or rank() == 0:
+        root = checkpoint_directory()
+        files = _files_of(Path(path), root)
+        digest, size_bytes = _make_durable(root, files)
+        manifest = {"step": step, "fence": _integer("COTENANT_FENCE"), "files": files, "bytes": size_bytes}
+        manifest |= {"sha256": digest, "duration_ms": elapsed_ms, "job_id": os.environ["COTENANT_JOB_ID"]}
+        manifest |= {"incarnation_id": os.environ.get("COTENANT_INCARNATION_ID"), "world_size": world_size()}
+        if not is_shard or _add_shards(root, manifest):
+            _seal(root, manifest)
+    _flags.checkpoint, _flags.declared_step, _flags.checkpointed_at_ns = False, step, _now_ns()
 
 
 def leave() -> NoReturn:
@@ -251,7 +230,8 @@ def finish() -> None:
 
 def out_of_memory() -> None:
     """Report that the device's memory was not enough, for scripts that handle the framework's error themselves."""
-    _mark("failure", "gpu_oom")
+    if reporter := _reporter():
+        reporter.mark("failure", "gpu_oom")
 
 
 def limit_gpu_memory() -> bool:
@@ -266,17 +246,16 @@ def limit_gpu_memory() -> bool:
 
 def resume_directory() -> Path | None:
     """Directory whose checkpoint this attempt continues from (its manifest was verified); None = start afresh."""
-    value = os.environ.get("COTENANT_RESUME", "")
-    return Path(value) if value else None
+    return Path(os.environ["COTENANT_RESUME"]) if os.environ.get("COTENANT_RESUME") else None
 
 
 def resume_step() -> int:
     """Optimizer steps in the checkpoint that is resumed; 0 = start afresh."""
     directory = resume_directory()
-    return 0 if directory is None else int(json.loads((directory / MANIFEST_NAME).read_bytes())["step"])
+    return 0 if directory is None else int(_read(directory / MANIFEST_NAME)["step"])
 
 
-def checkpoint_directory(default: str | os.PathLike[str] = "checkpoints") -> Path:
+def checkpoint_directory(default: FilePath = "checkpoints") -> Path:
     """Where this attempt writes its checkpoints; `default` outside the cluster."""
     directory = Path(os.environ.get("COTENANT_CHECKPOINT_DIR", "") or default)
     directory.mkdir(parents=True, exist_ok=True)
@@ -298,13 +277,18 @@ def accumulation_steps() -> int:
     return max(1, _integer("COTENANT_ACCUMULATION_STEPS"))
 
 
+def rank() -> int:
+    """Which process of a gang this is; 0 in a job of one process."""
+    return _integer("RANK") or _integer("COTENANT_RANK")
+
+
+def world_size() -> int:
+    """Processes of the gang over all nodes; 1 in a job of one process."""
+    return _integer("WORLD_SIZE") or max(1, _integer("COTENANT_WORLD_SIZE"))
+
+
 def _integer(name: str) -> int:
     return int(os.environ.get(name) or 0)
-
-
-def _finite(value: SupportsFloat) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
 
 
 def _reporter() -> _Reporter | None:
@@ -312,11 +296,6 @@ def _reporter() -> _Reporter | None:
     if path and path not in _reporters:
         _reporters[path] = _Reporter(Path(path))
     return _reporters.get(path)
-
-
-def _mark(key: str, value: object) -> None:
-    if reporter := _reporter():
-        reporter.mark(key, value)
 
 
 def _columns(batch: Batch) -> Sequence[Batch] | None:
@@ -347,7 +326,7 @@ def _files_of(path: Path, root: Path) -> list[str]:
     """Names of the checkpoint's files relative to its root, sorted."""
     found = [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file())
     base = root.resolve()
-    resolved = [item.resolve() for item in found if item.name != MANIFEST_NAME]
+    resolved = [item.resolve() for item in found if not item.name.startswith(("cotenant_checkpoint", "cotenant_shard"))]
     if not resolved or not all(item.is_relative_to(base) for item in resolved):
         raise ValueError(f"{path} must hold the checkpoint's files and lie inside {base} (COTENANT_CHECKPOINT_DIR)")
     return sorted(str(item.relative_to(base)) for item in resolved)
@@ -363,27 +342,48 @@ def _make_durable(root: Path, files: Sequence[str]) -> tuple[str, int]:
             while block := file.read(1 << 20):
                 digest.update(block)
                 size_bytes += len(block)
-        _flush_directory((root / name).parent)
+        _flush((root / name).parent)
     return digest.hexdigest(), size_bytes
 
 
-def _named_files(root: Path) -> list[str]:
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return [str(name) for name in json.loads((root / MANIFEST_NAME).read_bytes())["files"]]
-    return []
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_bytes()))
+
+
+def _add_shards(root: Path, manifest: dict[str, Any]) -> bool:
+    """Leave this rank's shard for the others and gather all of them; False = another rank is not so far yet."""
+    shard = {"rank": rank(), **{name: manifest[name] for name in ("step", "files", "bytes", "sha256")}}
+    _replace(root / _SHARD_NAME.format(rank()), json.dumps(shard).encode(), durable=True)
+    found = [root / _SHARD_NAME.format(other) for other in range(world_size())]
+    shards = [one for one in map(_read, filter(Path.exists, found)) if one["step"] == shard["step"]]
+    manifest["shards"] = shards
+    manifest["files"] = sorted(name for one in shards for name in one["files"])
+    manifest["bytes"] = sum(one["bytes"] for one in shards)
+    manifest["sha256"] = hashlib.sha256("".join(one["sha256"] for one in shards).encode()).hexdigest()
+    return len(shards) == world_size()
+
+
+def _seal(root: Path, manifest: Mapping[str, Any]) -> None:
+    previous = _read(root / MANIFEST_NAME)["files"] if (root / MANIFEST_NAME).exists() else ()
+    _replace(root / MANIFEST_NAME, json.dumps(manifest).encode(), durable=True)
+    for name in set(previous) - set(manifest["files"]):
+        with contextlib.suppress(OSError):
+            (root / name).unlink()
+    if reporter := _reporter():
+        reporter.mark("checkpoint_step", manifest["step"])
 
 
 def _renew_manifest() -> None:
     """Make the manifest newer than the stop when it already holds the last step: only a newer one is accepted."""
     path = checkpoint_directory() / MANIFEST_NAME
-    if (reporter := _reporter()) and path.exists():
-        content = path.read_bytes()
-        if json.loads(content)["step"] == reporter.step:
-            _replace(path, content, durable=True)
+    if (reporter := _reporter()) and rank() == 0 and path.exists():
+        manifest = _read(path)
+        if manifest["step"] == reporter.step >= _flags.declared_step:
+            _replace(path, json.dumps(manifest).encode(), durable=True)
 
 
 def _replace(path: Path, content: bytes, *, durable: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{rank()}.{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(content)
         if durable:
@@ -391,10 +391,10 @@ def _replace(path: Path, content: bytes, *, durable: bool) -> None:
             os.fsync(file.fileno())
     temporary.replace(path)
     if durable:
-        _flush_directory(path.parent)
+        _flush(path.parent)
 
 
-def _flush_directory(directory: Path) -> None:
+def _flush(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(descriptor)
     os.close(descriptor)

@@ -6,6 +6,7 @@
     graph: graphs/resnet.onnx       # relative to this file; leave out = nothing is predicted, the job runs alone
     settings: {batch_size: 64, optimizer: adam, input_wait_ratio: 0.3}
     steps: 2000
+    ranks: 2                        # one process per GPU, each with the variables of torchrun
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
     collect_profiles: true          # false = nothing that is measured of this job is kept
@@ -58,8 +59,10 @@ def read_content(path: Path) -> dict[str, Any]:
         if path.stat().st_size > FILE_LIMIT_BYTES:
             raise InputError(f"{path} is larger than {FILE_LIMIT_BYTES} bytes", remedy="is it a job file?")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}", remedy="check the path") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text: {error}", remedy="is it a job file?") from error
     except RecursionError as error:
         raise InputError(f"{path} is nested too deep", remedy="is it a job file?") from error
     except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that cannot be
@@ -97,6 +100,8 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
             raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    if spec.ranks and not spec.gpus:
+        spec.gpus = spec.ranks
     if not spec.name:
         spec.name = name_of(spec.command)
     spec.working_directory = str((folder / (spec.working_directory or ".")).resolve())
@@ -139,6 +144,12 @@ def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
     spec.gpus = _whole_number("gpus", value)
     if spec.gpus < 1:  # in the message 0 would be read as "not given"
         raise InputError(f"gpus must be at least 1, not {value}", remedy="leave it out for one GPU")
+
+
+def _read_ranks(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.ranks = _whole_number("ranks", value)
+    if spec.ranks < 1:  # in the message 0 stands for one process
+        raise InputError(f"ranks must be at least 1, not {value}", remedy="leave it out for one process")
 
 
 def _number(field: str, key: str) -> Reader:
@@ -199,6 +210,8 @@ _READERS: Mapping[str, Reader] = {
     "graph": lambda spec, value: None,  # read apart from the spec: it is a file here and a hash there
     "settings": _read_settings,
     "gpus": _read_gpus,
+    "ranks": _read_ranks,
+    "collective_timeout_ms": _whole("collective_timeout_ms", "collective_timeout_ms"),
     "allowed_gpus": _read_allowed_gpus,
     "steps": _read_steps,
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),

@@ -272,6 +272,8 @@ class LocalCluster:
             arguments += ["--no-trials"]
         if self.tenants_file is not None:
             arguments += ["--tenants", str(self.tenants_file)]
+        if self.is_private:
+            arguments += ["--sees-files"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:

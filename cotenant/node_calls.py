@@ -36,7 +36,7 @@ class NodeCalls(ABC):
         return read_pages(read_page)
 
     def list_warnings(self) -> list[resources_pb2.Warning]:
-        """Returns why the scheduler gives no orders at present; empty = it does."""
+        """Returns why the scheduler gives no orders at present, and what unknown to it is being stopped."""
         request = scheduling_pb2.ListNodesRequest(page_size=1)
         return list(self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout)).warnings)
 

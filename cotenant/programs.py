@@ -34,6 +34,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "calibrate": ("cotenant_profiler", "calibrate"),
         "convert": ("cotenant_profiler", "convert"),
         "simulate": ("cotenant_simulator", "simulate"),
+        "forecast": ("cotenant_simulator", "forecast"),
         "probe": ("cotenant_agent", "probe"),
         "serve-predictor": ("predictor_service", "serve"),
         "serve-scheduler": ("scheduler_service", "serve"),
@@ -44,6 +45,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 # Started by other verbs, never by name.
 _VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {
     "convert",
+    "forecast",
     "predict-many",
     "probe",
     "serve-predictor",

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cotenant.system_clock import now_ms
+
 # Of one wait, and of the whole conversation.
 _TIMEOUT_S, _LONGEST_S = 2.0, 4.0
 # OpenSSL's codes of a certificate that was not trusted (X509_V_ERR_*).
@@ -68,6 +70,30 @@ def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str) -> TlsMismatc
         with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection, _bounded(connection):
             return look.without_trust(connection, context) if files.ca_file is None else look.greet(connection, context)
     except (OSError, OverflowError, ValueError):
+        return None
+
+
+def certificate_end_s(address: str, files: TlsFiles) -> int | None:
+    """Look how long a service's certificate is still valid, in seconds; None where that cannot be seen.
+
+    Args:
+        address: host:port of a service that speaks TLS.
+        files: What is trusted and shown.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or address.startswith("unix:"):
+        return None
+    name = files.server_name or host.strip("[]")
+    try:
+        context = _context(files)
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_TIMEOUT_S) as connection,
+            _bounded(connection),
+            context.wrap_socket(connection, server_hostname=name) as greeted,
+        ):
+            found = greeted.getpeercert() or {}
+        return int(ssl.cert_time_to_seconds(str(found["notAfter"])) - now_ms() / 1000)
+    except (OSError, OverflowError, ValueError, KeyError):
         return None
 
 

@@ -26,6 +26,7 @@ _DECLARED: Mapping[str, tuple[object, str]] = MappingProxyType(
         "insecure": (False, "Allow other addresses than loopback without TLS."),
         "token_file": (None, "Token that is shown to the services that are called; over TLS or to this machine only."),
         "callers_file": (None, "Tokens of callers, a line SHA256 ROLE NAME each; others need a certificate."),
+        "revoked_file": (None, "Keys whose certificates are denied; `cotenant certs revoke` adds to it."),
         "socket": (None, "Unix socket to answer on as well; its folder must be private, callers are the operator."),
         "serve_roleless": (False, "Let certificates without a role do everything, as before there were roles."),
     }
@@ -74,6 +75,10 @@ class ServerTls(Protocol):
     @property
     def callers_file(self) -> Path | None:
         """Tokens of callers."""
+
+    @property
+    def revoked_file(self) -> Path | None:
+        """Keys whose certificates are denied."""
 
     @property
     def socket(self) -> Path | None:
@@ -125,6 +130,10 @@ def check_server_tls(settings: ServerTls) -> None:
         raise InputError(
             "certificates of callers are asked for over TLS only",
             remedy="give --tls-certificate-file and --tls-key-file with --client-ca-file",
+        )
+    if settings.revoked_file is not None and settings.client_ca_file is None:
+        raise InputError(
+            "certificates are revoked where callers show one", remedy="give --client-ca-file with --revoked-file"
         )
     if settings.serve_roleless and settings.client_ca_file is None:
         raise InputError(

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cotenant.program_lookup import NotRunnableError, check_program, find_program
 from cotenant_agent.errors import CommandRefusedError, SettingsError
-from cotenant_agent.program_lookup import check_program, find_program
 
 DEFAULT_ENVIRONMENT = (
     "HF_*", "LANG", "LC_*", "MLFLOW_*", "NCCL_*", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "SEED", "TORCH_*", "TZ",
@@ -35,6 +35,7 @@ DEFAULT_ENVIRONMENT = (
 _LOADS_PLUGIN = "NCCL_*PLUGIN*"
 _LOADS_CODE = ("NCCL_CONF_FILE", "TORCH_EXTENSIONS_DIR", "TORCH_*PATH")
 _CODE = "COMMAND_NOT_ALLOWED"
+_NOT_RUNNABLE = "COMMAND_NOT_RUNNABLE"
 _OWN_PREFIX = "COTENANT_"
 
 
@@ -67,15 +68,19 @@ class AllowList:
         """
         found = self._listed(name, working_directory) if not (self.any_command and search_path) else None
         search_path = search_path or os.environ.get("PATH", os.defpath)
-        if found is None and self.any_command:
-            found = find_program(name, working_directory=working_directory, search_path=search_path)
+        try:
+            if found is None and self.any_command:
+                found = find_program(name, working_directory=working_directory, search_path=search_path)
+            if found is not None:
+                check_program(found, working_directory=working_directory, search_path=search_path)
+        except NotRunnableError as error:
+            raise CommandRefusedError(_NOT_RUNNABLE, error.message) from None
         if found is None:
             raise CommandRefusedError(
                 _CODE, f"executable {name!r} is not allowed on this node; allowed: "
                 f"{', '.join(map(os.path.normpath, self.executables)) or 'none'} "
                 "(the node's owner adds it with --allow-executable or in the --allow-file)",
             )  # fmt: skip
-        check_program(found, working_directory=working_directory, search_path=search_path)
         return found
 
     def _listed(self, name: str, working_directory: str) -> str | None:

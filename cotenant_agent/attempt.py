@@ -6,10 +6,9 @@ import enum
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from cotenant.job_settings import JobSettingsError, read_stored_settings, stored_settings
 from cotenant_agent.checkpoints import read_checkpoint
 from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, refresh_json
 from cotenant_agent.exit_classes import classify, describe
@@ -26,6 +25,7 @@ from cotenant_agent.progress import (
     is_plausible,
     parse_report,
 )
+from cotenant_agent.rank_plan import log_name
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
@@ -35,9 +35,9 @@ from cotenant_agent.records import (
     GpuReading,
     JobUsage,
     LivingAttempt,
-    MeasuredJob,
 )
 from cotenant_agent.seals import Seal
+from cotenant_agent.spec_records import read_measured_job, read_ranks
 from cotenant_agent.state_directory import AttemptDirectory, checkpoint_directory
 from cotenant_agent.system_clock import boot_ms, steady_ns
 
@@ -80,13 +80,16 @@ class Attempt:
         )
         gpu_ids = spec.get("gpu_ids")
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
-        self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
+        self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=read_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         environment = spec.get("environment")
         self.environment = environment if isinstance(environment, dict) else {}
         self.uid = read_integer(spec, "uid", os.geteuid())
         self.owner = (self.uid, read_integer(spec, "gid")) if spec.get("uid") is not None else None
         self.can_pause = spec.get("can_pause") is True
+        self.rendezvous_port = read_integer(spec, "rendezvous_port")
+        self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
+        self.ranks = read_ranks(spec)
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.requested_boot_ms = read_integer(spec, "requested_boot_ms")
@@ -114,6 +117,7 @@ class Attempt:
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
         self._init: ProcessIdentity | None = None
+        self._rank_pids: tuple[int, ...] = ()
 
     @property
     def state(self) -> AttemptState:
@@ -181,6 +185,8 @@ class Attempt:
                 self._shim = self._identity(record, "shim")
                 self._leader = self._identity(record, "job")
                 self._init = self._identity(record, "init") if "init_pid" in record else None
+                pids = record.get("rank_pids")
+                self._rank_pids = tuple(pid for pid in pids if type(pid) is int) if isinstance(pids, list) else ()
         return self._shim, self._leader
 
     def members(self, processes: Processes) -> tuple[int, ...]:
@@ -189,7 +195,13 @@ class Attempt:
         if self._init is not None:
             # The namespace's first process is no part of the job.
             return processes.tree(self._init.pid)[1:]
+        if len(self._rank_pids) > 1:
+            return tuple(pid for rank in self.rank_members(processes) for pid in rank)
         return () if leader is None else processes.tree(leader.pid)
+
+    def rank_members(self, processes: Processes) -> tuple[tuple[int, ...], ...]:
+        """Pids of each rank of a gang, in the order of its devices; empty where there is one process for all."""
+        return tuple(processes.tree(pid) for pid in self._rank_pids) if self.processes()[1] is not None else ()
 
     def note_pauses(self) -> bool:
         """Close what is being measured where the job has begun or ceased to stand still; whether it has."""
@@ -300,6 +312,8 @@ class Attempt:
         exit_class = classify(facts)
         self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
         detail = read_text(stop, "detail") or describe(exit_class, facts)
+        if facts.failed_rank is not None:
+            detail = f"rank {facts.failed_rank} of {len(self.ranks)} ended first: {detail}"
         if exit_class == "gpu_oom":
             available_bytes = read_integer(stop, "available_bytes") or available_bytes
             limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"
@@ -308,14 +322,22 @@ class Attempt:
             key=self.key,
             exit_class=exit_class,
             exit_code=-1 if facts.return_code is None else facts.return_code,
-            steps_done=self.track.steps_done,
+            steps_done=self._steps_at_end(exit_class),
             checkpoint_step=self.checkpoint_step,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_available_bytes=available_bytes,
             log_tail=facts.log_tail.encode()[-_LOG_TAIL_BYTES:].decode("utf-8", "ignore"),
             detail=detail,
+            failed_rank=facts.failed_rank,
         )
         return self.end
+
+    def _steps_at_end(self, exit_class: str) -> int:
+        """The steps of an ended attempt: one that prints each tenth has ended with success within ten of its last."""
+        unseen = self._steps_total - self.track.steps_done
+        interval = self._log_progress.interval if self._log_progress is not None else 0
+        went_on = exit_class == "done" and not self._is_written(self.directory.stop)
+        return self._steps_total if went_on and 0 < unseen <= interval else self.track.steps_done
 
     def max_resident_bytes(self) -> int:
         """Peak resident set of the ended leader, as the kernel reported it to the shim."""
@@ -323,14 +345,22 @@ class Attempt:
 
     def _exit_facts(self, record: dict[str, object] | None) -> ExitFacts:
         return_code = (record or {}).get("return_code")
+        place = read_integer(record, "failed_rank", -1)
+        failed_rank = self.ranks[place] if 0 <= place < len(self.ranks) else None
+        tail = read_tail(self.directory, _CLASSIFIED_TAIL_BYTES, self.log_name(failed_rank))
         return ExitFacts(
             return_code=return_code if isinstance(return_code, int) else None,
             cause=read_text(record, "cause"),
             oom_kills=read_integer(record, "oom_kills"),
-            log_tail=read_tail(self.directory, _CLASSIFIED_TAIL_BYTES).decode("utf-8", "replace"),
+            log_tail=tail.decode("utf-8", "replace"),
             checkpoint_is_new=self._checkpoint_is_new(),
             reported_failure=self.track.failure,
+            failed_rank=failed_rank,
         )
+
+    def log_name(self, rank: int | None) -> str:
+        """Name of the file of one rank's output; of the only process where there are no ranks."""
+        return log_name(rank or 0, first_rank=min(self.ranks, default=0))
 
     def _checkpoint_is_new(self) -> bool:
         checkpoint = read_checkpoint(self.checkpoint_directory)
@@ -347,24 +377,3 @@ class Attempt:
             pid=read_integer(record, f"{role}_pid"),
             start_ticks=read_integer(record, f"{role}_start_ticks"),
         )
-
-
-def stored_job(job: MeasuredJob) -> dict[str, object]:
-    """Return the recordable facts of a job as the attempt's spec.json keeps it."""
-    return {**asdict(job), "settings": stored_settings(job.settings)}
-
-
-def _measured_job(spec: dict[str, object]) -> MeasuredJob | None:
-    record = spec.get("measured_job")
-    if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
-        return None
-    try:
-        settings = read_stored_settings(record["settings"]).checked()
-    except JobSettingsError:
-        return None
-    return MeasuredJob(
-        graph_sha256=read_text(record, "graph_sha256"),
-        settings=settings,
-        # Agents before 0.2 called it otherwise.
-        micro_batch_size=read_integer(record, "micro_batch_size") or read_integer(record, "sub_batch"),
-    )

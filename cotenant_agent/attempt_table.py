@@ -15,9 +15,9 @@ from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import read_integer, read_json, refresh_json, write_json
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.gpu_inventory import GpuInventory
-from cotenant_agent.job_pausing import PAUSED_MS_MAX
 from cotenant_agent.launching import Launcher
 from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog
+from cotenant_agent.pause_orders import longest_pause_ms, pause_obstacle
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress import ProgressSocket
 from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
@@ -191,10 +191,11 @@ class AttemptTable:
         attempt = self.find(key)
         if attempt.state in (AttemptState.STOPPING, AttemptState.ENDED):
             return
-        obstacle = _pause_obstacle(attempt, paused_ms_max)
+        obstacle = pause_obstacle(attempt, paused_ms_max)
         if obstacle:
             raise CommandRefusedError(NOT_PAUSABLE, f"{key.directory_name} cannot be paused: {obstacle}")
-        until_ms, now_ms = boot_ms() + paused_ms_max, boot_ms()
+        now_ms = boot_ms()
+        until_ms = now_ms + longest_pause_ms(attempt, paused_ms_max)
         known_ms = read_integer(attempt.read(attempt.directory.pause), "until_boot_ms")
         if now_ms < known_ms <= until_ms and not attempt.pause.failure:
             return
@@ -260,7 +261,11 @@ class AttemptTable:
         found = {}
         for attempt in self._attempts.values():
             if attempt.state is not AttemptState.ENDED and attempt.processes()[1] is not None:
-                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=attempt.members(self._processes))
+                found[attempt.key] = JobProcesses(
+                    gpu_ids=attempt.gpu_ids,
+                    pids=attempt.members(self._processes),
+                    rank_pids=attempt.rank_members(self._processes),
+                )
         return found
 
     def take_reading(self, reading: InventoryReading) -> None:
@@ -374,17 +379,6 @@ def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: ob
         grace_ms = grace_ms or attempt.stop_grace_ms
         order: dict[str, object] = {"cause": cause, "grace_ms": grace_ms, **details}
         write_json(attempt.directory.stop, attempt.sealed(attempt.directory.stop, order))
-
-
-def _pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:
-    """Why an attempt cannot be paused; empty = it can."""
-    if not 1 <= paused_ms_max <= PAUSED_MS_MAX:
-        return f"a pause lasts 1 to {PAUSED_MS_MAX} ms, not {paused_ms_max}"
-    if len(attempt.gpu_ids) != 1:
-        return f"it has {len(attempt.gpu_ids)} devices, and the ranks of a gang wait for each other"
-    if not attempt.can_pause:
-        return "an older agent started it, whose shim cannot pause; it can from its next attempt on"
-    return "MPS serves its device, and a client that stands still may hold up the others" if attempt.uses_mps else ""
 
 
 def _memory_sample(attempt: Attempt) -> MemorySample:

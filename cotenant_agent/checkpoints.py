@@ -19,11 +19,19 @@ _FILES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """An accepted manifest: its directory, step, and the file age of the manifest in nanoseconds since 1970."""
+    """An accepted manifest.
+
+    Attributes:
+        directory: Where it lies.
+        step: Optimizer steps in it.
+        written_ns: Age of the manifest's file, in nanoseconds since 1970.
+        world_size: Ranks that trained what it holds; 1 = one process, or an older helper wrote it.
+    """
 
     directory: Path
     step: int
     written_ns: int
+    world_size: int = 1
 
 
 def read_checkpoint(directory: Path) -> Checkpoint | None:
@@ -36,6 +44,8 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     files = _named_files(directory, manifest)
     if manifest is None or not 0 <= step < STEPS_LIMIT or files is None or not _is_of(directory, manifest):
         return None
+    if _shards(manifest) is None:
+        return None
     try:
         found = [file.stat() for file in files]
         written_ns = (directory / MANIFEST_NAME).stat().st_mtime_ns
@@ -45,7 +55,8 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
         return None
     if sum(one.st_size for one in found) != read_integer(manifest, "bytes", -1):
         return None
-    return Checkpoint(directory=directory, step=step, written_ns=written_ns)
+    world_size = read_integer(manifest, "world_size", 1)
+    return Checkpoint(directory=directory, step=step, written_ns=written_ns, world_size=world_size)
 
 
 def _is_of(directory: Path, manifest: Mapping[str, object]) -> bool:
@@ -73,16 +84,44 @@ def newest_resumable(granted: Iterable[Path]) -> Checkpoint | None:
 
 def _contents_match(directory: Path) -> bool:
     manifest = read_json(directory / MANIFEST_NAME)
+    shards = _shards(manifest)
+    if shards is None:
+        return False
+    if not shards:
+        return _digest(_named_files(directory, manifest)) == read_text(manifest, "sha256")
+    digests = [_digest(_named_files(directory, shard)) for shard in shards]
+    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests == [read_text(shard, "sha256") for shard in shards] and whole == read_text(manifest, "sha256")
+
+
+def _shards(manifest: Mapping[str, object] | None) -> list[dict[str, object]] | None:
+    """What each rank of a gang has declared, by rank; empty = rank 0 wrote it all; None = a rank's part is missing."""
+    shards = (manifest or {}).get("shards", [])
+    if manifest is None or not isinstance(shards, list) or not all(isinstance(shard, dict) for shard in shards):
+        return None
+    ranks = [read_integer(shard, "rank", -1) for shard in shards]
+    names = [name for shard in shards for name in _names(shard)]
+    is_whole = ranks == list(range(read_integer(dict(manifest), "world_size"))) and sorted(names) == _names(manifest)
+    return shards if is_whole or not shards else None
+
+
+def _digest(files: Iterable[Path] | None) -> str:
+    """SHA-256 of the contents in their order; empty where one cannot be read."""
     digest = hashlib.sha256()
     try:
-        for file in _named_files(directory, manifest) or ():
+        for file in files or ():
             # Without waiting: the job may have put a pipe in the file's place since.
             with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
                 while block := stream.read(_READ_BYTES):
                     digest.update(block)
     except OSError:
-        return False
-    return digest.hexdigest() == read_text(manifest, "sha256")
+        return ""
+    return digest.hexdigest()
+
+
+def _names(named: Mapping[str, object]) -> list[str]:
+    names = named.get("files")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _named_files(directory: Path, manifest: dict[str, object] | None) -> list[Path] | None:

@@ -17,7 +17,7 @@ from cotenant.job import MANIFEST_NAME
 from cotenant_agent.durable_files import read_integer, read_json, read_text, write_json
 from cotenant_agent.errors import ClusterRefusedError, OperatorError
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LogPosition
-from cotenant_agent.state_directory import checkpoint_directory, is_incarnation_id
+from cotenant_agent.state_directory import LOCK_NAME, checkpoint_directory, is_incarnation_id
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class ClusterMembership:
     Attributes:
         seen: the highest position of the present cluster; no incarnation = it belongs to none (yet).
         ancestor_ids: incarnations that the present one succeeds; their attempts are its own.
-        installation_id: drawn when the state directory was made.
+        installation_id: drawn when the state directory was made, and anew in a copy of it, which knows as much and
+            speaks for the same node.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -54,13 +55,25 @@ class ClusterMembership:
             )
         self.seen = _position(_part(record, "seen"))
         self.ancestor_ids = _texts(record, "ancestor_ids")
-        self.installation_id = read_text(record, "installation_id") or uuid.uuid4().hex
+        self._folder = _folder_of(path)
+        self._stored_folder = read_text(record, "folder")
+        self.installation_id = self._own_id(read_text(record, "installation_id"))
         self._legacy_id = read_text(record, "legacy_incarnation_id")
         self._former = {one.incarnation_id: one for one in map(_position, _parts(record, "former"))}
         self._stored = self.seen
         self._stored_at_ms = boot_ms()
         if path is not None and record is None:
             self._store()
+        elif self._folder != self._stored_folder:
+            # A full disk must not keep an agent from its jobs; the next start finds the same.
+            with contextlib.suppress(OSError):
+                self._store()
+
+    def _own_id(self, stored_id: str) -> str:
+        is_copy = bool(self._folder and self._stored_folder) and self._folder != self._stored_folder
+        if is_copy:
+            _log.warning("state_directory_copied", extra={"path": str(self._path)})
+        return uuid.uuid4().hex if is_copy or not stored_id else stored_id
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -201,6 +214,7 @@ class ClusterMembership:
                 self._path,
                 {
                     "installation_id": self.installation_id,
+                    "folder": self._folder,
                     "seen": _record(self.seen),
                     "ancestor_ids": list(self.ancestor_ids),
                     "legacy_incarnation_id": self._legacy_id,
@@ -208,6 +222,17 @@ class ClusterMembership:
                 },
             )
         self._stored, self._stored_at_ms = replace(self.seen), boot_ms()
+
+
+def _folder_of(path: Path | None) -> str:
+    """What no copy of a state directory has in common with it; empty = nobody holds it (tests)."""
+    if path is None:
+        return ""
+    try:
+        held = path.with_name(LOCK_NAME).stat()
+    except OSError:
+        return ""
+    return f"{held.st_ino}.{held.st_ctime_ns}"
 
 
 def _record(position: LogPosition) -> dict[str, object]:

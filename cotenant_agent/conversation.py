@@ -17,7 +17,7 @@ from cotenant_agent.attempt_table import NOT_PAUSABLE, AttemptTable
 from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.log_reading import LogReader
+from cotenant_agent.log_reading import LogReader, find_rank_log
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import (
@@ -318,10 +318,11 @@ class Conversation:
     async def _read_log(self, order: messages.ReadLog) -> None:
         try:
             directory = self._table.find_directory(key_from_message(order.key), self._membership.lineage)
+            name = find_rank_log(directory, order.rank)
         except CommandRefusedError as refusal:
             await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=str(refusal))))
             return
-        reader = LogReader(directory, order.tail_bytes)
+        reader = LogReader(directory, order.tail_bytes, name)
         try:
             while True:
                 # Looked at before reading: what an ended job wrote is complete.

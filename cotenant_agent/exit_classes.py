@@ -13,6 +13,7 @@ _GPU_OUT_OF_MEMORY = re.compile(
     r"torch\.(cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|RESOURCE_EXHAUSTED: OOM"
 )
+_ASKED_FOR = re.compile(r"[Tt]r(?:ied|ying) to allocate ([0-9.]{1,12} ?(?:[KMGT]i?B|bytes))")
 _GPU_FAULT = re.compile(
     r"\bXid\b|uncorrectable ECC|an illegal memory access was encountered|fallen off the bus|device-side assert"
     r"|CUDA_ERROR_(ECC_UNCORRECTABLE|ILLEGAL_ADDRESS|HARDWARE_STACK_ERROR)|unspecified launch failure"
@@ -58,7 +59,9 @@ def describe(exit_class: str, facts: ExitFacts) -> str:
     doubt = ""
     if facts.return_code == CHECKPOINTED_CODE and exit_class != "checkpointed" and not facts.checkpoint_is_new:
         doubt = "; no checkpoint manifest newer than the request, so nothing new is resumed"
-    return f"{ending}{cause}{doubt}"
+    asked = _ASKED_FOR.findall(facts.log_tail) if exit_class == "gpu_oom" else []
+    allocation = f"; it tried to allocate {asked[-1]}" if asked else ""
+    return f"{ending}{cause}{doubt}{allocation}"
 
 
 def _ran_out_of_device_memory(facts: ExitFacts) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from cotenant_agent.allow_list import AllowList
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.progress import check_pattern
+from cotenant_agent.rank_plan import RankPlan, defaults_of, plan_ranks
 from cotenant_agent.records import DeviceBinding, LaunchRequest
 
 # What a job inherits of the agent's own environment; everything else comes from the allow-list or from here.
@@ -32,13 +33,19 @@ class LaunchPlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What the shim executes; `overridden` are variables of the job whose values the node has replaced."""
+    """What the shim executes.
+
+    Attributes:
+        overridden: Variables of the job whose values the node has replaced.
+        ranks: The processes of a gang; empty = there is one process.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     working_directory: str
     cpu_cores: tuple[int, ...] = ()
     overridden: tuple[str, ...] = ()
+    ranks: tuple[RankPlan, ...] = ()
 
 
 def plan_launch(
@@ -52,6 +59,8 @@ def plan_launch(
     device_memory_bytes: int,
     is_owners: bool = False,
     login_name: str = "",
+    rank_bindings: Sequence[DeviceBinding] = (),
+    rendezvous_port: int = 0,
 ) -> LaunchPlan:
     """Put a launch together.
 
@@ -65,6 +74,8 @@ def plan_launch(
         device_memory_bytes: Of the smallest of its devices.
         is_owners: Jobs run as the owner of the agent, with the owner's home.
         login_name: For a user that the machine's list does not have; empty = it has.
+        rank_bindings: Of a gang, how each rank is tied to its own device.
+        rendezvous_port: Where the ranks meet.
 
     Raises:
         CommandRefusedError: the node's allow-list, or the shape of the request, forbids it.
@@ -81,24 +92,32 @@ def plan_launch(
     argv = (executable, *(_fill(argument, values) for argument in request.command[1:]))
     contract = _contract(request, places, grace_ms, checkpoint_interval_ms)
     if device_memory_bytes > 0 and request.memory_limit_bytes > 0:
-        fraction = min(1.0, request.memory_limit_bytes / device_memory_bytes)
-        contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{fraction:.4f}"
-    names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
-    inherited = {name: os.environ[name] for name in names if name in os.environ}
-    # Caches of PyTorch are named after the user, and one that nobody can name is an error there.
-    login = dict.fromkeys(("LOGNAME", "USER"), login_name) if login_name else {}
-    # Without it Python keeps 8 KiB of output back where nobody watches: progress would come in bursts, minutes late.
-    defaults = {"HOME": str(places.run_directory), "PYTHONUNBUFFERED": "1", **login}
+        contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{min(1.0, request.memory_limit_bytes / device_memory_bytes):.4f}"
+    defaults = _defaults(places, is_owners=is_owners, login_name=login_name)
+    defaults |= defaults_of(request, port=rendezvous_port)
+    ranks = plan_ranks(request, rank_bindings, port=rendezvous_port)
     # The later ones win: what ties the job to its devices and its attempt cannot be overridden.
-    environment = {**defaults, **inherited, **request.environment, **binding.environment, **contract}
-    overridden = tuple(sorted(name for name, value in request.environment.items() if environment[name] != value))
+    environment = {**defaults, **request.environment, **binding.environment, **contract}
+    effective = {**environment, **(ranks[0].environment if ranks else {})}
+    overridden = tuple(sorted(name for name, value in request.environment.items() if effective[name] != value))
     return LaunchPlan(
         argv=argv,
         environment=environment,
         working_directory=working_directory,
         cpu_cores=binding.cpu_cores or (),
         overridden=overridden,
+        ranks=ranks,
     )
+
+
+def _defaults(places: LaunchPlaces, *, is_owners: bool, login_name: str) -> dict[str, str]:
+    """What a job has unless it says otherwise: some of the agent's own variables, and what they leave open."""
+    names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
+    inherited = {name: os.environ[name] for name in names if name in os.environ}
+    # Caches of PyTorch are named after the user, and one that nobody can name is an error there.
+    login = dict.fromkeys(("LOGNAME", "USER"), login_name) if login_name else {}
+    # Without it Python keeps 8 KiB of output back where nobody watches: progress would come in bursts, minutes late.
+    return {"HOME": str(places.run_directory), "PYTHONUNBUFFERED": "1", **login, **inherited}
 
 
 def _check_shape(request: LaunchRequest) -> None:
@@ -148,7 +167,7 @@ def _contract(
         "COTENANT_SUB_BATCH": str(request.micro_batch_size or ""),
         "COTENANT_ACCUMULATION_STEPS": str(request.accumulation_steps or ""),
         "COTENANT_RANK": str(request.rank),
-        # One process has all GPUs of an attempt.
+        # One process has all GPUs of an attempt; ranks are told another number.
         "COTENANT_WORLD_SIZE": "1",
         "COTENANT_PROGRESS": str(places.run_directory / "progress.sock"),
         "COTENANT_GRACE_MS": str(grace_ms),

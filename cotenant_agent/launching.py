@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList
-from cotenant_agent.attempt import Attempt, stored_job
+from cotenant_agent.attempt import Attempt
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import write_json
@@ -19,8 +19,11 @@ from cotenant_agent.job_processes import start_ticks
 from cotenant_agent.job_users import JobUsers, Owner, hand_over
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.processes import Processes, read_boot_id
+from cotenant_agent.rank_plan import log_limit_bytes
 from cotenant_agent.records import LaunchRequest
+from cotenant_agent.rendezvous_ports import choose_port
 from cotenant_agent.seals import SEALED, Seal
+from cotenant_agent.spec_records import stored_job
 from cotenant_agent.state_directory import StateDirectory, checkpoint_directory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 
@@ -91,7 +94,8 @@ class Launcher:
         self._check_capacity(request, live)
         places = self._places(request, resume)
         owner = self._users.find(request.tenant)
-        plan = self._plan(request, places, grace_ms)
+        port = choose_port(request.key.directory_name, {item.rendezvous_port for item in live})
+        plan = self._plan(request, places, grace_ms, port)
         try:
             directory = self._directory.create(request.key)
         except FileExistsError:
@@ -107,6 +111,7 @@ class Launcher:
             directory.log.touch(mode=0o600)
             directory.log.write_text(f"cotenant: this node sets {names}; the values that were submitted are ignored\n")
         spec = self._spec(request, plan, stop_grace_ms, resume, owner)
+        spec["rendezvous_port"] = port
         seal = Seal.draw() if self._rules.seals else None
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
         lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
@@ -151,9 +156,10 @@ class Launcher:
             resume=resume,
         )
 
-    def _plan(self, request: LaunchRequest, places: LaunchPlaces, grace_ms: int) -> LaunchPlan:
+    def _plan(self, request: LaunchRequest, places: LaunchPlaces, grace_ms: int, port: int) -> LaunchPlan:
         try:
             binding = self._inventory.bind(request.gpu_ids)
+            ranks = [self._inventory.bind((gpu_id,)) for gpu_id in request.gpu_ids] if request.has_ranks else []
         except DeviceError as error:
             raise CommandRefusedError("DEVICE_UNAVAILABLE", str(error)) from error
         own = [gpu.memory_bytes for gpu in self._inventory.describe() if gpu.gpu_id in request.gpu_ids]
@@ -167,6 +173,8 @@ class Launcher:
             device_memory_bytes=min(own, default=0),
             is_owners=self._allow_list.any_command and not (self._rules.user or self._rules.users),
             login_name=self._users.login_name(request.tenant),
+            rank_bindings=ranks,
+            rendezvous_port=port,
         )
 
     def _spec(
@@ -197,11 +205,13 @@ class Launcher:
             "progress_regex": request.progress_regex,
             "steps_total": request.steps_total,
             "resume_step": -1 if resume is None else resume.step,
-            "log_limit_bytes": self._rules.log_limit_bytes,
+            "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),
             "argv": list(plan.argv),
             "environment": dict(plan.environment),
             "working_directory": plan.working_directory,
             "cpu_cores": list(plan.cpu_cores),
+            "ranks": [rank.to_record() for rank in plan.ranks],
+            "collective_timeout_ms": request.collective_timeout_ms,
             "cgroup_procs_files": list(files.procs_files),
             "cgroup_kill_file": files.kill_file,
             "cgroup_freeze_file": files.freeze_file,

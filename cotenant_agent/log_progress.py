@@ -78,6 +78,11 @@ class LogProgress:
             self._counter = StepCounter.from_record(record or {}, values_min)
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
 
+    @property
+    def interval(self) -> int:
+        """How many steps lie between two printed numbers; 0 = not known."""
+        return self._counter.interval
+
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""
         offset = max(0, self._offset - len(self._rest.encode()))

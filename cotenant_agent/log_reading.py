@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from cotenant_agent.durable_files import read_json
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.rank_plan import log_name
+from cotenant_agent.spec_records import read_ranks
 from cotenant_agent.state_directory import AttemptDirectory
 
 CHUNK_BYTES = 64 * 1024
@@ -15,11 +20,17 @@ CHUNK_BYTES = 64 * 1024
 class LogReader:
     """A position in the output of one attempt."""
 
-    def __init__(self, directory: AttemptDirectory, tail_bytes: int = 0) -> None:
-        """Start at the oldest byte that is kept, or `tail_bytes` before the end (0 = all)."""
-        self._directory = directory
+    def __init__(self, directory: AttemptDirectory, tail_bytes: int = 0, name: str = "") -> None:
+        """Start at the oldest byte that is kept, or `tail_bytes` before the end (0 = all).
+
+        Args:
+            directory: Of the attempt.
+            tail_bytes: How much of the end is read; 0 = all.
+            name: Of one rank's log; empty = that of the job's first process.
+        """
+        self._files = directory.log_files(name)
         self._file: BinaryIO | None = None
-        self._skip_bytes = max(0, _kept_bytes(directory) - tail_bytes) if tail_bytes > 0 else 0
+        self._skip_bytes = max(0, _kept_bytes(self._files) - tail_bytes) if tail_bytes > 0 else 0
 
     def read(self) -> bytes:
         """The next bytes, at most 64 KiB; empty when there are none now."""
@@ -39,7 +50,7 @@ class LogReader:
 
     def _following(self) -> Path | None:
         """The file after the present one; the oldest one at the beginning; None at the newest."""
-        files = [path for path in (self._directory.older_log, self._directory.log) if path.exists()]
+        files = [path for path in self._files if path.exists()]
         if self._file is not None:
             # A rotated file keeps its identity; what stands behind it in the list is newer.
             files = files[next((index for index, path in enumerate(files) if _is_same(self._file, path)), -1) + 1 :]
@@ -59,9 +70,22 @@ class LogReader:
         file.seek(skipped_bytes)
 
 
-def read_tail(directory: AttemptDirectory, size_bytes: int) -> bytes:
-    """The last bytes of an attempt's output."""
-    reader = LogReader(directory, size_bytes)
+def find_rank_log(directory: AttemptDirectory, rank: int) -> str:
+    """Name of the file of one rank's output.
+
+    Raises:
+        CommandRefusedError: The attempt has no such rank here.
+    """
+    ranks = read_ranks(read_json(directory.spec) or {})
+    if rank in (ranks or (0,)):
+        return log_name(rank, first_rank=min(ranks, default=0))
+    found = f"the ranks {min(ranks)} to {max(ranks)}" if ranks else "one process, and no ranks"
+    raise CommandRefusedError("NO_SUCH_RANK", f"{directory.path.name} has {found} on this node, not rank {rank}")
+
+
+def read_tail(directory: AttemptDirectory, size_bytes: int, name: str = "") -> bytes:
+    """The last bytes of an attempt's output, or of one of its ranks'."""
+    reader = LogReader(directory, size_bytes, name)
     content = b""
     try:
         while part := reader.read():
@@ -71,8 +95,8 @@ def read_tail(directory: AttemptDirectory, size_bytes: int) -> bytes:
     return content
 
 
-def _kept_bytes(directory: AttemptDirectory) -> int:
-    return sum(_size_bytes(path) for path in (directory.older_log, directory.log))
+def _kept_bytes(files: Iterable[Path]) -> int:
+    return sum(_size_bytes(path) for path in files)
 
 
 def _size_bytes(path: Path) -> int:

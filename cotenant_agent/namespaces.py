@@ -1,9 +1,9 @@
 """A process namespace and a mount namespace for one attempt; like the shim it needs the standard library only.
 
-The shim stays outside. It forks the namespace's first process, which does nothing but start the job and collect what
-ends: when that one goes, the kernel kills everything in the namespace, whatever session, parent or program it has. In
-it /proc shows the job's own processes, and the agent's folder only what is the job's own. Devices, libraries, /tmp,
-/dev/shm and the network stay what they are.
+The shim stays outside. It forks the namespace's first process, which starts the job, collects what ends, and watches
+what it is given to watch: when that one goes, the kernel kills everything in the namespace, whatever session, parent or
+program it has. In it /proc shows the job's own processes, and the agent's folder only what is the job's own. Devices,
+libraries, /tmp, /dev/shm and the network stay what they are.
 
 An agent that is not root makes a user namespace first, in which its user is the same. As a program,
 `python -I -S -E namespaces.py DIRECTORY` tries everything once and prints why it is refused.
@@ -17,7 +17,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 _CLONE_NEWNS = 0x0002_0000
@@ -52,19 +52,25 @@ def control_process(option: int, value: int) -> None:
     _check(_libc().prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
-def start_namespace(run_job: Callable[[], NoReturn], view: JobView, report: int) -> int:
+def start_namespace(
+    run_jobs: Sequence[Callable[[], NoReturn]],
+    view: JobView,
+    report: int,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[int, int]:
     """Fork the first process of new namespaces; the caller must be a subreaper and becomes its parent.
 
     That process ends with the caller.
 
     Args:
-        run_job: Called in the second process, which is the job's.
+        run_jobs: Called in one process each, which are the job's; they have the next numbers of the namespace.
         view: What the job sees of folders.
-        report: Where the first process writes lines: `started`, then `STATUS PEAK_RESIDENT_BYTES` of the job's end, or
-            why the job could not be started.
+        report: Where the first process writes lines: `started`, then `RANK STATUS PEAK_RESIDENT_BYTES` of each of these
+            that has ended, or why the job could not be started.
+        watch: Called in the first process, when the job has begun, with its end of a pipe from the caller.
 
     Returns:
-        Its number, as the caller counts.
+        Its number, as the caller counts, and the caller's end of that pipe.
 
     Raises:
         OSError: the kernel refuses the namespaces.
@@ -75,7 +81,7 @@ def start_namespace(run_job: Callable[[], NoReturn], view: JobView, report: int)
     if helper == 0:
         os.close(lifeline)
         os.close(answer)
-        _unshare_and_fork(told, lambda: _become_init(run_job, view, report, begin))
+        _unshare_and_fork(told, lambda: _become_init(run_jobs, view, report, begin, watch))
     os.close(told)
     os.close(begin)
     with os.fdopen(answer, "rb") as stream:
@@ -86,7 +92,7 @@ def start_namespace(run_job: Callable[[], NoReturn], view: JobView, report: int)
         raise OSError(f"this machine refuses a process namespace: {found or 'no answer'}")
     # Only now is it this process's child, and may tie its life to it.
     os.write(lifeline, b"g")
-    return int(found)
+    return int(found), lifeline
 
 
 def drop_root_powers() -> None:
@@ -118,7 +124,13 @@ def _unshare_and_fork(told: int, become_init: Callable[[], NoReturn]) -> NoRetur
     os._exit(0)
 
 
-def _become_init(run_job: Callable[[], NoReturn], view: JobView, report: int, begin: int) -> NoReturn:
+def _become_init(
+    run_jobs: Sequence[Callable[[], NoReturn]],
+    view: JobView,
+    report: int,
+    begin: int,
+    watch: Callable[[int], None] | None,
+) -> NoReturn:
     """In the first process: live as long as the shim, start the job, collect what ends."""
     try:
         # The kernel lets no signal through to it for which it has no handler; Python has one for this.
@@ -128,37 +140,44 @@ def _become_init(run_job: Callable[[], NoReturn], view: JobView, report: int, be
         if _is_closed(begin):
             os._exit(1)
         _arrange(view)
-        leader = os.fork()
-        if leader == 0:
-            run_job()
+        ranks = {_fork(run_job): rank for rank, run_job in enumerate(run_jobs)}
         os.chdir("/")
-        _keep_open_only(report)
+        _keep_open_only(report, begin)
         # A job of the same user may not trace it: it would take the tie to the shim off.
         control_process(_PR_SET_DUMPABLE, 0)
         os.write(report, b"started\n")
-        _collect(leader, report)
+        if watch is not None:
+            watch(begin)
+        _collect(ranks, report)
     except BaseException as error:
         os.write(report, f"{error}\n".encode()[:_MESSAGE_BYTES])
     os._exit(1)
 
 
-def _collect(leader: int, report: int) -> NoReturn:
+def _fork(run_job: Callable[[], NoReturn]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        run_job()
+    return pid
+
+
+def _collect(ranks: Mapping[int, int], report: int) -> NoReturn:
     """Collect every orphan of the namespace until nothing is left."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, 0)
         except ChildProcessError:
             os._exit(0)
-        if pid == leader:
-            os.write(report, f"{status} {usage.ru_maxrss * 1024}\n".encode())
+        if pid in ranks:
+            os.write(report, f"{ranks[pid]} {status} {usage.ru_maxrss * 1024}\n".encode())
 
 
-def _keep_open_only(kept: int) -> None:
+def _keep_open_only(*kept: int) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        if int(name) not in (0, 1, 2, kept):
+        if int(name) not in (0, 1, 2, *kept):
             with contextlib.suppress(OSError):
                 os.close(int(name))
 
@@ -218,13 +237,13 @@ def _try_once(directory: str) -> str:
     control_process(_PR_SET_CHILD_SUBREAPER, 1)
     report, told = os.pipe()
     try:
-        start_namespace(lambda: _look_around(directory), JobView([directory]), told)
+        start_namespace([lambda: _look_around(directory)], JobView([directory]), told)
     except OSError as error:
         return str(error)
     os.close(told)
     with os.fdopen(report, "r", encoding="utf-8", errors="replace") as stream:
         lines = stream.read(_MESSAGE_BYTES).splitlines()
-    if lines[:1] == ["started"] and lines[1:] and lines[1].split()[0] == "0":
+    if lines[:1] == ["started"] and lines[1:] and lines[1].split()[1] == "0":
         return ""
     return lines[0] if lines[:1] != ["started"] and lines else "what was asked for is not what was made"
 

@@ -89,10 +89,11 @@ def _granted(message: messages.LaunchJob) -> tuple[GrantedCheckpoint, ...]:
 def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
     """What the scheduler wants started."""
     spec = message.spec
+    assignments = sorted(message.assignments, key=lambda assignment: assignment.rank)
     return LaunchRequest(
         key=key_from_message(message.key),
         command=tuple(spec.command),
-        gpu_ids=tuple(assignment.gpu_id for assignment in message.assignments),
+        gpu_ids=tuple(assignment.gpu_id for assignment in assignments),
         rank=min((assignment.rank for assignment in message.assignments), default=0),
         working_directory=spec.working_directory,
         environment=dict(spec.environment),
@@ -112,6 +113,8 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         measured_job=_measured_job(message),
         tenant=spec.tenant,
         array_index=spec.array_index if spec.array_id else None,
+        has_ranks=spec.ranks > 0,
+        collective_timeout_ms=spec.collective_timeout_ms,
     )
 
 
@@ -190,6 +193,7 @@ def end_to_message(end: AttemptEnd) -> messages.AttemptExited:
         memory_available_bytes=end.memory_available_bytes,
         log_tail=end.log_tail,
         detail=end.detail,
+        failed_rank=end.failed_rank,
     )
 
 

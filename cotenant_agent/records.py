@@ -75,6 +75,9 @@ class LaunchRequest:
         measured_job: what may be recorded of it where its run is measured; None = nothing.
         tenant: whose job it is, as the scheduler says; empty = nobody's in particular.
         array_index: its index as a task of an array; None = it is none.
+        rank: of the first of its devices.
+        has_ranks: one process per device, instead of one that sees them all.
+        collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
     """
 
     key: AttemptKey
@@ -97,6 +100,8 @@ class LaunchRequest:
     measured_job: MeasuredJob | None = None
     tenant: str = ""
     array_index: int | None = None
+    has_ranks: bool = False
+    collective_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +137,15 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProcesses:
-    """Where to look for one attempt: its devices and the processes of its tree, leader first."""
+    """Where to look for one attempt: its devices and the processes of its tree, leader first.
+
+    Attributes:
+        rank_pids: of a gang the processes of each rank, in the order of its devices; empty = all are on all devices.
+    """
 
     gpu_ids: tuple[str, ...]
     pids: tuple[int, ...]
+    rank_pids: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +186,7 @@ class ExitFacts:
         oom_kills: processes that the kernel killed in its control group for want of host memory.
         checkpoint_is_new: an accepted manifest is newer than the stop (or exists, without a stop).
         reported_failure: what the training script itself declared, e.g. gpu_oom.
+        failed_rank: which rank of a gang ended first without success; the code and the log are its own; None = no gang.
     """
 
     return_code: int | None
@@ -184,6 +195,7 @@ class ExitFacts:
     log_tail: str = ""
     checkpoint_is_new: bool = False
     reported_failure: str = ""
+    failed_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +211,7 @@ class AttemptEnd:
     memory_available_bytes: int
     log_tail: str
     detail: str
+    failed_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 One device is one core; all processes of a job are pinned to the cores of its devices, and two jobs on one device take
 turns on it as two processes take turns on a GPU. Device memory of a job = resident set of its process tree minus the
 resident set of an interpreter that has only imported the framework (measured once, kept with the versions): that part
-plays the CUDA context. Pages that forked workers share with their parent count once per process. Utilization of a job =
-CPU time of its tree / wall time of its cores. There is nothing like SM activity here, so it is absent.
+plays the CUDA context. Of a gang it is that of the rank which takes most, since each has a device of its own. Pages
+that forked workers share with their parent count once per process. Utilization of a job = CPU time of its tree / wall
+time of its cores. There is nothing like SM activity here, so it is absent.
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ class StandinInventory:
 
     def _observe_job(self, key: AttemptKey, job: JobProcesses) -> JobUsage:
         usage = self._processes.usage(job.pids)
+        resident_bytes = max((self._processes.usage(pids).resident_bytes for pids in job.rank_pids), default=0)
         now = _CpuMark(usage.cpu_s, steady_ns())
         before = self._job_marks.get(key)
         self._job_marks[key] = now
@@ -143,7 +145,9 @@ class StandinInventory:
         if before is not None and now.at_ns > before.at_ns:
             available_s = (now.at_ns - before.at_ns) / 1e9 * max(1, len(job.gpu_ids))
             ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
-        return JobUsage(memory_bytes=self._held_bytes(usage.resident_bytes), utilization_ratio=ratio)
+        # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
+        memory_bytes = self._held_bytes(resident_bytes if job.rank_pids else usage.resident_bytes)
+        return JobUsage(memory_bytes=memory_bytes, utilization_ratio=ratio)
 
     def _held_bytes(self, resident_bytes: int) -> int:
         """What lies above the baseline; a living job below it holds a byte, because 0 means that nobody knows."""

@@ -4,7 +4,7 @@ STATE/                      0711
   agent.lock                one agent at a time
   cluster.json              which cluster this node belongs to, and the newest that it saw of it
   jobs/<job>.<attempt>.<cluster>/  0700, the agent's: lock spec.json state.json lease.json stop.json pause.json
-                            paused.json out.log exit.json stored
+                            paused.json out.log out.rank-<rank>.log exit.json stored
   run/<job>.<attempt>.<cluster>/   0700, the job's user: progress.sock, progress.json, default working directory
   checkpoints/<cluster>/<job>/<fence>/  0700, the job's user; may be on shared storage (checkpoint_dir)
 
@@ -25,6 +25,7 @@ from cotenant_agent.durable_files import flush_directory
 from cotenant_agent.errors import CommandRefusedError, OperatorError, StateDirectoryBusyError
 from cotenant_agent.records import AttemptKey
 
+LOCK_NAME = "agent.lock"
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _INCARNATION_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -59,7 +60,7 @@ class StateDirectory:
                 directory.chmod(mode)
         except OSError as error:
             raise OperatorError(f"cannot use the state directory {self.root}: {error}; choose --state-dir") from error
-        self._lock = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = os.open(self.root / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         if not try_lock(self._lock):
             os.close(self._lock)
             raise StateDirectoryBusyError(f"another agent uses {self.root}; give each agent its own --state-dir")
@@ -120,6 +121,11 @@ class AttemptDirectory:
         self.log = path / "out.log"
         self.older_log = path / "out.log.1"
         self.shim_log = path / "shim.log"
+
+    def log_files(self, name: str = "") -> tuple[Path, Path]:
+        """The two files of the output of one process, older first; of the job's first one without a name."""
+        newest = self.path / name if name else self.log
+        return newest.with_name(f"{newest.name}.1"), newest
 
     def is_unkept(self) -> bool:
         """Whether no shim lives."""

@@ -129,7 +129,14 @@ class StepCounter:
     def __init__(self, values_min: int = 1) -> None:
         self._values_min = values_min
         self._bars: dict[tuple[str, int], _Bar] = {}
+        self._growths = (0, 0)
         self.steps = 0
+
+    @property
+    def interval(self) -> int:
+        """How many steps lie between two printed numbers; 0 = it varies, or too few were seen."""
+        before, newest = self._growths
+        return newest if newest == before else 0
 
     def take(self, printed: PrintedStep) -> bool:
         """Take in the next number; whether it is one of the bar that counts."""
@@ -143,6 +150,8 @@ class StepCounter:
         if bar.values < self._values_min and not bar.base:
             return False
         is_furthest = bar.steps >= self.steps
+        if bar.steps > self.steps:
+            self._growths = (self._growths[1], bar.steps - self.steps)
         self.steps = min(max(self.steps, bar.steps), STEPS_LIMIT - 1)
         return is_furthest
 

@@ -25,6 +25,7 @@ from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
+from cotenant_agent.rank_plan import RANK_PROCESSES
 from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.seals import hide_memory
 from cotenant_agent.settings import AgentSettings
@@ -33,6 +34,8 @@ from cotenant_agent.state_directory import StateDirectory
 
 _log = logging.getLogger(__name__)
 _NAMESPACE_REMEDY = "run the agent as root outside of a container, or permit it user namespaces"
+
+_ROOT_REMEDY = "give --job-users FIRST-LAST, users that nobody else has, or start the agent as an ordinary user"
 
 
 @contextlib.contextmanager
@@ -45,6 +48,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     """
     checkpoint_root = Path(settings.checkpoint_dir) if settings.checkpoint_dir else None
     allow_list = _allow_list(settings)
+    _warn_of_root(settings)
     directory = StateDirectory(Path(settings.state_dir), checkpoint_root)
     membership = ClusterMembership(directory.cluster)
     processes = LinuxProcesses()
@@ -108,6 +112,11 @@ def _isolation(settings: AgentSettings) -> tuple[str, ...]:
         return ()
     hide_memory()
     return (SEALED_FILES,)
+
+
+def _warn_of_root(settings: AgentSettings) -> None:
+    if os.geteuid() == 0 and not (settings.job_user or settings.job_users):
+        _log.warning("jobs_run_as_root", extra={"remedy": _ROOT_REMEDY})
 
 
 def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
@@ -177,7 +186,14 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *pausing, *isolation, *user),
+        enforcements=(
+            *("shim_lease", RANK_PROCESSES),
+            *inventory.enforcements,
+            *groups.enforcements,
+            *pausing,
+            *isolation,
+            *user,
+        ),
     )
 
 

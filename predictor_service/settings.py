@@ -52,6 +52,7 @@ class Settings:
     tls_key_file: Path | None = tls_setting("tls_key_file")
     client_ca_file: Path | None = tls_setting("client_ca_file")
     callers_file: Path | None = tls_setting("callers_file")
+    revoked_file: Path | None = tls_setting("revoked_file")
     socket: Path | None = tls_setting("socket")
     serve_roleless: bool = tls_setting("serve_roleless")
     insecure: bool = tls_setting("insecure")

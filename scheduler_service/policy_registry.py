@@ -1,10 +1,10 @@
-"""Names to policies. A new policy is one file in `policies/` and one line in the table here."""
+"""Names to policies. A new policy is one file in `policies/` and one line in the table here, or a plug-in."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib import import_module
 from inspect import cleandoc, getmodule
@@ -12,6 +12,7 @@ from typing import Any, get_origin, get_type_hints
 
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
 from scheduler_service.core.view import Policy
+from scheduler_service.policy_plugins import load_plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,25 @@ def _class_at(path: str) -> type[Any]:
     return found
 
 
+def _plugged(kind: type[Any]) -> PolicyEntry:
+    """Return the entry of a plug-in, which states as attributes of its class what it may do."""
+    return PolicyEntry(
+        f"{kind.__module__}:{kind.__qualname__}",
+        shares_gpus=bool(getattr(kind, "shares_gpus", False)),
+        touches_running=bool(getattr(kind, "touches_running", False)),
+        chooses_counts=bool(getattr(kind, "chooses_counts", False)),
+    )
+
+
 # All at once, when a program starts: a wrong path shows there, and a program that runs while another release is
 # installed never loads a policy of the new one.
 _CLASSES = {entry.path: _class_at(entry.path) for entry in POLICIES.values()}
+_PLUGINS = load_plugins(taken=POLICIES)
+_ENTRIES = dict(POLICIES)
+for _plugin in _PLUGINS.values():
+    if _plugin.kind is not None:
+        _ENTRIES[_plugin.name] = _plugged(_plugin.kind)
+        _CLASSES[_ENTRIES[_plugin.name].path] = _plugin.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +123,14 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
     """Build a policy.
 
     Args:
-        name: A key of `POLICIES`.
+        name: One of `policy_names()`.
         parameters: Some of its parameters; the others take their defaults.
 
     Raises:
         UnknownPolicyError: No policy has this name.
         PolicyParameterError: A parameter does not exist, is of the wrong type, or has an impossible value.
     """
-    entry = _entry(name)
+    entry = policy_entry(name)
     kind = _CLASSES[entry.path]
     hints = get_type_hints(kind)
     known = {parameter.name: hints[parameter.name] for parameter in fields(kind)}
@@ -127,13 +144,26 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
     return policy
 
 
-def _entry(name: str) -> PolicyEntry:
-    entry = POLICIES.get(name)
-    if entry is None:
-        similar = difflib.get_close_matches(name, POLICIES, n=1)
-        hint = f" (did you mean {similar[0]}?)" if similar else ""
-        raise UnknownPolicyError(f"there is no policy {name!r}{hint}; valid names are {', '.join(sorted(POLICIES))}")
-    return entry
+def policy_names() -> Sequence[str]:
+    """Return the names of all policies that can be chosen, plug-ins among them."""
+    return sorted(_ENTRIES)
+
+
+def policy_entry(name: str) -> PolicyEntry:
+    """Return what is registered under a name.
+
+    Raises:
+        UnknownPolicyError: Nothing is, or a plug-in that cannot be loaded.
+    """
+    entry = _ENTRIES.get(name)
+    if entry is not None:
+        return entry
+    broken = _PLUGINS.get(name)
+    if broken is not None:
+        raise UnknownPolicyError(f"policy {name!r} of {broken.package} cannot be loaded: {broken.fault}")
+    similar = difflib.get_close_matches(name, _ENTRIES, n=1)
+    hint = f" (did you mean {similar[0]}?)" if similar else ""
+    raise UnknownPolicyError(f"there is no policy {name!r}{hint}; valid names are {', '.join(policy_names())}")
 
 
 def _is_real(value: float) -> bool:
@@ -163,7 +193,7 @@ def describe(name: str) -> PolicyDescription:
     Raises:
         UnknownPolicyError: No policy has this name.
     """
-    entry = _entry(name)
+    entry = policy_entry(name)
     kind = _CLASSES[entry.path]
     module = getmodule(kind)
     text = cleandoc((module.__doc__ if module is not None else None) or "")
@@ -171,19 +201,24 @@ def describe(name: str) -> PolicyDescription:
     hints = get_type_hints(kind)
     return PolicyDescription(
         name=name,
-        summary=entry.summary or text.splitlines()[0],
-        source=headings["Source"],
-        cost=headings["Cost"],
+        summary=entry.summary or next(iter(text.splitlines()), name),
+        source=headings.get("Source") or f"plug-in of {_PLUGINS[name].package}",
+        cost=headings.get("Cost", "not stated"),
         parameters=tuple(
             ParameterDescription(
                 name=parameter.name,
                 type=_type_name(hints[parameter.name]),
                 default=entry.defaults.get(parameter.name, _default(parameter)),
-                description=str(parameter.metadata["description"]),
+                description=_description(parameter, is_plugin=name in _PLUGINS),
             )
             for parameter in fields(kind)
         ),
     )
+
+
+def _description(parameter: Field[Any], *, is_plugin: bool) -> str:
+    """Return what a parameter is; only other people's may say nothing."""
+    return str(parameter.metadata.get("description", "") if is_plugin else parameter.metadata["description"])
 
 
 def _default(parameter: Field[Any]) -> object:

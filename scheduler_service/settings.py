@@ -55,6 +55,7 @@ class Settings:
     client_ca_file: Path | None = tls_setting("client_ca_file")
     token_file: Path | None = tls_setting("token_file")
     callers_file: Path | None = tls_setting("callers_file")
+    revoked_file: Path | None = tls_setting("revoked_file")
     socket: Path | None = tls_setting("socket")
     serve_roleless: bool = tls_setting("serve_roleless")
     reflection: bool = setting(True, "Answer server reflection.")
@@ -71,6 +72,9 @@ class Settings:
         10_000, "After a measured pair, other pairs are asked about again; 0 = never.", kind=_NOT_NEGATIVE
     )
     trials: bool = setting(True, "Let jobs share on trial of which nothing reliable is predicted.")
+    sees_files: bool = setting(
+        False, "All nodes see the files of this machine: look for a job's program and directory when it is submitted."
+    )
     snapshot_every_events: int = setting(10_000, "Events between two snapshots.", kind=_POSITIVE)
     retained_events: int = setting(200_000, "Events kept for export behind a snapshot.", kind=_NOT_NEGATIVE)
     predictor_deadline_ms: int = setting(10_000, "Deadline of one call to the predictor.", kind=_POSITIVE)

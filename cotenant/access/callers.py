@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from cotenant.access.revoked import RevokedKeys
 from cotenant.access.roles import Role, roles_of
 from cotenant.access.tokens import TokenList, presented_token
 from cotenant.errors import CotenantError
@@ -93,12 +94,14 @@ class AccessRules:
         tokens: Tokens that are accepted; None = none are looked at.
         owner: Name of the account that runs the server: callers of its private Unix socket are that operator.
         serves_roleless: Whether a certificate without a role may do everything, as before there were roles.
+        revoked: Keys whose certificates are denied; None = none is.
     """
 
     asks_certificates: bool = False
     tokens: TokenList | None = None
     owner: str = ""
     serves_roleless: bool = False
+    revoked: RevokedKeys | None = None
 
     @property
     def is_open(self) -> bool:
@@ -124,6 +127,19 @@ class AccessRules:
             return Caller(role=Role.OPERATOR, name=self.owner, address=address)
         raise NotIdentifiedError("this service answers callers that it knows only", remedy=self._way_in())
 
+    def check_not_revoked(self, authentication: Mapping[str, Iterable[bytes]]) -> None:
+        """Looks whether a certificate that was shown is denied by now; also while a stream is open.
+
+        Raises:
+            NotPermittedError: It is.
+        """
+        certificate = next(iter(authentication.get("x509_pem_cert", ())), b"")
+        if self.revoked is not None and certificate and self.revoked.denies(certificate):
+            name = next(iter(_texts(authentication, "x509_common_name")), "")
+            raise NotPermittedError(
+                f"the certificate of {name!r} was revoked", remedy=f"ask the operator for another one: {_HOW_TO_ISSUE}"
+            )
+
     def _holder(self, tokens: TokenList, token: str, address: str) -> Caller:
         found = tokens.find(token)
         if found is None:
@@ -136,6 +152,7 @@ class AccessRules:
     def _certified(self, authentication: Mapping[str, Iterable[bytes]], address: str) -> Caller:
         uris = [uri for uri in _texts(authentication, "peer_uri") if uri.startswith(f"{URI_SCHEME}:")]
         common_name = next(iter(_texts(authentication, "x509_common_name")), "")
+        self.check_not_revoked(authentication)
         if not uris and self.serves_roleless:
             # It reaches logs and terminals as it stands.
             return Caller(name=re.sub(r"[^A-Za-z0-9._@ -]", "?", common_name)[:63], address=address)

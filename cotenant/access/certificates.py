@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.access.callers import URI_SCHEME, parse_role_uri
+from cotenant.access.revoked import key_sha256, revoke
 from cotenant.access.roles import Role
 from cotenant.access.tokens import NAME_PATTERN
 from cotenant.errors import InputError, ProgramError
@@ -100,15 +101,35 @@ class Authority:
             ProgramError: openssl is missing or fails.
         """
         self._require_authority()
-        if not NAME_PATTERN.fullmatch(name) or name == AUTHORITY or not self.certificate_file(name).is_file():
-            known = ", ".join(self.names()) or "none"
-            raise InputError(f"there is no certificate {name!r} in {self.folder}", remedy=f"there are: {known}")
+        self._refuse_unknown(name)
         alternative_names = self._alternative_names(name)
         with self._new_file(name, ".pem") as certificate, tempfile.TemporaryDirectory() as scratch:
             request = Path(scratch) / "request"
             key = ("-key", str(self.key_file(name)))
             _openssl("req", "-new", *key, "-out", str(request), "-subj", f"/CN={name}")
             self._sign(request, certificate, alternative_names, days, Path(scratch))
+
+    def revoke(self, name: str, *, revoked_file: Path) -> None:
+        """Denies all certificates of a name's key from now on, and puts certificate and key aside as NAME.*.revoked.
+
+        Args:
+            name: Of the user, node or program.
+            revoked_file: What the services read.
+
+        Raises:
+            InputError: There is none of that name, it cannot be read, or the list cannot be written.
+        """
+        self._refuse_unknown(name)
+        sha256 = key_sha256(self.certificate_file(name).read_bytes())
+        if sha256 is None:
+            raise InputError(f"{self.certificate_file(name)} is no certificate", remedy="put the right file back")
+        # First the list: whoever has the key is denied although the folder cannot be written.
+        revoke(revoked_file, sha256, name)
+        for path in (self.certificate_file(name), self.key_file(name)):
+            try:
+                path.replace(path.with_name(f"{path.name}.revoked"))
+            except OSError as error:
+                raise _unwritable(self.folder, error) from error
 
     def names(self) -> list[str]:
         """Returns who has a certificate here."""
@@ -157,6 +178,11 @@ class Authority:
             raise InputError(
                 f"there is no {missing[0]}", remedy="`cotenant certs init` makes an authority, or name --folder"
             )
+
+    def _refuse_unknown(self, name: str) -> None:
+        if not NAME_PATTERN.fullmatch(name) or name == AUTHORITY or not self.certificate_file(name).is_file():
+            known = ", ".join(self.names()) or "none"
+            raise InputError(f"there is no certificate {name!r} in {self.folder}", remedy=f"there are: {known}")
 
     def _refuse_present(self, name: str, *, remedy: str) -> None:
         for path in (self.certificate_file(name), self.key_file(name)):

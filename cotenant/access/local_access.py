@@ -68,6 +68,9 @@ class LocalAccess:
         for path in (self.folder / _ADDRESSES, self.socket("scheduler"), self.socket("predictor")):
             with contextlib.suppress(OSError):
                 path.unlink()
+        if self.sockets != self.folder:
+            with contextlib.suppress(OSError):
+                self.sockets.rmdir()
 
 
 def prepare_local_access(state_dir: Path, node_ids: Sequence[str]) -> LocalAccess:

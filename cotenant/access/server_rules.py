@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.access.callers import AccessRules
+from cotenant.access.revoked import RevokedKeys
 from cotenant.access.tokens import read_token_list
 from cotenant.errors import InputError
 from cotenant.tls_settings import ServerTls
@@ -25,13 +26,14 @@ def access_rules(settings: ServerTls) -> AccessRules:
     """Returns how a server tells its callers apart.
 
     Raises:
-        InputError: The list of tokens cannot be used.
+        InputError: The list of tokens, or of revoked keys, cannot be used.
     """
     return AccessRules(
         asks_certificates=settings.client_ca_file is not None,
         tokens=None if settings.callers_file is None else read_token_list(settings.callers_file),
         owner=account_name(os.geteuid()),
         serves_roleless=settings.serve_roleless,
+        revoked=None if settings.revoked_file is None else RevokedKeys(settings.revoked_file),
     )
 
 

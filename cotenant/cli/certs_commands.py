@@ -95,6 +95,26 @@ def token(role: str, name: str, callers_file: Path, folder: Path) -> None:
     show(str(path))
 
 
+@certs.command(epilog="Example:  cotenant certs revoke alice --revoked-file revoked")
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--revoked-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Keys that the services deny; a line is added.",
+)
+@_FOLDER
+def revoke(names: tuple[str, ...], revoked_file: Path, folder: Path) -> None:
+    """Deny every certificate of the keys of NAMES; services with that --revoked-file do so within a second.
+
+    Streams that are open (an agent's, a watch) end with their next message.
+    """
+    authority = Authority(folder=folder)
+    for name in names:
+        authority.revoke(name, revoked_file=revoked_file)
+        show(f"{name} {revoked_file}")
+
+
 @certs.command("list", epilog="Example:  cotenant certs list --within-days 30")
 @click.option("--within-days", type=_DAYS, default=30, show_default=True, help="Those that end so soon are marked.")
 @_FOLDER

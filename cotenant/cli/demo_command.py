@@ -24,9 +24,9 @@ FAST_DIVISOR = 3
 def demo(*, fast: bool, crash: bool, keep: bool, output: str) -> None:
     """Watch real PyTorch trainings share two stand-in devices (CPU cores) of this machine.
 
-    Starts predictor, scheduler and agent as processes on free loopback ports, predicts every job before it runs, shows
-    which jobs share a GPU and why, kills the scheduler once, and compares with exclusive execution. Leaves nothing
-    behind. Exit status 1 when a check fails; sharing that does not pay is reported, not hidden.
+    Starts predictor, scheduler and agent as processes that serve this account only, predicts every job before it runs,
+    shows which jobs share a GPU and why, kills the scheduler once, and compares with exclusive execution. Leaves
+    nothing behind. Exit status 1 when a check fails; sharing that does not pay is reported, not hidden.
     """
     options = DemoOptions(steps_divisor=FAST_DIVISOR if fast else 1, crash=crash, keep=keep)
     as_json = output == OutputFormat.JSON.value

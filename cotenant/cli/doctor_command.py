@@ -8,15 +8,18 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 
 import click
 
 from cotenant import __version__, quantities
 from cotenant.access.certificates import ends_within
 from cotenant.cli.exit_codes import ExitCode
+from cotenant.cli.findings import Finding
 from cotenant.cli.formats import emit_data
+from cotenant.cli.isolation_checks import check_local_isolation, check_node_isolation
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.settings import state_folder
 from cotenant.cli.tables import Column, Row, render_table
@@ -24,7 +27,7 @@ from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import CotenantError
 from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missing_modules
 from cotenant.programs import run_captured
-from cotenant.tls_probe import find_tls_mismatch
+from cotenant.tls_probe import certificate_end_s, find_tls_mismatch
 
 OLDEST_PYTHON = (3, 11)
 WANTED_DISK_BYTES = 2**30
@@ -32,24 +35,11 @@ ANSWER_TIMEOUT_S = 1.0
 PROBE_TIMEOUT_S = 30.0
 RENEWED_DAYS = 30
 FIRST_COLUMNS_WIDTH = 30
+STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED")
+"""Codes of a scheduler that gives no orders."""
 _LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
 _COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", shrinks=True))
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Outcome of one check.
-
-    Attributes:
-        state: ok, warning (works, but less) or fault.
-        remedy: What to do; empty when ok.
-    """
-
-    check: str
-    state: str
-    found: str
-    remedy: str = ""
 
 
 @click.command(epilog="Exit status 1 when a check finds a fault. Example:  cotenant doctor -o json")
@@ -127,6 +117,7 @@ def check_devices(session: Session) -> Iterator[Finding]:
     else:
         yield Finding(check="gpus", state="warning", found=str(probe.get("nvml") or "none"), remedy=remedy)
     yield Finding(check="limits", state="ok", found="enforceable: " + ", ".join(probe.get("enforcements", ())))
+    yield from check_local_isolation(probe)
 
 
 def check_disk(session: Session) -> Iterator[Finding]:
@@ -164,17 +155,30 @@ def check_services(session: Session) -> Iterator[Finding]:
             yield Finding(check=name, state="fault" if configured else "warning", found=found, remedy=remedy)
 
 
-def check_certificate(session: Session) -> Iterator[Finding]:
-    """Looks whether the own certificate has to be renewed."""
-    own = session.settings.tls_certificate_file
-    if own is None or shutil.which("openssl") is None:
+def check_certificates(session: Session) -> Iterator[Finding]:
+    """Looks whether the own certificate, the authority's or a service's has to be renewed."""
+    settings = session.settings
+    renewing = "where its authority lies: cotenant certs renew NAME"
+    yield from _check_file("certificate", settings.tls_certificate_file, renewing)
+    beginning = "make another authority (cotenant certs init), and issue all certificates again"
+    yield from _check_file("authority", settings.tls_ca_file, beginning)
+    for name, address in (("scheduler", settings.scheduler), ("predictor", settings.predictor)):
+        files = settings.channel_options(address).tls_files()
+        left_s = certificate_end_s(address, files) if files.ca_file is not None else None
+        if left_s is not None and left_s < RENEWED_DAYS * 86_400:
+            found = f"that of the {name} ends in {max(0, left_s) // 3_600} hours"
+            remedy = f"{renewing}; copy it to the {name} and start that again"
+            yield Finding(check="service certificate", state="warning", found=found, remedy=remedy)
+
+
+def _check_file(check: str, file: Path | None, remedy: str) -> Iterator[Finding]:
+    if file is None or shutil.which("openssl") is None:
         return
-    if ends_within(own, days=RENEWED_DAYS):
-        remedy = "where its authority lies: cotenant certs renew NAME"
-        found = f"{own} ends within {RENEWED_DAYS} days, has ended, or cannot be read"
-        yield Finding(check="certificate", state="warning", found=found, remedy=remedy)
+    if ends_within(file, days=RENEWED_DAYS):
+        found = f"{file} ends within {RENEWED_DAYS} days, has ended, or cannot be read"
+        yield Finding(check=check, state="warning", found=found, remedy=remedy)
     else:
-        yield Finding(check="certificate", state="ok", found=str(own))
+        yield Finding(check=check, state="ok", found=str(file))
 
 
 def check_nodes(session: Session) -> Iterator[Finding]:
@@ -184,7 +188,8 @@ def check_nodes(session: Session) -> Iterator[Finding]:
     except CotenantError:  # check_services has reported it
         return
     for warning in warnings:
-        yield Finding(check="cluster", state="fault", found=warning.code, remedy=warning.message)
+        severity = "fault" if warning.code in STANDSTILLS else "warning"
+        yield Finding(check="cluster", state=severity, found=warning.code, remedy=warning.message)
     lost = [node.node_id for node in nodes if not node.connected]
     if lost:
         remedy = "see the agent's log there; it dials the scheduler, not the other way round"
@@ -194,6 +199,7 @@ def check_nodes(session: Session) -> Iterator[Finding]:
     else:
         gpus = sum(len(node.gpus) for node in nodes)
         yield Finding(check="nodes", state="ok", found=f"{len(nodes)} with {gpus} devices")
+    yield from check_node_isolation([node for node in nodes if node.connected])
 
 
 CHECKS: tuple[Callable[[Session], Iterator[Finding]], ...] = (
@@ -203,7 +209,7 @@ CHECKS: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     check_devices,
     check_disk,
     check_services,
-    check_certificate,
+    check_certificates,
     check_nodes,
 )
 

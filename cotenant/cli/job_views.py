@@ -182,9 +182,11 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("job", f"{job.job_id}  {job.spec.name}" + (f"  tenant {job.spec.tenant}" if job.spec.tenant else "")),
         ("owner", job.spec.owner),
         ("phase", phase_name(job) + (f" ({job.exit_class}, exit {job.exit_code})" if job.exit_class else "")),
+        ("ended", job.exit_detail),
         ("paused", pause_text(job, system_clock.now_ms()).removeprefix("paused ") if job.HasField("pause") else ""),
         ("reason", coded_reason(job.reason)),
         ("command", " ".join(job.spec.command)),
+        ("ranks", f"{len(job.assignments) or job.spec.ranks} processes, one per GPU" if job.spec.ranks else ""),
         (
             "steps",
             f"{job.steps_done} of {job.spec.steps_total or 'an unknown number'}"
@@ -227,10 +229,31 @@ def _memory_lines(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[
         lines.append(("", enforced))
     if job.memory_peak_bytes:
         lines.append(("", f"measured peak {quantities.format_gib(job.memory_peak_bytes)}"))
+    lines += [("", text) for text in autopsy_texts(job.memory_autopsy)] if job.HasField("memory_autopsy") else []
     if job.memory_floor_bytes:
         floor = quantities.format_gib(job.memory_floor_bytes)
         lines.append(("", f"required {floor}, raised after an out-of-memory end"))
     return [("memory" if index == 0 else "", text) for index, (_, text) in enumerate(lines)]
+
+
+def autopsy_texts(autopsy: scheduling_pb2.MemoryAutopsy) -> list[str]:
+    """Returns how a job ran out of device memory: what was expected, what happened, and with whom."""
+    size = quantities.format_gib
+    predicted = f"predicted {size(autopsy.predicted_bytes)}, at most {size(autopsy.predicted_upper_99_bytes)}"
+    predicted = predicted if autopsy.predicted_bytes else "nothing was predicted"
+    used = f"used {size(autopsy.peak_bytes)}" if autopsy.peak_bytes else "its use was not seen"
+    others = ", ".join(autopsy.co_located_job_ids)
+    left = f"{size(autopsy.available_bytes)} left to it"
+    batch = f"{autopsy.micro_batch_size} samples at once"
+    texts = [
+        f"attempt {autopsy.attempt} ran out of it on {autopsy.gpu_id}, which has {size(autopsy.gpu_memory_bytes)}",
+        f"{predicted}, reserved {size(autopsy.reserved_bytes)}, {used}, {left}, {batch}",
+        f"co-located then: {others or 'no other job'}",
+        autopsy.detail,
+    ]
+    if autopsy.micro_batch_size_max:
+        texts.append(f"at most {autopsy.micro_batch_size_max} samples at once from now on")
+    return [text for text in texts if text]
 
 
 def unusual_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:

@@ -18,24 +18,33 @@ LONGEST_LINE_BYTES = 4096
 TAIL_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-@click.command(epilog="\b\nExamples:\n  cotenant logs job-12 --tail 20\n  cotenant logs -f resnet-small")
+_EPILOG = """\b
+Examples:
+  cotenant logs job-12 --tail 20
+  cotenant logs -f resnet-small
+  cotenant logs job-12 --rank 1
+"""
+
+
+@click.command(epilog=_EPILOG)
 @click.argument("job", shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended; exit 7 or 8 as it ended.")
 @click.option("--tail", type=click.IntRange(1, 1_000_000), metavar="LINES", help="Only the last lines.")
 @click.option("--attempt", type=click.IntRange(0, 1_000_000), default=0, help="Which launch.  [default: the newest]")
+@click.option("--rank", type=click.IntRange(0, 1_000_000), default=0, help="Which process of a job with --ranks.")
 @with_session
-def logs(session: Session, /, job: str, follow: bool, tail: int | None, attempt: int) -> None:
-    """Print what JOB printed, stdout and stderr together."""
+def logs(session: Session, /, *, job: str, follow: bool, tail: int | None, attempt: int, rank: int) -> None:
+    """Print what JOB printed, stdout and stderr together; of a job with ranks what rank 0 printed."""
     client = session.scheduler()
     job_id = find_job(client, job).job_id
     tail_bytes = 0
     if tail is not None:
-        last = _last_lines(client, job_id, attempt, tail)
+        last = _last_lines(client, job_id, attempt=attempt, lines=tail, rank=rank)
         tail_bytes = len(last)
         if not follow:
             _write([last])
             return
-    _write(client.read_job_log(job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes))
+    _write(client.read_job_log(job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes, rank=rank))
     if follow:
         raise click.exceptions.Exit(outcome_code(client.get_job(job_id)))
 
@@ -49,9 +58,9 @@ def outcome_code(job: scheduling_pb2.Job) -> ExitCode:
     return ExitCode.OK
 
 
-def _last_lines(client: SchedulerClient, job_id: str, attempt: int, lines: int) -> bytes:
+def _last_lines(client: SchedulerClient, job_id: str, *, attempt: int, lines: int, rank: int) -> bytes:
     tail_bytes = min(lines * LONGEST_LINE_BYTES, TAIL_LIMIT_BYTES)
-    text = b"".join(client.read_job_log(job_id, attempt=attempt, tail_bytes=tail_bytes))
+    text = b"".join(client.read_job_log(job_id, attempt=attempt, tail_bytes=tail_bytes, rank=rank))
     return b"".join(deque(text.splitlines(keepends=True), maxlen=lines))
 
 

@@ -76,7 +76,7 @@ def tell(message: str, *, style: str = "") -> None:
 
 
 def tell_warnings(session: Session) -> None:
-    """Writes to stderr why the scheduler gives no orders at present, if it gives none."""
+    """Writes to stderr what the scheduler warns of: that it gives no orders, or stops what it does not know."""
     for warning in session.scheduler().list_warnings():
         tell(f"warning: {warning.message} [{warning.code}]", style="yellow")
 

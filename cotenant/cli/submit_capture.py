@@ -32,8 +32,8 @@ def capture_for_submit(
         session: Names the predictor, without which a graph would be of no use.
         content: The keys of its job file.
         folder: What relative paths in it start from.
-        wanted: True = also where the script may leave files behind; None = only a Python script that imports torch, and
-            only where it leaves nothing behind.
+        wanted: True = also where the script may leave files behind; None = only a Python script that imports torch and
+            is one process, and only where it leaves nothing behind.
 
     Raises:
         InputError: It was wanted and the job has a graph.
@@ -51,6 +51,8 @@ def capture_for_submit(
     environment = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
     if wanted:
         return _accepted_anyway(lambda: capture_here(command, directory, environment, is_allowed=True))
+    if content.get("ranks"):  # a rank alone waits for the others, and sees a part of the batch
+        return None
     if not is_torch_script(command, directory) or missing_for_capture() or not _has_predictor(session):
         return None
     tell(

@@ -45,6 +45,7 @@ Examples:
   cotenant submit job.yaml --wait
   cotenant submit job.yaml --dry-run
   cotenant submit --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py
+  cotenant submit --steps 500 --ranks 2 -- python train_ddp.py
 """
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,6 +59,7 @@ _FLAGS = (
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
     click.option("--gpus", metavar="N|N..M", help="GPUs; 2..4 = as an elastic policy likes.  [default: 1]"),
+    click.option("--ranks", type=click.IntRange(min=1), help="One process per GPU, with the variables of torchrun."),
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
@@ -191,7 +193,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio")
 _SPEC_FLAGS = (
-    "name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
+    "name", "graph", "steps", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
     "no_trial", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from cotenant import system_clock
 from cotenant.access.server_rules import account_name
 from cotenant.cli.session import tell
 from cotenant.cli.settings import Settings, resolve_settings, state_folder
@@ -129,9 +129,10 @@ def _serve(cluster: LocalCluster) -> None:
     except OSError as error:
         remedy = "name a folder that can be written to with --state-dir"
         raise InputError(f"cannot make {cluster.state_dir}: {error.strerror}", remedy=remedy) from error
-    console = Console(stderr=True)
-    with console.status("starting ...", spinner="dots") as status:
-        cluster.start(on_step=lambda name: status.update(f"starting {name} ..."), stop=stop)
+    steps = StartLines(is_first=not (cluster.state_dir / "predictor").exists())
+    cluster.start(on_step=steps.begin, stop=stop)
+    if not stop.is_set():
+        steps.end()
     try:
         if not stop.is_set():
             _announce(cluster)
@@ -141,6 +142,32 @@ def _serve(cluster: LocalCluster) -> None:
         cluster.stop()
     if ended is not None:
         raise ProgramError(f"the {ended.name} has ended:\n{ended.log_tail()}", remedy=f"see {ended.log_file}")
+
+
+class StartLines:
+    """Says of every program that it starts, why that may take long, and how long it took.
+
+    Args:
+        is_first: Nothing is there yet: the predictor learns from the measurements that are shipped.
+    """
+
+    def __init__(self, *, is_first: bool) -> None:
+        self._is_first = is_first
+        self._name = ""
+        self._since_ms = 0
+
+    def begin(self, name: str) -> None:
+        """Notes that the one before serves, and that the next one starts."""
+        self.end()
+        self._name, self._since_ms = name, system_clock.steady_ms()
+        is_learning = self._is_first and name == "predictor"
+        tell(f"starting {name}" + (", which learns at its first start: up to two minutes" if is_learning else ""))
+
+    def end(self) -> None:
+        """Notes that the last one serves."""
+        if self._name:
+            tell(f"  {self._name} ready after {(system_clock.steady_ms() - self._since_ms) / 1000:.0f} s", style="dim")
+        self._name = ""
 
 
 def _announce(cluster: LocalCluster) -> None:
@@ -153,6 +180,7 @@ def _announce(cluster: LocalCluster) -> None:
         tell(f"policy {active} of the kept state stays in force; `cotenant policies use {cluster.policy}` changes it")
     for line in export_lines(cluster, resolve_settings({}).settings):
         click.echo(line)
+    tell("next, in another terminal: cotenant submit -- python train.py; then cotenant ps, cotenant explain JOB")
 
 
 def reach_lines(cluster: LocalCluster, *, user_id: int) -> list[tuple[str, str]]:

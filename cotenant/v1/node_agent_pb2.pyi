@@ -625,6 +625,7 @@ class AttemptExited(_message.Message):
     MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
     LOG_TAIL_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    FAILED_RANK_FIELD_NUMBER: _builtins.int
     exit_class: _builtins.str
     """done | fenced | host_oom | gpu_oom | checkpointed | stopped | gpu_fault | communication | signal | error | lost"""
     exit_code: _builtins.int
@@ -637,6 +638,8 @@ class AttemptExited(_message.Message):
     """Last lines of the log, at most 4 KiB."""
     detail: _builtins.str
     """In words: what happened, what was used, which jobs were co-located."""
+    failed_rank: _builtins.int
+    """The rank that ended the others, where one did; the exit code and the log are its own."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     def __init__(
@@ -651,12 +654,15 @@ class AttemptExited(_message.Message):
         memory_available_bytes: _builtins.int = ...,
         log_tail: _builtins.str = ...,
         detail: _builtins.str = ...,
+        failed_rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_failed_rank", b"_failed_rank", "failed_rank", b"failed_rank", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_step", b"checkpoint_step", "detail", b"detail", "exit_class", b"exit_class", "exit_code", b"exit_code", "key", b"key", "log_tail", b"log_tail", "memory_available_bytes", b"memory_available_bytes", "memory_peak_bytes", b"memory_peak_bytes", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_rank", b"_failed_rank", "checkpoint_step", b"checkpoint_step", "detail", b"detail", "exit_class", b"exit_class", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "key", b"key", "log_tail", b"log_tail", "memory_available_bytes", b"memory_available_bytes", "memory_peak_bytes", b"memory_peak_bytes", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__failed_rank: _TypeAlias = _typing.Literal["failed_rank"]  # noqa: Y015
+    _WhichOneofArgType__failed_rank: _TypeAlias = _typing.Literal["_failed_rank", b"_failed_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed_rank) -> _WhichOneofReturnType__failed_rank | None: ...
 
 Global___AttemptExited: _TypeAlias = AttemptExited  # noqa: Y015
 
@@ -1013,11 +1019,14 @@ class ReadLog(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     TAIL_BYTES_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     read_id: _builtins.str
     follow: _builtins.bool
     tail_bytes: _builtins.int
     cancel: _builtins.bool
     """True: stop following."""
+    rank: _builtins.int
+    """Whose output, of a job with ranks."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     def __init__(
@@ -1028,10 +1037,11 @@ class ReadLog(_message.Message):
         follow: _builtins.bool = ...,
         tail_bytes: _builtins.int = ...,
         cancel: _builtins.bool = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "follow", b"follow", "key", b"key", "read_id", b"read_id", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "follow", b"follow", "key", b"key", "rank", b"rank", "read_id", b"read_id", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,6 +96,8 @@ class JobSpec(_message.Message):
     NO_PROFILES_FIELD_NUMBER: _builtins.int
     NO_TRIAL_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    COLLECTIVE_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     AFTER_JOB_IDS_FIELD_NUMBER: _builtins.int
@@ -139,6 +141,12 @@ class JobSpec(_message.Message):
     """It never shares a GPU on trial, and no job is tried next to it."""
     owner: _builtins.str
     """Who handed the job in: the scheduler sets it to the caller where callers are known; an operator may name another one."""
+    ranks: _builtins.int
+    """0 = one process, which sees all its GPUs. Otherwise as many processes as gpus, each with the variables of torchrun (RANK,
+    LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT); with another number of GPUs, that many.
+    """
+    collective_timeout_ms: _builtins.int
+    """How long its ranks wait for each other before they give up; 0 = as frameworks do, ten minutes or more. A pause is shorter than half."""
     priority: _builtins.int
     """-1,000 to 1,000; higher classes are served first. low = -100, normal = 0, high = 100."""
     held: _builtins.bool
@@ -202,6 +210,8 @@ class JobSpec(_message.Message):
         no_profiles: _builtins.bool = ...,
         no_trial: _builtins.bool = ...,
         owner: _builtins.str = ...,
+        ranks: _builtins.int = ...,
+        collective_timeout_ms: _builtins.int = ...,
         priority: _builtins.int = ...,
         held: _builtins.bool = ...,
         after_job_ids: _abc.Iterable[_builtins.str] | None = ...,
@@ -217,7 +227,7 @@ class JobSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -441,6 +451,8 @@ class Job(_message.Message):
     STALLED_SINCE_MS_FIELD_NUMBER: _builtins.int
     RAN_MS_FIELD_NUMBER: _builtins.int
     DEADLINE_MISSED_BY_MS_FIELD_NUMBER: _builtins.int
+    EXIT_DETAIL_FIELD_NUMBER: _builtins.int
+    MEMORY_AUTOPSY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
     submitted_at_ms: _builtins.int
@@ -480,6 +492,8 @@ class Job(_message.Message):
     """How long it has held GPUs in sum, pauses left out: what its time limit counts."""
     deadline_missed_by_ms: _builtins.int
     """By how much it is expected to miss its deadline; absent = it has none, will keep it, or nothing is known of its length."""
+    exit_detail: _builtins.str
+    """How the newest attempt ended, in its node's words; empty while it runs."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -493,6 +507,10 @@ class Job(_message.Message):
     @_builtins.property
     def pause(self) -> Global___JobPause:
         """Set while the job stands still by order. Its phase stays RUNNING, which every client knows: it holds its GPUs and its memory."""
+
+    @_builtins.property
+    def memory_autopsy(self) -> Global___MemoryAutopsy:
+        """How the job last ran out of device memory; absent = never."""
 
     def __init__(
         self,
@@ -531,15 +549,19 @@ class Job(_message.Message):
         stalled_since_ms: _builtins.int = ...,
         ran_ms: _builtins.int = ...,
         deadline_missed_by_ms: _builtins.int | None = ...,
+        exit_detail: _builtins.str = ...,
+        memory_autopsy: Global___MemoryAutopsy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofReturnType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__memory_autopsy: _TypeAlias = _typing.Literal["memory_autopsy"]  # noqa: Y015
+    _WhichOneofArgType__memory_autopsy: _TypeAlias = _typing.Literal["_memory_autopsy", b"_memory_autopsy"]  # noqa: Y015
     _WhichOneofReturnType__pause: _TypeAlias = _typing.Literal["pause"]  # noqa: Y015
     _WhichOneofArgType__pause: _TypeAlias = _typing.Literal["_pause", b"_pause"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
@@ -549,11 +571,74 @@ class Job(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__measured_slowdown_ratio) -> _WhichOneofReturnType__measured_slowdown_ratio | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_autopsy) -> _WhichOneofReturnType__memory_autopsy | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pause) -> _WhichOneofReturnType__pause | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_ratio) -> _WhichOneofReturnType__predicted_slowdown_ratio | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class MemoryAutopsy(_message.Message):
+    """An attempt that ran out of device memory, on the first of its GPUs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    GPU_ID_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    PREDICTED_BYTES_FIELD_NUMBER: _builtins.int
+    PREDICTED_UPPER_99_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
+    CO_LOCATED_JOB_IDS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_MAX_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    gpu_id: _builtins.str
+    gpu_memory_bytes: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
+    predicted_bytes: _builtins.int
+    """What was predicted for that micro-batch; 0 = nothing, as for the next one."""
+    predicted_upper_99_bytes: _builtins.int
+    reserved_bytes: _builtins.int
+    peak_bytes: _builtins.int
+    """The largest use that was seen; 0 = none was."""
+    available_bytes: _builtins.int
+    """What the other jobs left to it."""
+    detail: _builtins.str
+    """What its node or its framework said, e.g. which allocation failed."""
+    micro_batch_size_max: _builtins.int
+    """Samples per pass that it is given from now on at most; 0 = as the policy says."""
+    @_builtins.property
+    def co_located_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        gpu_id: _builtins.str = ...,
+        gpu_memory_bytes: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
+        predicted_bytes: _builtins.int = ...,
+        predicted_upper_99_bytes: _builtins.int = ...,
+        reserved_bytes: _builtins.int = ...,
+        peak_bytes: _builtins.int = ...,
+        available_bytes: _builtins.int = ...,
+        co_located_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        detail: _builtins.str = ...,
+        micro_batch_size_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "available_bytes", b"available_bytes", "co_located_job_ids", b"co_located_job_ids", "detail", b"detail", "gpu_id", b"gpu_id", "gpu_memory_bytes", b"gpu_memory_bytes", "micro_batch_size", b"micro_batch_size", "micro_batch_size_max", b"micro_batch_size_max", "peak_bytes", b"peak_bytes", "predicted_bytes", b"predicted_bytes", "predicted_upper_99_bytes", b"predicted_upper_99_bytes", "reserved_bytes", b"reserved_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryAutopsy: _TypeAlias = MemoryAutopsy  # noqa: Y015
 
 @_typing.final
 class JobPause(_message.Message):
@@ -1296,20 +1381,108 @@ Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
 class ExplainJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ChangesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
+    expected_start: _builtins.bool
+    """Of a waiting job the place in the queue and the expected start as well: they are simulated, which may take seconds."""
+    @_builtins.property
+    def changes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What would be if, with expected_start: policy, and of this job gpus, steps, share, max_slowdown, memory, batch_size."""
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        expected_start: _builtins.bool = ...,
+        changes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "expected_start", b"expected_start", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainJobRequest: _TypeAlias = ExplainJobRequest  # noqa: Y015
+
+@_typing.final
+class ExpectedStart(_message.Message):
+    """When a waiting job starts, from runs of the present state with lengths of jobs drawn from what is known of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    WAITING_JOBS_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    WAIT_LOWER_MS_FIELD_NUMBER: _builtins.int
+    WAIT_UPPER_MS_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Place among the waiting jobs by their expected starts, from 1; 0 = not known."""
+    waiting_jobs: _builtins.int
+    wait_ms: _builtins.int
+    """From as_of_ms until the start, with the expected lengths; absent, with the two below = not known."""
+    wait_lower_ms: _builtins.int
+    wait_upper_ms: _builtins.int
+    confidence: _builtins.float
+    """Nominal coverage of the two."""
+    as_of_ms: _builtins.int
+    """The instant of the state that was simulated; 0 = none was."""
+    unknown_reason: _builtins.str
+    """Why it is not known, in words."""
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        waiting_jobs: _builtins.int = ...,
+        wait_ms: _builtins.int | None = ...,
+        wait_lower_ms: _builtins.int | None = ...,
+        wait_upper_ms: _builtins.int | None = ...,
+        confidence: _builtins.float = ...,
+        as_of_ms: _builtins.int = ...,
+        unknown_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wait_lower_ms", b"_wait_lower_ms", "_wait_ms", b"_wait_ms", "_wait_upper_ms", b"_wait_upper_ms", "wait_lower_ms", b"wait_lower_ms", "wait_ms", b"wait_ms", "wait_upper_ms", b"wait_upper_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wait_lower_ms", b"_wait_lower_ms", "_wait_ms", b"_wait_ms", "_wait_upper_ms", b"_wait_upper_ms", "as_of_ms", b"as_of_ms", "confidence", b"confidence", "position", b"position", "unknown_reason", b"unknown_reason", "wait_lower_ms", b"wait_lower_ms", "wait_ms", b"wait_ms", "wait_upper_ms", b"wait_upper_ms", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wait_lower_ms: _TypeAlias = _typing.Literal["wait_lower_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_lower_ms: _TypeAlias = _typing.Literal["_wait_lower_ms", b"_wait_lower_ms"]  # noqa: Y015
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    _WhichOneofReturnType__wait_upper_ms: _TypeAlias = _typing.Literal["wait_upper_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_upper_ms: _TypeAlias = _typing.Literal["_wait_upper_ms", b"_wait_upper_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_lower_ms) -> _WhichOneofReturnType__wait_lower_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_upper_ms) -> _WhichOneofReturnType__wait_upper_ms | None: ...
+
+Global___ExpectedStart: _TypeAlias = ExpectedStart  # noqa: Y015
 
 @_typing.final
 class Candidate(_message.Message):
@@ -1364,8 +1537,13 @@ class ExplainJobResponse(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     DECIDED_AT_MS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_FIELD_NUMBER: _builtins.int
+    CHANGED_START_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     decided_at_ms: _builtins.int
+    remedy: _builtins.str
+    """What would let the job start sooner, in words; empty = nothing that its owner or an operator could do."""
     @_builtins.property
     def job(self) -> Global___Job: ...
     @_builtins.property
@@ -1376,6 +1554,14 @@ class ExplainJobResponse(_message.Message):
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobEvent]:
         """What happened to the job, oldest first, at most 200."""
 
+    @_builtins.property
+    def expected_start(self) -> Global___ExpectedStart:
+        """Only where it was asked for, of a waiting job."""
+
+    @_builtins.property
+    def changed_start(self) -> Global___ExpectedStart:
+        """The same with the changes; only where there are any."""
+
     def __init__(
         self,
         *,
@@ -1385,10 +1571,13 @@ class ExplainJobResponse(_message.Message):
         policy: _builtins.str = ...,
         decided_at_ms: _builtins.int = ...,
         history: _abc.Iterable[Global___JobEvent] | None = ...,
+        expected_start: Global___ExpectedStart | None = ...,
+        changed_start: Global___ExpectedStart | None = ...,
+        remedy: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_start", b"changed_start", "expected_start", b"expected_start", "job", b"job", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decided_at_ms", b"decided_at_ms", "history", b"history", "job", b"job", "policy", b"policy", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "changed_start", b"changed_start", "decided_at_ms", b"decided_at_ms", "expected_start", b"expected_start", "history", b"history", "job", b"job", "policy", b"policy", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1429,12 +1618,15 @@ class ReadJobLogRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     TAIL_BYTES_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0 = the newest attempt."""
     follow: _builtins.bool
     tail_bytes: _builtins.int
     """Start this many bytes before the end; 0 = from the beginning that is kept."""
+    rank: _builtins.int
+    """Whose output, of a job with ranks."""
     def __init__(
         self,
         *,
@@ -1442,10 +1634,11 @@ class ReadJobLogRequest(_message.Message):
         attempt: _builtins.int = ...,
         follow: _builtins.bool = ...,
         tail_bytes: _builtins.int = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "rank", b"rank", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1626,7 +1819,9 @@ class ListNodesResponse(_message.Message):
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
-        """Why this scheduler gives no orders at present: STATE_BEHIND, RESTORE_UNCONFIRMED."""
+        """Why this scheduler gives no orders at present (STATE_BEHIND, RESTORE_UNCONFIRMED), and what of the time before a restore is
+        being stopped (UNKNOWN_ATTEMPT).
+        """
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
+from cotenant_simulator.commands.forecast import forecast
 from cotenant_simulator.commands.simulate import simulate
 from cotenant_simulator.errors import InputError, SimulatorError
 
@@ -17,6 +18,7 @@ def program() -> None:
 
 
 program.add_command(simulate)
+program.add_command(forecast)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from cotenant_simulator.run.records import RunResult
 from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Kind
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.records import Share
-from scheduler_service.policy_registry import POLICIES
+from scheduler_service.policy_registry import policy_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ def caveats_of_trace(trace: Trace, policies: Sequence[str], *, is_truth_predicte
         policies: Those that are asked for.
         is_truth_predicted: Predictions are without errors, so that no job shares by mistake.
     """
-    sharing = tuple(name for name in policies if POLICIES[name].shares_gpus)
-    choosing = tuple(name for name in policies if POLICIES[name].chooses_counts)
+    sharing = tuple(name for name in policies if policy_entry(name).shares_gpus)
+    choosing = tuple(name for name in policies if policy_entry(name).chooses_counts)
     refused = _no_job_shares(trace, sharing) if is_truth_predicted else None
     found = [refused, _alike(trace, sharing), _rigid(trace, choosing)]
     return [one for one in found if one is not None]

@@ -57,6 +57,7 @@ def serve(settings: Settings) -> None:
         client_ca_file=settings.client_ca_file,
         insecure=settings.insecure,
         callers_file=settings.callers_file,
+        revoked_file=settings.revoked_file,
         socket=settings.socket,
         serve_roleless=settings.serve_roleless,
     )

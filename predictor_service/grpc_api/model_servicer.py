@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import grpc
 
+from cotenant.access.callers import current_caller
 from cotenant.v1 import models_pb2, models_pb2_grpc
 from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.retraining.operations import RetrainingOperation, RetrainingOperations
+
+_logger = logging.getLogger(__name__)
 
 
 class ModelServicer(models_pb2_grpc.ModelServiceServicer):
@@ -32,6 +37,7 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
                 seed=request.seed if request.HasField("seed") else None,
                 why=request.why,
             )
+            _note("start", operation)
             return models_pb2.StartRetrainingResponse(retraining=self._message(operation))
 
         return self._pipeline.answer(context, "StartRetraining", request, start)
@@ -53,14 +59,13 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
         self, request: models_pb2.CancelRetrainingRequest, context: grpc.ServicerContext
     ) -> models_pb2.CancelRetrainingResponse:
         """Ends a retraining; the served version stays."""
-        return self._pipeline.answer(
-            context,
-            "CancelRetraining",
-            request,
-            lambda: models_pb2.CancelRetrainingResponse(
-                retraining=self._message(self._operations.cancel(request.retraining_id))
-            ),
-        )
+
+        def cancel() -> models_pb2.CancelRetrainingResponse:
+            operation = self._operations.cancel(request.retraining_id)
+            _note("cancel", operation)
+            return models_pb2.CancelRetrainingResponse(retraining=self._message(operation))
+
+        return self._pipeline.answer(context, "CancelRetraining", request, cancel)
 
     def _message(self, operation: RetrainingOperation) -> models_pb2.Retraining:
         return models_pb2.Retraining(
@@ -73,3 +78,10 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
             started_at_ms=operation.started_at_ms,
             finished_at_ms=operation.finished_at_ms,
         )
+
+
+def _note(order: str, operation: RetrainingOperation) -> None:
+    """Logs who ordered what; the predictor's counterpart of the scheduler's audit."""
+    caller = current_caller()
+    by = {"role": caller.role or "", "caller": caller.name, "address": caller.address}
+    _logger.warning("retraining_ordered", extra={"order": order, "retraining_id": operation.retraining_id, **by})

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from cotenant.access.callers import AccessRules
 from cotenant.access.server_rules import access_rules, bind_private_socket
 from cotenant.grpc_credentials import server_credentials
 from cotenant.tls_settings import check_exposure
@@ -46,6 +47,7 @@ class ServerOptions:
         client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
         callers_file: Tokens of callers.
+        revoked_file: Keys whose certificates are denied.
         socket: Unix socket to answer on as well.
         serve_roleless: Whether a certificate without a role may do everything.
     """
@@ -56,6 +58,7 @@ class ServerOptions:
     client_ca_file: Path | None = None
     insecure: bool = False
     callers_file: Path | None = None
+    revoked_file: Path | None = None
     socket: Path | None = None
     serve_roleless: bool = False
 
@@ -88,6 +91,12 @@ class _Health(health.HealthServicer):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "this service does not offer the method; use Check")
 
 
+def interceptors_for(rules: AccessRules) -> list[grpc.ServerInterceptor]:
+    """Returns what every call passes before a servicer sees it, first one first."""
+    # Where everyone may do everything no call pays for being looked at.
+    return [*([] if rules.is_open else [AccessInterceptor(rules)]), DecodingInterceptor()]
+
+
 class PredictionServer:
     """A running server.
 
@@ -114,8 +123,7 @@ class PredictionServer:
         self._queue = queue
         self._server = grpc.server(
             queue,
-            # Where everyone may do everything no call pays for being looked at.
-            interceptors=[*([] if rules.is_open else [AccessInterceptor(rules)]), DecodingInterceptor()],
+            interceptors=interceptors_for(rules),
             maximum_concurrent_rpcs=queue.calls_max + _REFUSALS_MAX,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

@@ -165,9 +165,9 @@ class AgentSessions:
         return session is not None and session.send(message)
 
     async def read_log(
-        self, node_id: str, key: node_agent_pb2.AttemptKey, *, follow: bool, tail_bytes: int
+        self, node_id: str, key: node_agent_pb2.AttemptKey, *, follow: bool, tail_bytes: int, rank: int = 0
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what a job printed.
+        """Yield what a job printed, or one rank of it.
 
         Raises:
             NodeUnreachableError: The node is not connected, goes away, or cannot read the log.
@@ -177,7 +177,7 @@ class AgentSessions:
             raise OverloadedError(f"{LOG_READS_MAX} logs are being read already; try again in a moment")
         self._reads_started += 1
         read = LogRead(read_id=f"read-{self._reads_started}", node_id=node_id)
-        order = node_agent_pb2.ReadLog(read_id=read.read_id, key=key, follow=follow, tail_bytes=tail_bytes)
+        order = node_agent_pb2.ReadLog(read_id=read.read_id, key=key, follow=follow, tail_bytes=tail_bytes, rank=rank)
         self._reads[read.read_id] = read
         try:
             if not self.send(node_id, node_agent_pb2.ConnectResponse(read_log=order)):

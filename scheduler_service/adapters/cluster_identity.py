@@ -83,6 +83,17 @@ class ClusterIdentity:
         """Return whether an attempt is one of this lineage; of an older agent or scheduler that is not known."""
         return not key.incarnation_id or key.incarnation_id == self.incarnation_of(key.fence)
 
+    def is_ancestors(self, incarnation_id: str, *, fence: int) -> bool:
+        """Return whether an attempt was ordered before this state was restored.
+
+        Args:
+            incarnation_id: As the node stated it; empty = an older agent or scheduler, then the fence tells.
+            fence: Of the attempt.
+        """
+        if not incarnation_id:
+            return bool(self.ancestor_ids) and self.incarnation_of(fence) != self.incarnation_id
+        return incarnation_id in self.ancestor_ids
+
     def position(self, sequence: int) -> LogPosition | None:
         """Return where this scheduler is, sealed; `sequence` must be on the disk. None = it has no identity."""
         if not self.incarnation_id:

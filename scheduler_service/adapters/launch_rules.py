@@ -20,6 +20,8 @@ PATH_CHARACTERS_MAX = 4_096
 PATTERNS_MAX = 200
 PATTERN_CHARACTERS_MAX = 128
 """What is kept of one node; a node that lists more is taken as one that lists nothing."""
+RANK_PROCESSES = "rank_processes"
+"""What an agent that starts jobs with ranks says of its node."""
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
@@ -107,6 +109,8 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
     most = 1 if wanted == 1 and node.gpus else gpus_of_one_kind(node)
     if wanted > most:
         yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", "ask for fewer --gpus")
+    if spec.ranks and RANK_PROCESSES not in node.enforcements:
+        yield Obstacle("has an agent that starts no ranks", "let the node's owner upgrade it, or leave out --ranks")
     if rules is not None:
         yield from rules.obstacles(spec)
 

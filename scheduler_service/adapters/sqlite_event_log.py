@@ -27,6 +27,7 @@ from scheduler_service.adapters.log_head import HEAD_ENDING, HeadFile, check_hea
 from scheduler_service.adapters.log_upgrade import begin_chain, upgrade
 from scheduler_service.adapters.private_files import create_private, make_private, sync_folder
 from scheduler_service.adapters.record_chain import next_link, request_checksum, snapshot_checksum
+from scheduler_service.adapters.snapshot_text import write_json
 from scheduler_service.adapters.sqlite_faults import reading, strict_text, writing
 from scheduler_service.adapters.state_marker import (
     MARKER_NAME,
@@ -174,7 +175,7 @@ class SqliteEventLog:
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Store the snapshot, drop old events in small transactions; see `EventLog.store_snapshot`."""
-        body = zlib.compress(json.dumps(snapshot.state, separators=(",", ":")).encode())
+        body = zlib.compress(write_json(snapshot.state))
         with self._turn, writing(self._connection, self._path):
             link = link_at(self._connection, self._path, snapshot.sequence)
             self._connection.execute(

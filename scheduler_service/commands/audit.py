@@ -20,7 +20,9 @@ from scheduler_service.core.events import (
     NodeForgotten,
     PauseRequested,
     PolicyChosen,
+    RestoreConfirmed,
     ResumeRequested,
+    UnknownAttemptsFound,
 )
 from scheduler_service.settings import SETTINGS, Settings
 
@@ -33,9 +35,13 @@ _DEEDS: Mapping[type[CommandGiven], str] = {
     PolicyChosen: "use policy",
     NodeForgotten: "forget node",
     IncarnationBegan: "restore",
+    RestoreConfirmed: "confirm restore",
+    UnknownAttemptsFound: "stop unknown",
 }
+# Of an incarnation's id, as in `cotenant nodes confirm`.
+_ID_SHOWN = 8
 _SUBJECTS = ("job_id", "policy", "node_id", "incarnation_id")
-_WIDTHS = (20, 10, 16, 16, 12)
+_WIDTHS = (20, 10, 16, 16, 15)
 
 
 @click.command()
@@ -43,7 +49,7 @@ _WIDTHS = (20, 10, 16, 16, 12)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json = a line each.")
 @click.option("--from-sequence", type=click.IntRange(1, 2**63 - 1), default=1, help="Start at this event.")
 def audit(settings: Settings, output: str, from_sequence: int) -> None:
-    """Show who submitted, cancelled, paused and chose policies, and from where; the scheduler may run meanwhile."""
+    """Show who changed what, and from where: jobs, policies, nodes, restores; the scheduler may run meanwhile."""
     lines = deeds(read_stored_events(Path(settings.state_dir), from_sequence=from_sequence))
     if output == "table":
         click.echo(
@@ -60,21 +66,28 @@ def deeds(events: Iterator[StoredEvent]) -> Iterator[Mapping[str, str | int]]:
         if not isinstance(event, CommandGiven):
             continue
         actor = event.actor or Actor()
-        yield {
-            "sequence": stored.sequence,
-            "at": datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "role": actor.role or UNKNOWN,
-            "name": actor.name or UNKNOWN,
-            "address": actor.address or UNKNOWN,
-            "did": _DEEDS[type(event)],
-            "about": _subject(event),
-        }
+        for subject in _subjects(event):
+            yield {
+                "sequence": stored.sequence,
+                "at": datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "role": actor.role or UNKNOWN,
+                "name": actor.name or UNKNOWN,
+                "address": actor.address or UNKNOWN,
+                "did": _DEEDS[type(event)],
+                "about": subject,
+            }
 
 
-def _subject(event: CommandGiven) -> str:
+def _subjects(event: CommandGiven) -> Iterator[str]:
+    """Yield what was changed, one or, where several things were changed at once, each."""
     if isinstance(event, JobSubmitted):
-        return event.request.job_id
-    return str(next((found for name in _SUBJECTS if (found := getattr(event, name, ""))), ""))
+        yield event.request.job_id
+    elif isinstance(event, UnknownAttemptsFound):
+        for one in event.attempts:
+            cluster = one.incarnation_id[:_ID_SHOWN] or UNKNOWN
+            yield f"{one.job_id} attempt {one.attempt} of {cluster} on {event.node_id}"
+    else:
+        yield str(next((found for name in _SUBJECTS if (found := getattr(event, name, ""))), ""))
 
 
 def _row(line: Mapping[str, str | int]) -> str:

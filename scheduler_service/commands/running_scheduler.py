@@ -22,6 +22,7 @@ from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, begin_incarnation, freeze_state, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.adapters.tenants_file import read_tenants
@@ -29,6 +30,7 @@ from scheduler_service.commands.predictor_link import predictor_channel, probe_p
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
 from scheduler_service.core.queue_events import TenantsChosen
+from scheduler_service.core.records import ENDED_PHASES, Phase
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -68,6 +70,7 @@ class RunningScheduler:
         self._loop: LiveLoop | None = None
         self._predictor: PredictorClient | None = None
         self._ranges: MemoryRanges | None = None
+        self._forecasts: StartForecasts | None = None
         self._identity = ClusterIdentity()
         self._standstill = Standstill(begun=self._store_behind)
         self._noting: set[asyncio.Task[None]] = set()
@@ -101,7 +104,7 @@ class RunningScheduler:
         )
         loop.observers = (metrics, watch_hub)
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
-        admission = Admission(sessions=sessions, ranges=self._ranges)
+        admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
         self._tell_first_facts(loop, agents)
         loop.perform_all(loop.engine.reissue())
@@ -116,6 +119,7 @@ class RunningScheduler:
             identity=self._identity,
             standstill=self._standstill,
             store_confirmation=self._log.identity.confirm,
+            forecasts=self._make_forecasts(loop),
         )
         self._spawn(loop.run())
         if settings.predictor:
@@ -218,6 +222,16 @@ class RunningScheduler:
         )
         return loop
 
+    def _make_forecasts(self, loop: LiveLoop) -> StartForecasts:
+        state = loop.engine.state
+        self._forecasts = StartForecasts(
+            folder=Path(self._settings.state_dir) / "forecasts",
+            freeze=loop.engine.freeze,
+            now_ms=loop.clock.now_ms,
+            living_jobs=lambda: sum(len(state.in_phase(phase)) for phase in Phase if phase not in ENDED_PHASES),
+        )
+        return self._forecasts
+
     def _make_agents(
         self, loop: LiveLoop, sessions: AgentSessions, windows: MeasurementWindowRelay, admission: Admission
     ) -> NodeAgentServicer:
@@ -296,6 +310,8 @@ class RunningScheduler:
         await self._server.stop(grace_s=self._settings.drain_ms / 1000)
         if self._ranges is not None:
             await self._ranges.close()
+        if self._forecasts is not None:
+            await self._forecasts.close()
         if self._predictor is not None:
             await self._predictor.close()
         if self._loop is not None:

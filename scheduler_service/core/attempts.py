@@ -37,6 +37,7 @@ def backoff_ms(failures: int) -> int:
 
 def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: EventEffects) -> None:
     """Begin a new attempt of a job that has none, with a fence that no attempt has had."""
+    micro_batch_size, accumulation_steps = _passes(job, start)
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
     gpus = ", ".join([part.gpu_id for part in assignments])
@@ -51,8 +52,8 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         fence=state.next_fence,
         assignments=assignments,
         node_ids=node_ids,
-        micro_batch_size=start.micro_batch_size,
-        accumulation_steps=start.accumulation_steps,
+        micro_batch_size=micro_batch_size,
+        accumulation_steps=accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
         predicted_slowdown_ratio=start.predicted_slowdown_ratio,
         started_at_ms=state.now_ms,
@@ -76,6 +77,14 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     if neighbours == (start.trial_with,):
         begin_trial(state, job.job_id, start.trial_with, step)
     step.commands += launch_commands(state, job)
+
+
+def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
+    """Return samples per pass and passes per step; a job that ran out of memory is given fewer samples at once."""
+    most = job.memory_autopsy.micro_batch_size_max if job.memory_autopsy is not None else 0
+    if not 0 < most < start.micro_batch_size:
+        return start.micro_batch_size, start.accumulation_steps
+    return most, -(-start.micro_batch_size * start.accumulation_steps // most)
 
 
 def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:

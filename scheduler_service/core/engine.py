@@ -63,6 +63,7 @@ from scheduler_service.core.trials import judge_due_trials
 from scheduler_service.core.turns import LAYER_CODES, Turn, admit, decide_in_turns, needs_turns, seen_in_lane
 from scheduler_service.core.view import Policy, SchedulingView
 
+_NOTHING_REFUSED: AbstractSet[str] = frozenset()
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]
 
 
@@ -195,8 +196,7 @@ class SchedulerEngine:
             decide_in_turns(self._state, lambda turn: self._take_turn(turn, step))
         else:
             self._take_turn(None, step)
-        interval_ms = int(getattr(self._policy, "interval_ms", 0))
-        if interval_ms:
+        if interval_ms := int(getattr(self._policy, "interval_ms", 0)):
             step.wakes_at_ms.append((self._state.now_ms // interval_ms + 1) * interval_ms)
 
     def _take_turn(self, turn: Turn | None, step: EventEffects) -> AbstractSet[str]:
@@ -211,8 +211,7 @@ class SchedulerEngine:
 
     def _ask(self, view: SchedulingView, turn: Turn | None) -> tuple[CheckedPlan, AbstractSet[str]]:
         """Ask the policy and check its answer; one that raises holds every job and is recorded."""
-        pending = self._state.waiting.ready_jobs().by_id
-        refused: AbstractSet[str] = frozenset()
+        pending, refused = self._state.waiting.ready_jobs().by_id, _NOTHING_REFUSED
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
             if getattr(self._policy, "trial_moves", False):
@@ -396,4 +395,6 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     queue_events.NodeCordoned: queue_changes.cordon_node,
     queue_events.NodeUncordoned: queue_changes.uncordon_node,
     queue_events.TenantsChosen: queue_changes.choose_tenants,
+    events.RestoreConfirmed: node_events.keep_for_audit,
+    events.UnknownAttemptsFound: node_events.keep_for_audit,
 }

@@ -331,6 +331,24 @@ class IncarnationBegan(CommandGiven):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreConfirmed(CommandGiven):
+    """An operator said that the scheduler of the restored backup runs no more; it changes nothing in the engine."""
+
+    incarnation_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownAttemptsFound(CommandGiven):
+    """A joining node runs what an earlier incarnation ordered after the backup; each is stopped with a checkpoint.
+
+    The stop is ordered by the `NodeJoined` that follows.
+    """
+
+    node_id: str
+    attempts: tuple[RunningAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Event):
     """An instant asked for by WakeAt has come."""
 

@@ -7,7 +7,6 @@ stale and change nothing but the ghost whose end they may confirm.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from scheduler_service.core import events
@@ -27,6 +26,7 @@ from scheduler_service.core.attempts import (
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.memory_shortage import out_of_memory
 from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
@@ -183,12 +183,13 @@ def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, st
 
 
 def _finish(job: JobRecord) -> Reason:
-    if job.steps_done >= job.request.steps_total:
+    done, total = job.steps_done, job.request.steps_total
+    numbers = {"steps_done": done, "steps_total": total}
+    if 0 < total < done:
+        return Reason(code="FINISHED_BEYOND", numbers=numbers)
+    if done >= total:
         return Reason(code="FINISHED")
-    if not job.steps_done:
-        return Reason(code="FINISHED_UNCOUNTED")
-    numbers = {"steps_done": job.steps_done, "steps_total": job.request.steps_total}
-    return Reason(code="FINISHED_EARLY", numbers=numbers)
+    return Reason(code="FINISHED_EARLY", numbers=numbers) if done else Reason(code="FINISHED_UNCOUNTED")
 
 
 def _finish_if_complete(
@@ -208,31 +209,12 @@ def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: 
         return
     job = _with_end(job, event).exiting(exit_detail=event.detail[:4_096])
     if event.exit_class == "gpu_oom":
-        _out_of_memory(state, job, event, step)
+        out_of_memory(state, job, event, step)
     elif event.exit_class in RESTARTING_EXIT_CLASSES:
         restart(state, job, Reason(code="ATTEMPT_" + event.exit_class.upper()), step)
     else:
         numbers = {"exit_code": float(event.exit_code)}
         end(state, job, Phase.FAILED, Reason(code="JOB_ERROR", numbers=numbers), step, message=job.exit.exit_detail)
-
-
-def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
-    """Demand more memory than was available where it failed; alone on a device, only one more try.
-
-    Source: Horus 4.2.3 (requirement equal to or greater than the memory that was available).
-    """
-    gpu = state.gpus.get(job.gpu_ids[0])
-    capacity = gpu.gpu.memory_bytes if gpu is not None else event.memory_available_bytes
-    was_shared = job.measured.was_shared
-    more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.memory_reserved_bytes + 1)
-    floor = min(more, capacity) if was_shared else capacity
-    request = replace(job.request, memory_floor_bytes=max(job.request.memory_floor_bytes, floor))
-    job = job.changed(request=request).counting(out_of_memory=1, out_of_memory_alone=not was_shared)
-    numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
-    if job.counts.out_of_memory_alone > 1:
-        end(state, job, Phase.FAILED, Reason(code="OUT_OF_MEMORY", numbers=numbers), step)
-    else:
-        restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
 
 
 def _stopped_unasked(state: ClusterState, job: JobRecord, event: events.JobStopped, step: EventEffects) -> None:
@@ -305,7 +287,8 @@ def rejoin(
     """Bring an attempt into line with what its node says on joining.
 
     An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
-    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it.
+    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it. After a
+    restore the order may be an old one: what came of it, and a later attempt elsewhere, the backup does not know.
 
     Args:
         state: Knows the job.
@@ -321,7 +304,7 @@ def rejoin(
         if job.phase is Phase.STARTING:
             confirm_start(state, job)
         _align_pause(state, state.jobs[job.job_id], listed, step)
-    elif job.phase is Phase.STARTING and has_its_gpus:
+    elif job.phase is Phase.STARTING and has_its_gpus and state.now_ms >= state.settled_at_ms:
         step.commands += launch_commands(state, job, node_id)
     else:
         lose(state, job, step)

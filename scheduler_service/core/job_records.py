@@ -13,6 +13,7 @@ from scheduler_service.core.records import (
     Assignment,
     JobPause,
     JobRequest,
+    MemoryAutopsy,
     Phase,
     Reason,
     Trial,
@@ -154,6 +155,7 @@ class JobRecord(_Copied):
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
+        memory_autopsy: How it last ran out of device memory; None = never.
     """
 
     request: JobRequest
@@ -196,6 +198,7 @@ class JobRecord(_Copied):
     trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
+    memory_autopsy: MemoryAutopsy | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 

@@ -8,6 +8,7 @@ from scheduler_service.core.attempts import lose, stop
 from scheduler_service.core.commands import StopJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
+    CommandGiven,
     GpuHealthChanged,
     NodeDisconnected,
     NodeForgotten,
@@ -143,6 +144,10 @@ def _without_target_on(state: ClusterState, job: JobRecord, node_id: str) -> Job
     target_gpu_ids = [part.gpu_id for part in job.target.assignments] if job.target is not None else []
     is_hit = any(state.gpus[gpu_id].node_id == node_id for gpu_id in target_gpu_ids if gpu_id in state.gpus)
     return withdraw_move(job) if is_hit else job
+
+
+def keep_for_audit(state: ClusterState, event: CommandGiven, step: EventEffects) -> None:
+    """Change nothing: the fact is there for the audit."""
 
 
 def change_health(state: ClusterState, event: GpuHealthChanged, step: EventEffects) -> None:

@@ -83,7 +83,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
-    "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not known, so sharing cannot be weighed: that takes a "
+    "REMAINING_TIME_UNKNOWN": "How long {jobs} takes is not known, so sharing cannot be weighed: that takes a "
     "number of steps (--steps) and a prediction (--graph) or a measurement alone.",
     "TOO_FEW_PLACES": "{gpus_with_place} GPU(s) have room for another job now: too few for this job, or sharing them "
     "does not pay; explain weighs each of them.",
@@ -151,8 +151,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "JOB_NOT_PAUSED": "The policy wanted to let a job go on that is not paused, or was told to go on already.",
     "ALREADY_PAUSED": "The policy wanted to pause a job of which a pause was ordered already.",
     "PAUSE_TOO_LONG": "The policy wanted to pause a job for {paused_max_ms}; 1 ms to {longest_ms} is possible.",
-    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) of this node cannot be paused: only a job on one GPU can, without "
-    "MPS, on a node whose agent says so; stop it with a checkpoint instead.",
+    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) of this node cannot be paused: only a job on one node can, without "
+    "MPS, where the agent says so; stop it with a checkpoint instead.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
@@ -189,13 +189,19 @@ REASON_TEXTS: Mapping[str, str] = {
     "OUT_OF_MEMORY_RETRY": "The GPU ({gpu_memory_bytes}) ran out of memory at {memory_peak_bytes}; the job is tried "
     "again "
     "where more is left.",
+    "OUT_OF_MEMORY_HALVED": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory; it is tried with half of "
+    "the micro-batch, {micro_batch_size} samples at once (share: never refuses that).",
+    "OUT_OF_MEMORY_LARGER_GPU": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory; it is tried on a "
+    "larger one.",
     # the end
     "FINISHED": "The job has done all its steps.",
     "FINISHED_UNCOUNTED": "The program ended with success. It never reported a step (cotenant/job.py or "
     "progress_regex), so "
     "nothing is known of its pace.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
-    "reported.",
+    "reported: it ended early, or the number of steps that was stated (--steps) is too large.",
+    "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
+    "correct --steps, because waiting times are expected by it.",
     "CANCELLED": "The job was cancelled.",
     "PARENT_FAILED": "The job was to start after {jobs}, which did not succeed; --after-any waits for any end.",
     "TIME_LIMIT": "The job had run for its time limit, {time_limit_ms}, and was stopped with a checkpoint.",

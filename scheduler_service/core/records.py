@@ -247,6 +247,35 @@ class MemoryTriple:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAutopsy:
+    """How a job last ran out of device memory, on the first of its GPUs, and what its next attempts keep to.
+
+    Attributes:
+        predicted_bytes: For that micro-batch; 0 = nothing was predicted, as for the next one.
+        peak_bytes: The largest use that was seen; 0 = none was.
+        available_bytes: What others left to it.
+        co_located_ids: Jobs on the same GPUs.
+        detail: The agent's words.
+        micro_batch_size_max: Which it is given from now on at most; 0 = as the policy says.
+        halvings: How often that was halved.
+    """
+
+    attempt: int
+    gpu_id: str
+    gpu_memory_bytes: int
+    micro_batch_size: int
+    predicted_bytes: int = 0
+    predicted_upper_99_bytes: int = 0
+    reserved_bytes: int = 0
+    peak_bytes: int = 0
+    available_bytes: int = 0
+    co_located_ids: tuple[str, ...] = ()
+    detail: str = ""
+    micro_batch_size_max: int = 0
+    halvings: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoint:
     """Predicted device memory at one micro-batch; placement uses the bound."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.step_times import ELAPSED_LEAST_MS, ELAPSED_MOST_MS, step_ms_of
 from scheduler_service.core.view import RunningJob, SchedulingView
 
 
@@ -18,7 +18,7 @@ class RemainingTimes(NamedTuple):
     """What is known of the one job on each GPU, by position; of no meaning on GPUs with two jobs or none.
 
     Attributes:
-        remaining_ms: How long it still runs alone; infinite where nothing tells.
+        remaining_ms: How long it still runs alone; where nothing tells, as long as it has run.
         job_of: Equal on GPUs of one job: the position of one that the job had for itself.
     """
 
@@ -37,7 +37,7 @@ class KeptRemainingTimes:
         self._position_of = position_of
         size = len(position_of)
         # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
-        # what makes the time infinite where it is unknown.
+        # since when the job runs where that is unknown.
         self._values = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
         self._job_of = np.zeros(size, dtype=np.intp)
 
@@ -58,7 +58,7 @@ class KeptRemainingTimes:
         prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
         total, done = job.request.steps_total, job.steps_done
-        known_ms = (0.0, inf) if step_ms is None or total <= 0 else (step_ms, 0.0)
+        known_ms = (0.0, job.started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
         first = self._position_of[alone[0]]
         for gpu_id in alone:
@@ -67,10 +67,11 @@ class KeptRemainingTimes:
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
-        total, before, accrued_at_ms, most, pace_ms, step_ms, unknown_ms = self._values
+        total, before, accrued_at_ms, most, pace_ms, step_ms, since_ms = self._values
         steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
         left = np.maximum(total - np.minimum(before + steps, most), 0.0)
-        return RemainingTimes(left * step_ms + unknown_ms, self._job_of.copy())
+        as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
+        return RemainingTimes(np.where(since_ms < inf, as_long_again, left * step_ms), self._job_of.copy())
 
 
 def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:

@@ -7,8 +7,14 @@ Source:
 
 from __future__ import annotations
 
+from typing import Final
+
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.records import JobPrediction, JobRequest
+
+ELAPSED_LEAST_MS: Final = 60_000.0
+ELAPSED_MOST_MS: Final = 7 * 86_400_000.0
+"""Between these a job of unknown length is taken to run as long again as it has run."""
 
 
 def passes_of(request: JobRequest, *, gpus: int, micro_batch_size: int) -> int:
@@ -54,3 +60,12 @@ def remaining_ms_of(
     if step_ms is None or request.steps_total <= 0:
         return None
     return max(request.steps_total - steps_done, 0) * step_ms
+
+
+def remaining_by_elapsed_ms(elapsed_ms: float) -> float:
+    """Return how long a running job of unknown length is taken to run still: as long as it has run (Lindy's law).
+
+    Args:
+        elapsed_ms: Since its attempt started; 0 = it starts now.
+    """
+    return min(max(float(elapsed_ms), ELAPSED_LEAST_MS), ELAPSED_MOST_MS)

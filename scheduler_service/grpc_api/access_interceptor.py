@@ -73,6 +73,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             await self._check(method, context)
             async with aclosing(answer(request, context)) as messages:
                 async for message in messages:
+                    # A stream may be open for months.
+                    await self._check_not_revoked(method, context)
                     yield message
 
         return guarded
@@ -87,9 +89,22 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             caller = self._rules.identify(evidence)
             check_permitted(method, caller)
         except AccessError as error:
-            _refusals.note(method, error, peer=context.peer())
-            await abort(context, status_of(_own_error(error)))
+            await _refuse(method, error, context)
         answer_for(caller)
+
+    async def _check_not_revoked(self, method: str, context: Context) -> None:
+        if self._rules.revoked is None:
+            return
+        try:
+            self._rules.check_not_revoked({str(key): value for key, value in context.auth_context().items()})
+        except AccessError as error:
+            await _refuse(method, error, context)
+
+
+async def _refuse(method: str, error: AccessError, context: Context) -> None:
+    """End a call; raises inside grpc and never returns."""
+    _refusals.note(method, error, peer=context.peer())
+    await abort(context, status_of(_own_error(error)))
 
 
 def _own_error(error: AccessError) -> CallerError:

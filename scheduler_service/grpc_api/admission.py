@@ -5,15 +5,17 @@ Nothing of it is stored: the engine knows nothing of what nodes run, and a repla
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.job_specs import kept_settings, key_of, spec_message
 from scheduler_service.adapters.launch_rules import Obstacle, gpus_at_least, gpus_of_one_kind, node_obstacles
+from scheduler_service.adapters.local_files import file_obstacles
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.core.capacity import memory_point
 from scheduler_service.core.commands import RequestPrediction
@@ -22,10 +24,12 @@ from scheduler_service.core.reason_texts import format_quantity
 from scheduler_service.core.records import MemoryRange, Node
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, PredictorError
+from scheduler_service.grpc_api.side_thread import SideThread
 
 PATIENCE_S = 3.0
 """How long a submission waits for the predictor; without an answer the job is accepted."""
 _PATIENCE_RATIO = 0.5
+FILE_CHECKS_MAX = 100
 _NAMED_NODES_MAX = 4
 FINAL_REFUSALS = frozenset({"COMMAND_NOT_ALLOWED", "COMMAND_NOT_RUNNABLE", "INVALID_PROGRESS_REGEX"})
 """Codes of agents that the same node will answer again."""
@@ -40,10 +44,13 @@ class Admission:
     Attributes:
         sessions: Which agents are connected, and what they run.
         ranges: Answers about memory.
+        sees_files: Every node sees the files of this machine, so what a job names is looked for here.
     """
 
     sessions: AgentSessions
     ranges: MemoryRanges
+    sees_files: bool = False
+    _files: SideThread = field(default_factory=lambda: SideThread("files", waiting_max=FILE_CHECKS_MAX))
 
     async def review(
         self, state: ClusterState, request: scheduling_pb2.SubmitJobRequest, *, seconds_left: float | None
@@ -56,12 +63,14 @@ class Admission:
             seconds_left: Until the caller's deadline; None = there is none.
 
         Raises:
-            NoNodeRunsItError: Every connected node lacks something that the job asks for.
+            NoNodeRunsItError: Every connected node lacks something that the job asks for, or does not see its files.
+            OverloadedError: Too many submissions wait for the disk.
             FitsNoDeviceError: The job takes more memory than any device that it could have.
         """
         warnings = _environment_warnings(request.spec)
         try:
             nodes = self._able_nodes(state, request.spec)
+            await self._check_files(nodes, request.spec)
             warnings += self._directory_warnings(nodes, request.spec)
             patience_s = PATIENCE_S if seconds_left is None else min(PATIENCE_S, _PATIENCE_RATIO * seconds_left)
             warnings += await self._memory_warnings(state, nodes, request.spec, patience_s)
@@ -70,6 +79,24 @@ class Admission:
                 raise
             warnings.append(_warning("FORCED", error.message))
         return warnings
+
+    async def _check_files(self, nodes: Sequence[Node], spec: scheduling_pb2.JobSpec) -> None:
+        """Look for the files of a job, with patience: a disk that does not answer holds up no submission for long.
+
+        Raises:
+            NoNodeRunsItError: What the job names is not there for any of these nodes.
+        """
+        rules = {node.node_id: self.sessions.connected[node.node_id].launch_rules for node in nodes}
+        stated = {node_id: one for node_id, one in rules.items() if one is not None}
+        if not self.sees_files or not stated or len(stated) < len(rules):
+            return
+        looking = self._files.begin(lambda: {name: tuple(file_obstacles(one, spec)) for name, one in stated.items()})
+        try:
+            lacks = await asyncio.wait_for(asyncio.shield(looking), PATIENCE_S)
+        except TimeoutError:
+            return
+        if all(lacks.values()):
+            raise _no_node(lacks, away=0)
 
     def is_final(self, state: ClusterState, node_id: str, refused: node_agent_pb2.CommandRefused) -> bool:
         """Return whether a refused launch is useless here and on every other connected node."""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters.agent_messages import NO_SUCH_ATTEMPT
+from scheduler_service.adapters.agent_messages import NO_SUCH_ATTEMPT, node_joined
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.core.events import RunningAttempt
 from scheduler_service.core.records import Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import (
@@ -136,6 +137,17 @@ class AgentAdmission:
         hello.MergeFrom(without_foreign)
         return replaced
 
+    def unknown_attempts(self, hello: node_agent_pb2.Hello) -> Sequence[RunningAttempt]:
+        """Return what a node that was let in still runs by order of an earlier incarnation, unknown to this state."""
+        unknown = {
+            (status.key.job_id, status.key.attempt, status.key.fence)
+            for status in hello.attempts
+            if self._identity.is_ancestors(status.key.incarnation_id, fence=status.key.fence)
+            and self.standing(hello.node_id, status.key) is AttemptStanding.STALE
+        }
+        running = node_joined(hello).attempts if unknown else ()
+        return tuple(one for one in running if (one.job_id, one.attempt, one.fence) in unknown)
+
     def _replaced_nodes(self, hello: node_agent_pb2.Hello) -> Sequence[str]:
         """Return the lost nodes that have GPUs of this one."""
         state, now_ms = self._loop.engine.state, self._loop.clock.now_ms()
@@ -209,15 +221,15 @@ class AgentAdmission:
 
     def _check_attempts(self, hello: node_agent_pb2.Hello, listed: Sequence[node_agent_pb2.AttemptStatus]) -> None:
         state, node_id = self._loop.engine.state, hello.node_id
-        held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
-        phases: tuple[Phase, ...] = _WITH_PROCESS
-        if _has_other_folder(state.nodes.get(node_id), hello):
-            # What was ordered may have started out of the folder that the node had; this agent would start it again.
-            phases = (*_WITH_PROCESS, Phase.STARTING)
-        missing = [job.job_id for job in held if job.phase in phases and node_id in job.node_ids]
-        known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
         place = _place_of(state.nodes.get(node_id), hello)
-        is_vouched = not known.isdisjoint(missing) and place is not NodePlace.OTHER_MACHINE
+        held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
+        # What was ordered may have started where the node was; an agent that is elsewhere would start it again.
+        phases = (*_WITH_PROCESS, Phase.STARTING) if place in _ELSEWHERE else _WITH_PROCESS
+        missing = [job.job_id for job in held if job.phase in phases and node_id in job.node_ids]
+        if place in _ELSEWHERE:
+            missing += [one.job_id for one in state.abandoned_attempts.values() if one.node_id == node_id]
+        known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
+        is_vouched = not known.isdisjoint(missing) and place not in _ELSEWHERE
         if not missing or is_vouched or place is NodePlace.REBOOTED:
             return
         wait_ms = max(1_000, self._leases.remaining_ms(node_id, now_ms=self._loop.clock.now_ms()))
@@ -234,38 +246,46 @@ class AgentAdmission:
 
 
 class NodePlace(Enum):
-    """Where an agent runs, compared with the one that spoke for its node before."""
+    """Where an agent runs, compared with the one that spoke for its node before.
+
+    UNKNOWN: Nothing distinguishes them. OTHER_FOLDER: Another state directory, or a copy. OTHER_BOOT: A boot with
+    other devices: an image of the machine, or cards were changed. REBOOTED: The same in all but the boot.
+    """
 
     UNKNOWN = auto()
     OTHER_MACHINE = auto()
+    OTHER_FOLDER = auto()
+    OTHER_BOOT = auto()
     REBOOTED = auto()
 
 
 _FINDINGS = {
     NodePlace.UNKNOWN: "and this agent knows nothing of that",
     NodePlace.OTHER_MACHINE: "on another machine than this agent's",
+    NodePlace.OTHER_FOLDER: "out of another state directory than this agent's, which may be a copy",
+    NodePlace.OTHER_BOOT: "on a machine with other devices than this agent's",
     NodePlace.REBOOTED: "before a reboot",
 }
+# There the processes of the agent before are not seen, whatever a copy of its folder says of them.
+_ELSEWHERE = frozenset({NodePlace.OTHER_MACHINE, NodePlace.OTHER_FOLDER, NodePlace.OTHER_BOOT})
 
 
 def _place_of(known: Node | None, hello: node_agent_pb2.Hello) -> NodePlace:
-    """Return whether what ran on a node certainly ended with a reboot, or may run on another machine.
+    """Return whether what ran on a node certainly ended with a reboot, or may run where this agent is not.
 
     A copied machine has the same ids as its original, and a state directory may be moved: all must agree.
     """
-    if known is None or not (known.machine_id and hello.machine_id):
+    if known is None:
         return NodePlace.UNKNOWN
-    if known.machine_id != hello.machine_id:
+    if known.machine_id and hello.machine_id and known.machine_id != hello.machine_id:
         return NodePlace.OTHER_MACHINE
+    if known.installation_id and known.installation_id != hello.installation_id:
+        return NodePlace.OTHER_FOLDER
+    is_stated = all((known.machine_id, hello.machine_id, known.installation_id, known.boot_id, hello.boot_id))
+    if not is_stated or known.boot_id == hello.boot_id:
+        return NodePlace.UNKNOWN
     same_gpus = {gpu.gpu_id for gpu in known.gpus} == {gpu.gpu_id for gpu in hello.gpus}
-    same_folder = bool(known.installation_id) and known.installation_id == hello.installation_id
-    has_rebooted = bool(known.boot_id and hello.boot_id) and known.boot_id != hello.boot_id
-    return NodePlace.REBOOTED if same_gpus and same_folder and has_rebooted else NodePlace.UNKNOWN
-
-
-def _has_other_folder(known: Node | None, hello: node_agent_pb2.Hello) -> bool:
-    """Return whether an agent certainly has another state directory than the one that spoke for its node before."""
-    return known is not None and bool(known.installation_id) and known.installation_id != hello.installation_id
+    return NodePlace.REBOOTED if same_gpus else NodePlace.OTHER_BOOT
 
 
 def _named(job_ids: Sequence[str]) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
+from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Gpu, Node, Reason
 from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
+from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
@@ -90,8 +93,20 @@ def _decisions(
     holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *beyond_limits, *valid.held]
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
-    decided = (*taken, *holds)
+    decided = (*_worded(view, taken), *holds)
     return [_decision_message(one, accepted, explain=explain) for one in decided]
+
+
+def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """Word why jobs wait as `cotenant explain` does."""
+    inventory = count_gpus(view.gpus.values())
+    waiting = {job.request.job_id: job.request for job in view.pending}
+    for one in decisions:
+        request = waiting.get(one.job_id) if isinstance(one, Hold) else None
+        if request is None:
+            yield one
+        else:
+            yield replace(one, reason=worded_for(request, one.reason, inventory, view.predictions, waiting.get))
 
 
 def _given_predictions(snapshot: scheduling_pb2.Snapshot) -> PredictionStore:

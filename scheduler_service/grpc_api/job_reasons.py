@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler_service.core.capacity import samples_per_gpu, too_large_alone
+from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.records import Phase, Reason
+from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.view import Predictions
 
 _WAITS_FOR_ROOM = frozenset({
     "CLUSTER_FULL", "COLLISION_TOO_LIKELY", "DEVICE_SLOWDOWN_TOO_HIGH", "GPU_RELEASING", "JOB_UNKNOWN",
@@ -27,39 +30,63 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
 
 
 def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
-    """Return a reason as it is returned for this job.
+    """Return a reason as it is returned for this job: by ps, submit and explain."""
+    if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
+        return reason
+
+    def waiting(job_id: str) -> JobRequest | None:
+        other = state.jobs.get(job_id)
+        return other.request if other is not None and other.phase is Phase.PENDING else None
+
+    return worded_for(job.request, reason, state.occupancy.inventory, state.predictions, waiting)
+
+
+def worded_for(
+    request: JobRequest,
+    reason: Reason,
+    inventory: Inventory,
+    predictions: Predictions,
+    waiting: Callable[[str], JobRequest | None],
+) -> Reason:
+    """Return why a waiting job waits, about this job; in the same words for a live cluster and for a snapshot.
 
     Policies decide once for equal jobs, so a reason may name an equal one; and a full cluster is what they see first of
     a job that fits nowhere.
+
+    Args:
+        request: The job.
+        reason: Of the policy.
+        inventory: The cluster's usable GPUs.
+        predictions: What is known of memory.
+        waiting: Returns the request of a waiting job, None for others.
     """
-    if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
+    if reason.code not in _WAITS_FOR_ROOM:
         return reason
-    reason = _too_few_gpus(state, job) or _fits_nowhere(state, job) or reason
-    return replace(reason, job_ids=tuple(dict.fromkeys(_own_id(state, job, other) for other in reason.job_ids)))
+    reason = _too_few_gpus(request, inventory) or _fits_nowhere(request, inventory, predictions) or reason
+
+    def own(other_id: str) -> str:
+        """Return the job's own id in place of an equal waiting one's."""
+        other = waiting(other_id)
+        return request.job_id if other is not None and shape_of(other) == shape_of(request) else other_id
+
+    return replace(reason, job_ids=tuple(dict.fromkeys(map(own, reason.job_ids))))
 
 
-def _too_few_gpus(state: ClusterState, job: JobRecord) -> Reason | None:
-    wanted = min(job.request.allowed_gpus, default=job.request.gpus)
-    most = max(state.occupancy.inventory.count.values(), default=0)
+def _too_few_gpus(request: JobRequest, inventory: Inventory) -> Reason | None:
+    wanted = min(request.allowed_gpus, default=request.gpus)
+    most = max(inventory.count.values(), default=0)
     numbers = {"gpus_needed": wanted, "gpus_in_cluster": most}
     return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers) if wanted > most else None
 
 
-def _fits_nowhere(state: ClusterState, job: JobRecord) -> Reason | None:
+def _fits_nowhere(request: JobRequest, inventory: Inventory, predictions: Predictions) -> Reason | None:
     """Return the largest GPU's reason where every usable kind of GPU is too small for a job; None = one may do."""
     largest: Reason | None = None
-    samples = samples_per_gpu(job.request, job.request.gpus)
-    for gpu in state.occupancy.inventory.gpus.values():
-        reason = too_large_alone(job.request, samples, gpu, state.predictions)
+    samples = samples_per_gpu(request, request.gpus)
+    for gpu in inventory.gpus.values():
+        reason = too_large_alone(request, samples, gpu, predictions)
         if reason is None:
             return None
         if largest is None or reason.numbers["gpu_memory_bytes"] > largest.numbers["gpu_memory_bytes"]:
             largest = replace(reason, gpu_ids=())
     return largest
-
-
-def _own_id(state: ClusterState, job: JobRecord, other_id: str) -> str:
-    """Return the job's own id in place of an equal waiting one's."""
-    other = state.jobs.get(other_id)
-    is_equal = other is not None and other.phase is Phase.PENDING and shape_of(other.request) == shape_of(job.request)
-    return job.job_id if is_equal else other_id

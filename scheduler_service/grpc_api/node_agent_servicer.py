@@ -19,7 +19,7 @@ from scheduler_service.adapters.launch_rules import launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.core.events import Actor, NodeDisconnected, NodeForgotten, NodeLost
+from scheduler_service.core.events import Actor, NodeDisconnected, NodeForgotten, NodeLost, UnknownAttemptsFound
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
@@ -169,6 +169,9 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     ) -> None:
         for node_id in replaced:
             self._loop.note(NodeForgotten(at_ms=0, node_id=node_id, actor=Actor(role=Role.SCHEDULER)))
+        if unknown := tuple(self._admission.unknown_attempts(hello)):
+            by = Actor(role=Role.SCHEDULER)
+            self._loop.note(UnknownAttemptsFound(at_ms=0, node_id=session.node_id, attempts=unknown, actor=by))
         # Ends first: an attempt that the node no longer runs must not look lost.
         ends = [self._tell_end(session, exited) for exited in agent_messages.ended_attempts(hello)]
         await asyncio.gather(*ends, self._loop.tell(agent_messages.node_joined(hello)))

@@ -70,7 +70,7 @@ def effective_parameters(name: str, parameters: Mapping[str, Any]) -> struct_pb2
 
 def policy_messages(*, active: str) -> Iterator[scheduling_pb2.Policy]:
     """Yield every policy by name."""
-    for name in sorted(policy_registry.POLICIES):
+    for name in policy_registry.policy_names():
         described = policy_registry.describe(name)
         yield scheduling_pb2.Policy(
             name=name,

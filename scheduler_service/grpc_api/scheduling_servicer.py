@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from cotenant.access.callers import current_caller
-from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
+from cotenant.v1 import resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import RESTORE_UNCONFIRMED, ClusterIdentity, Standstill
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.adapters.recovery import JobNumbers
+from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.reason_remedies import describe_remedy
 from scheduler_service.core.records import Phase
 from scheduler_service.errors import (
     FieldViolation,
     InvalidRequestError,
     NodeUnreachableError,
-    StandstillError,
-    WrongJobPhaseError,
 )
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide, deciding_thread
+from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
 from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
+from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_violations
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.queue_methods import QueueMethods
+from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
@@ -52,8 +54,6 @@ from scheduler_service.grpc_api.visibility import (
 )
 from scheduler_service.live_loop import LiveLoop
 
-_log = logging.getLogger(__name__)
-
 # Warnings of accepted submissions, for their repetition; forgotten with the process.
 WARNED_REQUESTS_MAX = 1_000
 
@@ -64,6 +64,7 @@ class Cluster:
 
     Attributes:
         store_confirmation: Notes durably that an operator has confirmed a restore; blocks.
+        forecasts: Says when waiting jobs start; None = nobody does.
     """
 
     loop: LiveLoop
@@ -76,6 +77,7 @@ class Cluster:
     identity: ClusterIdentity = field(default_factory=ClusterIdentity)
     standstill: Standstill = field(default_factory=Standstill)
     store_confirmation: Callable[[], None] = field(default=lambda: None)
+    forecasts: StartForecasts | None = None
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -201,37 +203,42 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self, request: scheduling_pb2.ExplainJobRequest, context: Context
     ) -> scheduling_pb2.ExplainJobResponse:
         """Explain why a job is where it is, with the candidates that were looked at."""
-        validation.require(validation.job_id_violations(request.job_id))
+        validation.require(explanation_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         caller = current_caller()
         check_visible(caller, job)
         explained = await self._explanations.of(request.job_id)
         state = self._cluster.engine.state
+        reported = reported_reason(state, job, explained.reason)
         answer = scheduling_pb2.ExplainJobResponse(
             job=shown(caller, job_message(state, job)),
-            reason=reason_message(reported_reason(state, job, explained.reason)),
+            reason=reason_message(reported),
             candidates=explained.candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,
             history=history_messages(job.history),
         )
+        answer.remedy = describe_remedy(reported, job.request) if job.phase is Phase.PENDING else ""
         await add_neighbours(state, job, answer.candidates)
+        if request.expected_start and job.phase is Phase.PENDING and self._cluster.forecasts is not None:
+            await add_expected_starts(answer, request, self._cluster.forecasts, context.time_remaining())
         return answer
 
     async def ReadJobLog(  # noqa: N802
         self, request: scheduling_pb2.ReadJobLogRequest, context: Context
     ) -> AsyncIterator[scheduling_pb2.ReadJobLogResponse]:
         """Stream what a job printed, relayed from its node."""
-        validation.require(_log_violations(request))
+        validation.require(log_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         check_changeable(current_caller(), job)
-        key = _attempt_key(job, request.attempt)
+        validation.require(rank_violations(request.rank, job))
+        key = attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
         for node_id in self._nodes_with_log(job):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
-                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes
+                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes, rank=request.rank
                 )
                 async with aclosing(reading):
                     async for chunk in reading:
@@ -260,6 +267,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
+        warnings += unknown_attempt_warnings(state, self._cluster.identity)
         return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
 
     async def ForgetNode(  # noqa: N802
@@ -279,13 +287,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         """Let the nodes of the cluster whose backup was restored join this one."""
         validation.require(validation.request_id_violations(request.request_id))
         cluster = self._cluster
-        if cluster.standstill.code == RESTORE_UNCONFIRMED:
-            await cluster.loop.store_apart(cluster.store_confirmation)
-            cluster.standstill.end()
-            caller, confirmed = current_caller(), {"incarnation_id": cluster.identity.incarnation_id}
-            _log.warning("restore_confirmed", extra={**confirmed, "role": caller.role or "", "caller": caller.name})
-        elif cluster.standstill.code:
-            raise StandstillError(cluster.standstill.message)
+        await confirm_restore(request, cluster.loop, cluster.identity, cluster.standstill, cluster.store_confirmation)
         return scheduling_pb2.ConfirmRestoreResponse(
             incarnation_id=cluster.identity.incarnation_id, ancestor_ids=sorted(cluster.identity.ancestor_ids)
         )
@@ -353,25 +355,3 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
 
 def _is_wanted(job: JobRecord, phases: frozenset[Phase], tenant: str) -> bool:
     return (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
-
-
-def _log_violations(request: scheduling_pb2.ReadJobLogRequest) -> Iterator[FieldViolation]:
-    yield from validation.job_id_violations(request.job_id)
-    if request.attempt < 0:
-        yield FieldViolation(field="attempt", description="must be 0 (the newest) or the number of an attempt")
-    if request.tail_bytes < 0:
-        yield FieldViolation(field="tail_bytes", description="must not be negative")
-
-
-def _attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
-    """Return which attempt's log is meant; only the newest one's fence is known for sure."""
-    if job.attempt == 0:
-        raise WrongJobPhaseError(f"{job.job_id} has not started yet, so there is no log; explain the job to see why")
-    if attempt > job.attempt:
-        raise WrongJobPhaseError(f"{job.job_id} has had {job.attempt} attempts; ask for one of these")
-    is_newest = attempt in (0, job.attempt)
-    if is_newest and job.exit.exit_class == "refused":
-        raise WrongJobPhaseError(f"{job.job_id} printed nothing, its node refused to start it: {job.exit.exit_detail}")
-    return node_agent_pb2.AttemptKey(
-        job_id=job.job_id, attempt=attempt or job.attempt, fence=job.fence if is_newest else 0
-    )

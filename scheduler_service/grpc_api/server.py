@@ -7,6 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from cotenant.access.callers import AccessRules
 from cotenant.access.server_rules import access_rules, bind_private_socket
 from cotenant.addresses import split_address
 from cotenant.grpc_credentials import server_credentials
@@ -49,6 +50,11 @@ class _Health(HealthServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this service does not offer the method; use Check")
 
 
+def interceptors_for(rules: AccessRules) -> list[grpc.aio.ServerInterceptor]:
+    """Return what every call passes before a servicer sees it, first one first."""
+    return [ErrorInterceptor(), AccessInterceptor(rules)]
+
+
 class GrpcServer:
     """Both services on one port.
 
@@ -80,7 +86,7 @@ class GrpcServer:
             InputError: A PEM file cannot be read.
         """
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(), AccessInterceptor(self._rules)],
+            interceptors=interceptors_for(self._rules),
             options=_OPTIONS,
             maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )

@@ -161,6 +161,28 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         stalled_since_ms=job.stalled_since_ms if job.holds_gpus else 0,
         ran_ms=ran_ms(job, state.now_ms),
         deadline_missed_by_ms=deadline_missed_by_ms(state, job),
+        exit_detail=job.exit.exit_detail,
+        memory_autopsy=_autopsy_message(job),
+    )
+
+
+def _autopsy_message(job: JobRecord) -> scheduling_pb2.MemoryAutopsy | None:
+    found = job.memory_autopsy
+    if found is None:
+        return None
+    return scheduling_pb2.MemoryAutopsy(
+        attempt=found.attempt,
+        gpu_id=found.gpu_id,
+        gpu_memory_bytes=found.gpu_memory_bytes,
+        micro_batch_size=found.micro_batch_size,
+        predicted_bytes=found.predicted_bytes,
+        predicted_upper_99_bytes=found.predicted_upper_99_bytes,
+        reserved_bytes=found.reserved_bytes,
+        peak_bytes=found.peak_bytes,
+        available_bytes=found.available_bytes,
+        co_located_job_ids=found.co_located_ids,
+        detail=found.detail,
+        micro_batch_size_max=found.micro_batch_size_max,
     )
 
 

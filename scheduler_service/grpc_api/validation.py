@@ -214,6 +214,7 @@ def _size_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         ("host_memory_bytes", spec.host_memory_bytes, 0, BYTES_MAX),
         ("memory_bytes", spec.memory_bytes, 0, BYTES_MAX),
         ("checkpoint_ms", spec.checkpoint_ms, 0, CHECKPOINT_MS_MAX),
+        ("collective_timeout_ms", spec.collective_timeout_ms, 0, CHECKPOINT_MS_MAX),
         ("restart_limit", spec.restart_limit, 0, RESTART_LIMIT_MAX),
         ("max_slowdown_ratio", spec.max_slowdown_ratio, 0, MAX_SLOWDOWN_RATIO_MAX),
     )
@@ -233,6 +234,8 @@ def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.allowed_gpus", f"must be at most 64 counts from 1 to {GPUS_MAX:,}")
     elif spec.allowed_gpus and gpus not in spec.allowed_gpus:
         yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
+    if spec.ranks not in (0, gpus):
+        yield _violation("spec.ranks", f"must be 0 or gpus ({gpus}), one process per GPU, not {spec.ranks:,}")
     if spec.HasField("settings") and 1 <= gpus <= GPUS_MAX and 1 <= spec.settings.global_batch_size < gpus:
         yield _violation(
             "spec.settings.global_batch_size", f"must be at least gpus ({gpus}), so that every GPU gets a sample"

@@ -19,9 +19,10 @@ Where we differ:
     partner. Algorithm 1 never adds the free GPUs; here they come last, after the shared ones. All workers of a gang use
     one micro-batch, the smallest needed, and the gang's pace is that of its slowest GPU; with `recheck_gang` the sum
     over it and all its partners is compared with waiting once more. share and max_slowdown_ratio of both jobs bind, and
-    an unknown slowdown that both accept (share: any) counts as the most that the job accepts. Where a remaining time is
-    unknown no job shares. A micro-batch that was not predicted is bounded by the next larger one; with no such
-    prediction it is not considered. Optional aging.
+    an unknown slowdown that both accept (share: any) counts as the most that the job accepts. A running job of unknown
+    length is taken to run as long again as it has run, a waiting one to be as long as the job that it would join; where
+    its step time is unknown, or it is a gang, it does not share. A micro-batch that was not predicted is bounded by the
+    next larger one; with no such prediction it is not considered. Optional aging.
 
 Cost:
     Sorting the queue; each different job that finds too few free GPUs costs log2(batch) looks (section V-B4) at every
@@ -147,12 +148,13 @@ class _BestBenefit:
             self._answer(request, occupied_gpu, pairs),
             self._partner_remaining_ms(occupied_gpu),
         )
-        if partner_remaining_ms is None or answer.full_step_ms is None or request.steps_total <= 0:
+        if partner_remaining_ms is None or answer.full_step_ms is None:
             unknown = occupied_gpu.partner_id if partner_remaining_ms is None else request.job_id
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(gpu.gpu_id,))
         if answer.nearest is not None and not answer.options:
             return _about(answer, answer.nearest, request.job_id, occupied_gpu)
-        left = self.length(job)
+        # A job of unknown length is taken for as long as the one that it would join.
+        left = self.length(job) if request.steps_total > 0 else partner_remaining_ms / answer.full_step_ms
         best, best_ms = answer.options[0], inf
         for option in answer.options:
             sum_ms = shared_pair_sum_ms(
@@ -200,7 +202,9 @@ class _BestBenefit:
 
     def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""
-        if not self.recheck_gang or not occupied_gpus:
+        # Of unknown length a job on one GPU was weighed when that GPU was offered.
+        is_weighed = job.request.gpus == 1 and job.request.steps_total <= 0
+        if not self.recheck_gang or not occupied_gpus or is_weighed:
             return None
         full_remaining_ms = _remaining_ms(job, occupied_gpus[0], samples_per_gpu(job.request, job.request.gpus))
         remaining_ms = _remaining_ms(job, occupied_gpus[0], micro_batch_size)

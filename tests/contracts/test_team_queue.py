@@ -139,7 +139,7 @@ def test_nodes_are_cordoned_drained_and_uncordoned_by_name(cotenant: Cli) -> Non
 
 def test_what_was_asked_of_the_queue_survives_a_restart(tmp_path: Path) -> None:
     spec = scheduling_pb2.JobSpec(name="t", command=["python", "t.py"], working_directory="/tmp", held=True)
-    shown = []
+    shown: list[list[tuple[str, int, str]]] = []
     for _ in range(2):
         with running_scheduler(tmp_path) as address, grpc.insecure_channel(address) as channel:
             client = SchedulerClient(channel, address=address, timeout_s=60)

@@ -9,11 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
 from cotenant import process_tree
 from cotenant.graph_file import graph_sha256, read_graph
+from tests.support.callers import code_of_empty_call
 from tests.support.real_cluster import COTENANT, ROOT
+
+# Of the predictor and of the scheduler.
+READS = ("/cotenant.v1.PredictionService/ListDevices", "/cotenant.v1.SchedulingService/ListJobs")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,12 +43,15 @@ def test_the_demo_loses_nothing_and_leaves_nothing() -> None:
 
 
 @pytest.mark.alone
-def test_an_interrupted_demo_leaves_nothing_either() -> None:
+def test_a_demo_refuses_strangers_and_leaves_nothing_when_it_is_interrupted() -> None:
     process_tree.adopt_orphans()
     demo = subprocess.Popen([*COTENANT, "demo", "--fast"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert demo.stdout is not None
+    refusals: list[grpc.StatusCode] = []
     try:
         for line in demo.stdout:
+            if found := re.search(r"predictor (\S+), scheduler (\S+)$", line.strip()):
+                refusals = [refusal(address, method) for address, method in zip(found.groups(), READS, strict=True)]
             if re.search(r" ended; (?!nothing)\S", line):  # the first job runs
                 break
         demo.send_signal(signal.SIGINT)
@@ -53,7 +61,14 @@ def test_an_interrupted_demo_leaves_nothing_either() -> None:
         process_tree.kill_all(left)
         process_tree.adopt_orphans(wanted=False)
     assert demo.returncode == 130
+    assert refusals == [grpc.StatusCode.UNAUTHENTICATED] * 2
     assert [process.command for process in left] == []
+
+
+def refusal(address: str, method: str) -> grpc.StatusCode:
+    """What somebody is told who reaches the port and shows no token."""
+    with grpc.insecure_channel(address) as channel:
+        return code_of_empty_call(channel, method, None)[0]
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet"])

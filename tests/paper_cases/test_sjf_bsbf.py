@@ -143,15 +143,15 @@ def test_an_unknown_slowdown_counts_as_all_that_a_job_accepts() -> None:
     assert codes == ["STARTS_SHARED_BLINDLY", "SHARING_NOT_WORTH_IT"]
 
 
-def test_where_a_remaining_time_is_unknown_no_job_shares() -> None:
+def test_a_job_whose_step_time_is_unknown_does_not_share() -> None:
     held = decide(
         SjfBsbf(),
         pending(job("new", key="new")),
         [running(job("old", key="old"), ["n0.0"])],
-        jobs=[prediction("new", step_ms={(1, 1): SECOND_MS}), prediction("old")],
+        jobs=[prediction("new"), prediction("old", step_ms={(1, 1): SECOND_MS})],
         pairs=all_pairs(["new", "old"], 0.1),
     )
-    assert (held.reason.code, held.reason.job_ids) == ("REMAINING_TIME_UNKNOWN", ("old",))
+    assert (held.reason.code, held.reason.job_ids) == ("REMAINING_TIME_UNKNOWN", ("new",))
 
 
 def gang(gpus: int, *, nodes_gpus: int = 4, slowdown: float = 0.1) -> Decision:

@@ -118,22 +118,20 @@ def _build_cluster(state_dir: Path, cores: Sequence[int]) -> LocalCluster:
         stop_jobs_on_exit=True,
         calibrates=True,
     )
-    return LocalCluster(state_dir=state_dir, policy=POLICY, agents=(agent,))
+    return LocalCluster(state_dir=state_dir, policy=POLICY, agents=(agent,), is_private=True)
 
 
 @contextmanager
 def _running(cluster: LocalCluster, narrator: Narrator, report: DemoReport) -> Iterator[Stage]:
-    narrator.section("Starting predictor, scheduler and agent as processes on loopback")
+    narrator.section("Starting predictor, scheduler and agent as processes of this account")
     stop = threading.Event()
     try:
         with narrator.working("starting ...") as show_step:
             cluster.start(on_step=lambda name: show_step(f"starting {name}" + _FIRST_START.get(name, "")))
         narrator.mark(f"predictor {cluster.predictor_address}, scheduler {cluster.scheduler_address}", style="dim")
-        scheduler = SchedulerClient(
-            open_channel(ChannelOptions(address=cluster.scheduler_address)), address=cluster.scheduler_address
-        )
+        scheduler = _scheduler_client(cluster)
         predictor = PredictorClient(
-            open_channel(ChannelOptions(address=cluster.predictor_address)), address=cluster.predictor_address
+            open_channel(ChannelOptions(address=cluster.target("predictor"))), address=cluster.predictor_address
         )
         tracker = JobTracker()
         stages.wait_for_devices(scheduler, report.devices)
@@ -298,12 +296,16 @@ def _start_up_ms(job: scheduling_pb2.Job, tracker: JobTracker) -> float:
     return max(0.0, span_ms - tracker.busy_ms.get(job.job_id, 0.0))
 
 
+def _scheduler_client(cluster: LocalCluster, *, timeout_s: float = 15) -> SchedulerClient:
+    channel = open_channel(ChannelOptions(address=cluster.target("scheduler")))
+    return SchedulerClient(channel, address=cluster.scheduler_address, timeout_s=timeout_s)
+
+
 def _cancel_what_runs(cluster: LocalCluster) -> None:
     """Asks the scheduler to end all jobs; it may be gone, then the processes are killed later."""
     if "scheduler" not in cluster.programs or not cluster.scheduler_address:
         return
-    address = cluster.scheduler_address
-    client = SchedulerClient(open_channel(ChannelOptions(address=address)), address=address, timeout_s=3)
+    client = _scheduler_client(cluster, timeout_s=3)
     try:
         for job in client.list_jobs():
             if job.phase not in ENDED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.step_times import remaining_ms_of
+from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
 from scheduler_service.core.view import GpuView, PendingJob
 from scheduler_service.policies.pairing.occupied_gpu import JOBS_PER_GPU_MAX, OccupiedGpu
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
@@ -118,10 +118,9 @@ class Offers:
         return Offer(entry=entry, micro_batch_size=samples_per_gpu(request, request.gpus))
 
     def _occupied_gpu(self, entry: GpuView, resident: Resident) -> OccupiedGpu:
+        remaining_ms: Callable[[], float | None] = partial(self._remaining_ms, entry, resident)
         if self.pairs is not None:
             remaining_ms = partial(self.pairs.remaining_ms, entry.gpu.gpu_id)
-        else:
-            remaining_ms = partial(self._remaining_ms, entry, resident)
         return OccupiedGpu(
             entry=entry,
             partner=resident,
@@ -130,18 +129,21 @@ class Offers:
             partner_remaining_ms=remaining_ms,
         )
 
-    def _remaining_ms(self, entry: GpuView, resident: Resident) -> float | None:
-        """Return how long a job on a GPU still needs alone, or None."""
+    def _remaining_ms(self, entry: GpuView, resident: Resident) -> float:
+        """Return how long a job on a GPU still needs alone; of unknown length, as long as it has run."""
         request = resident.request
         running, started = self._view.running.get(request.job_id), self._started.get(request.job_id)
         known = running or started
-        return remaining_ms_of(
+        remaining_ms = remaining_ms_of(
             request,
             self._view.predictions.job(request.key, entry.gpu.device),
             steps_done=known.steps_done if known is not None else 0,
             gpus=len(running.assignments) if running is not None else request.gpus,
             micro_batch_size=resident.micro_batch_size,
         )
+        if remaining_ms is not None:
+            return remaining_ms
+        return remaining_by_elapsed_ms(self._view.now_ms - running.started_at_ms if running is not None else 0)
 
     def _has_room(self, request: JobRequest, node_id: str) -> bool:
         return self._ledger.host_fits(self._view.nodes[node_id], request, gpus_here=1, gpus=request.gpus)

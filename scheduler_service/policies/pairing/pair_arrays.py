@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.gpu_arrays import Positions
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.step_times import remaining_ms_of
+from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pairing.pair_answers import PairAnswer, answers_of
 from scheduler_service.policies.pairing.pair_sums import (
@@ -87,7 +87,7 @@ class PairArrays:
             gpus=len(gpu_ids),
             micro_batch_size=resident.micro_batch_size,
         )
-        self._remaining_times_ms[positions] = inf if remaining_ms is None else remaining_ms
+        self._remaining_times_ms[positions] = remaining_by_elapsed_ms(0) if remaining_ms is None else remaining_ms
         self._job_of[was_free] = was_free[:1]
         self._settle()
 
@@ -200,8 +200,11 @@ class PairArrays:
         tables = ([_option(answer, choice) for answer in answers] for choice in range(most))
         options = [tuple(np.array(table, dtype=np.float64)[places].T) for table in tables]
         full_ms = np.array([inf if answer.full_step_ms is None else answer.full_step_ms for answer in answers])[places]
+        partner = self._single_job_remaining_ms
         with np.errstate(invalid="ignore"):
-            return least_sums(_steps_left(job), options, full_ms, self._single_job_remaining_ms)
+            # A job of unknown length is taken for as long as the one that it would join.
+            left = partner / full_ms if job.request.steps_total <= 0 else _steps_left(job)
+            return least_sums(left, options, full_ms, partner)
 
 
 def _steps_left(job: PendingJob) -> int:

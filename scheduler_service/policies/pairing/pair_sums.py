@@ -79,11 +79,11 @@ def gang_option(
     return step_ms, own * (2 - 1 / other), other * (2 - 1 / own), *paces
 
 
-def least_sums(left: int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
+def least_sums(left: int | Column, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
     """Return the least sum of both ends over micro-batches, where it beats waiting; infinite elsewhere.
 
     Args:
-        left: Steps of the new job.
+        left: Steps of the new job; with each partner, where its length is unknown.
         options: (time of a step, slowdown of the new job, of its partner) of every micro-batch.
         full_ms: Time of a step of the new job alone, with its whole batch at once.
         partner: How long the partners still need alone; infinite = unknown.

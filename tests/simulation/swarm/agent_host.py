@@ -36,8 +36,8 @@ class SimulatedInventory:
 
     enforcements = ("watchdog",)
 
-    def __init__(self, node_id: str, gpus: int) -> None:
-        self._gpu_ids = tuple(f"{node_id}.{index}" for index in range(gpus))
+    def __init__(self, machine: str, gpus: int) -> None:
+        self._gpu_ids = tuple(f"{machine}.{index}" for index in range(gpus))
         self._gpus = tuple(
             GpuDescription(gpu_id=gpu_id, device=DEVICE, memory_bytes=GPU_BYTES, index=index)
             for index, gpu_id in enumerate(self._gpu_ids)
@@ -91,10 +91,12 @@ class AgentHost:
         self.gpus = gpus
         self.state_dir = machine.root / "state"
         self.process: MachineProcess | None = None
+        self._is_retired = False
 
     def start(self) -> None:
         """Start the agent, where its machine is on and it does not run."""
-        if self.machine.is_on and (self.process is None or self.process.is_dead):
+        is_running = self.process is not None and not self.process.is_dead
+        if self.machine.is_on and not is_running and not self._is_retired:
             self.process = MachineProcess(f"agent {self.node_id}", self.machine)
             self.process.spawn(self._run(self.process))
 
@@ -102,6 +104,11 @@ class AgentHost:
         """Kill -9; jobs run on."""
         if self.process is not None:
             self.process.kill()
+
+    def retire(self) -> None:
+        """Kill it for good."""
+        self._is_retired = True
+        self.kill()
 
     async def _run(self, process: MachineProcess) -> None:
         settings = AgentSettings(

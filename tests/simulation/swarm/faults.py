@@ -16,7 +16,11 @@
 | clock_drift | machines' clocks run 1 % faster or slower (drawn at the beginning) |
 | disk_full | of an agent or of the scheduler, for a while |
 | wiped_node | the agent is killed and its state folder lost; shims run on in what was deleted |
+| cloned_node | a second agent with a node's name and a copy of its folder, beside it, on another machine or on an |
+| | image of the first; stopped some time later |
 | old_backup | an older copy made by `backup` is restored by `restore`, and confirmed some time later |
+| two_schedulers | a second one on a copy of the state folder answers agents too; stopped some time later, and the |
+| | first, where it stands still, is backed up, restored and confirmed |
 | forged_report | a node reports attempts that another one holds as finished |
 | job_crashes | a job's program dies |
 | predictor_down | questions are answered by a failure |
@@ -40,7 +44,9 @@ RATES: dict[str, tuple[float, ...]] = {
     "clock_jump": (0.05,),
     "disk_full": (0.02, 0.05),
     "wiped_node": (0.01, 0.03),
+    "cloned_node": (0.01, 0.03),
     "old_backup": (0.02, 0.05),
+    "two_schedulers": (0.02, 0.05),
     "forged_report": (0.05, 0.2),
     "cancel": (0.02, 0.05),
     "delay": (0.02, 0.2),

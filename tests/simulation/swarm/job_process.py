@@ -61,6 +61,8 @@ class JobProcess(MachineProcess):
     Attributes:
         environment: What the shim starts it with.
         gpu_ids: Devices that it uses.
+        launcher: Name of the scheduler that ordered its start.
+        state_dir: Of the agent that started it.
     """
 
     def __init__(self, machine: Machine, directory: Path, tell_parent: Callable[[int, int], None]) -> None:
@@ -69,6 +71,9 @@ class JobProcess(MachineProcess):
         self.environment: Mapping[str, str] = dict(spec["environment"])  # type: ignore[call-overload]
         self.gpu_ids: tuple[str, ...] = tuple(spec["gpu_ids"])  # type: ignore[arg-type]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
+        self.launcher = machine.world.launchers.get((machine.name, self.key), "")
+        self.state_dir = directory.parent.parent
+        self.begun_s = -1.0
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = 0
         self._leaps = 0
@@ -81,6 +86,7 @@ class JobProcess(MachineProcess):
     def begin(self) -> None:
         """The shim's word has come: go on from the checkpoint, or afresh."""
         self._has_begun = True
+        self.begun_s = self.loop.time()
         self.context.run(self._resume)
         self.machine.world.witness.job_begun(self)
         self.later(ADVANCE_S, self._leap)

@@ -26,19 +26,21 @@ class Machine:
 
     Args:
         rate: How fast its clocks run; 1 = as everybody's.
+        machine_id: That of the machine whose image this one runs; empty = its name.
 
     Attributes:
         is_disk_full: Nothing new can be written.
         wall_jump_ns: How far its wall clock was put forward.
     """
 
-    def __init__(self, world: World, name: str, *, rate: float = 1.0) -> None:
+    def __init__(self, world: World, name: str, *, rate: float = 1.0, machine_id: str = "") -> None:
         self.world = world
         self.loop: VirtualLoop = world.loop
         self.name = name
         self.root = world.root / name
         self.root.mkdir()
         self.rate = rate
+        self.machine_id = machine_id or name
         self.boots = 1
         self.booted_s = -100.0
         self.wall_jump_ns = 0

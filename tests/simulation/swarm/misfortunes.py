@@ -10,6 +10,8 @@ from cotenant.v1 import node_agent_pb2 as messages
 from tests.simulation.swarm.agent_host import AgentHost
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.network import Connection
+from tests.simulation.swarm.scheduler_host import SchedulerHost
+from tests.simulation.swarm.second_instances import SecondInstances
 from tests.simulation.swarm.shim_process import ShimProcess
 from tests.simulation.swarm.virtual_time import SimulatedProcess
 
@@ -29,6 +31,7 @@ class Misfortunes:
         self._world = world
         self._generator = world.generator
         self.connections: dict[str, Connection] = {}
+        self._copies = SecondInstances(world, self._reset)
 
     def begin(self) -> None:
         """Start with the run."""
@@ -59,6 +62,7 @@ class Misfortunes:
             "clock_jump": self._jump,
             "disk_full": self._fill,
             "wiped_node": self._wipe,
+            "cloned_node": self._copies.clone,
             "forged_report": self._forge,
         }
         for kind, strike in kinds.items():
@@ -133,13 +137,13 @@ class Misfortunes:
         self._soon(self._generator.choice((3.0, 40.0)), node.start)
 
     def _forge(self, node: AgentHost) -> None:
-        """A node says of every running attempt that it has ended well."""
+        """A node says of every running attempt of the others that it has ended well."""
         connection = self.connections.get(node.machine.name)
-        loop = self._world.schedulers[0].loop
-        if connection is None or loop is None:
+        host = connection.host if connection is not None else None
+        if connection is None or host is None or host.loop is None:
             return
-        for job in loop.engine.state.running.values():
-            record = loop.engine.state.jobs[job.request.job_id]
+        for job in host.loop.engine.state.running.values():
+            record = host.loop.engine.state.jobs[job.request.job_id]
             if node.node_id not in record.node_ids:
                 key = messages.AttemptKey(job_id=record.job_id, attempt=record.attempt, fence=record.fence)
                 exited = messages.AttemptExited(key=key, exit_class="done", steps_done=record.request.steps_total)
@@ -148,35 +152,55 @@ class Misfortunes:
     # --- the scheduler ------------------------------------------------------------------------------------------
 
     def _strike_scheduler(self) -> None:
-        host, now_s = self._world.schedulers[0], self._world.loop.time()
+        host = self._world.schedulers[0]
         if not host.is_alive:
             return
-        if self._generator.random() < 0.1 and self._world.faults.rate("old_backup"):
+        self._look_after_state(host)
+        kinds: dict[str, Callable[[SchedulerHost], None]] = {
+            "scheduler_crash": self._crash_scheduler,
+            "freeze": self._freeze_scheduler,
+            "disk_full": self._fill_scheduler,
+            "two_schedulers": self._copies.copy_scheduler,
+        }
+        if host.backups:
+            kinds = {"old_backup": self._restore, **kinds}
+        kind = next((kind for kind in kinds if self._world.strikes(kind)), None)
+        if kind is not None:
+            self._world.trace("fault", kind, host.name)
+            kinds[kind](host)
+
+    def _look_after_state(self, host: SchedulerHost) -> None:
+        """Let an operator back up now and then, and confirm or mend what stands still."""
+        faults = self._world.faults
+        if self._generator.random() < 0.1 and faults.rate("old_backup"):
             host.back_up()
-        if host.restored_s >= 0 and now_s > host.restored_s + 10.0 and host.scheduling is not None:
+        if host.restored_s >= 0 and self._world.loop.time() > host.restored_s + 10.0 and host.scheduling is not None:
             host.confirm()
-        if host.backups and self._world.strikes("old_backup"):
-            self._world.trace("fault", "old_backup")
-            host.kill(self._generator, is_torn=False)
-            known = host.restore(self._generator)
-            self._world.forgotten |= self._world.witness.accepted.keys() - known
-            self._soon(self._generator.choice((2.0, 25.0)), host.start)
-        elif self._world.strikes("scheduler_crash"):
-            is_torn = self._world.strikes("torn_write")
-            self._world.trace("fault", "scheduler_crash", is_torn)
-            host.kill(self._generator, is_torn=is_torn)
-            if self._world.strikes("clock_jump"):
-                host.machine.wall_jump_ns += self._generator.choice((3_600, -3_600, 36_000_000)) * 10**9
-            self._soon(self._generator.choice((2.0, 25.0)), host.start)
-        elif self._world.strikes("freeze") and host.process is not None:
-            process = host.process
-            self._world.trace("fault", "freeze", host.name)
-            process.freeze()
-            self._soon(self._generator.choice((3.0, 25.0)), process.thaw)
-        elif self._world.strikes("disk_full"):
-            self._world.trace("fault", "disk_full", host.name)
-            host.machine.is_disk_full = True
-            self._soon(15.0, lambda: setattr(host.machine, "is_disk_full", False))
+        if faults.rate("two_schedulers") and self._generator.random() < 0.1:
+            self._copies.mend_standstill(host)
+
+    def _restore(self, host: SchedulerHost) -> None:
+        # An operator confirms a restore when the scheduler of the lost state runs no more, nor a copy of it.
+        self._copies.stop_schedulers()
+        host.kill(self._generator, is_torn=False)
+        known = host.restore(self._generator.choice(host.backups))
+        self._world.forgotten |= self._world.witness.accepted.keys() - known
+        self._soon(self._generator.choice((2.0, 25.0)), host.start)
+
+    def _crash_scheduler(self, host: SchedulerHost) -> None:
+        host.kill(self._generator, is_torn=self._world.strikes("torn_write"))
+        if self._world.strikes("clock_jump"):
+            host.machine.wall_jump_ns += self._generator.choice((3_600, -3_600, 36_000_000)) * 10**9
+        self._soon(self._generator.choice((2.0, 25.0)), host.start)
+
+    def _freeze_scheduler(self, host: SchedulerHost) -> None:
+        if host.process is not None:
+            host.process.freeze()
+            self._soon(self._generator.choice((3.0, 25.0)), host.process.thaw)
+
+    def _fill_scheduler(self, host: SchedulerHost) -> None:
+        host.machine.is_disk_full = True
+        self._soon(15.0, lambda: setattr(host.machine, "is_disk_full", False))
 
     # --- afterwards ---------------------------------------------------------------------------------------------
 
@@ -186,7 +210,8 @@ class Misfortunes:
         self._world.repaired_s = self._world.loop.time()
         self._world.trace("repaired")
         self._world.users.choose_policy("fifo")
-        self._confirm_at_last()
+        self._copies.stop_all()
+        self._act_as_operator()
         for host in self._world.schedulers:
             host.machine.is_disk_full = False
             if host.process is not None:
@@ -199,11 +224,13 @@ class Misfortunes:
             self._world.wire_of(node.machine).mend()
             node.start()
 
-    def _confirm_at_last(self) -> None:
+    def _act_as_operator(self) -> None:
+        """Do what the scheduler asks for: nodes that obeyed a copy may tell it later that it is behind."""
         host = self._world.schedulers[0]
+        self._copies.mend_standstill(host)
         if host.restored_s >= 0:
             host.confirm()
-            self._world.later(5.0, self._confirm_at_last)
+        self._world.later(5.0, self._act_as_operator)
 
 
 def _thaw(processes: Sequence[SimulatedProcess]) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cotenant.job import MANIFEST_NAME
+from cotenant.v1 import node_agent_pb2
 from cotenant_agent.cluster_membership import ClusterMembership
+from cotenant_agent.conversation import Conversation
+from cotenant_agent.records import LogPosition
+from cotenant_agent.system_clock import boot_ms
 from scheduler_service.adapters import recovery
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.core import attempts, engine
 from scheduler_service.core.commands import Command
@@ -17,8 +24,9 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
+from scheduler_service.errors import StandstillError
 from scheduler_service.grpc_api import agent_admission
-from scheduler_service.grpc_api.agent_admission import AttemptStanding
+from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
 
 Mutant = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -123,6 +131,51 @@ def _starts_right_after_a_restore() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _incarnation_dropped() -> Iterator[None]:
+    """Nobody compares whose scheduler, and which start of it, gave a fence or was seen by a node."""
+    join = ClusterMembership.join
+
+    def admits_all(self: AgentAdmission, hello: node_agent_pb2.Hello) -> None:
+        if self._standstill.code:
+            raise StandstillError(self._standstill.message)
+
+    def joins_all(
+        self: ClusterMembership, position: LogPosition | None, ancestor_ids: Iterable[str], *, is_free: bool
+    ) -> None:
+        join(self, position, ancestor_ids, is_free=True)
+
+    with (
+        _replaced(AgentAdmission, "_check_cluster", admits_all),
+        _replaced(ClusterIdentity, "owns", lambda self, key: True),
+        _replaced(ClusterMembership, "join", joins_all),
+        _replaced(ClusterMembership, "holds", lambda self, key: True),
+        _replaced(ClusterMembership, "_check_not_behind", lambda self, position, highest: None),
+    ):
+        yield
+
+
+def _lease_renewed_by_a_dead_session() -> contextlib.AbstractContextManager[None]:
+    """A node counts as heard although its stream has ended."""
+    return _replaced(AgentSessions, "end", lambda self, session: False)
+
+
+def _lease_counted_from_the_answer() -> contextlib.AbstractContextManager[None]:
+    """A lease begins when its acknowledgement arrives, however long that was on its way or not read."""
+    real = Conversation._take_ack
+
+    def take(self: Conversation, ack: node_agent_pb2.HeartbeatAck) -> None:
+        self._sent_beats[ack.sequence] = boot_ms()
+        real(self, ack)
+
+    return _replaced(Conversation, "_take_ack", take)
+
+
+def _copied_folder_believed() -> contextlib.AbstractContextManager[None]:
+    """A copy of a state folder keeps the id of its original."""
+    return _replaced(ClusterMembership, "_own_id", lambda self, stored_id: stored_id or uuid.uuid4().hex)
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "sender_check_skipped": _sender_check_skipped,
     "stale_fence_accepted": _stale_fence_accepted,
@@ -133,4 +186,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "lost_wake_up": _lost_wake_up,
     "replay_without_a_record": _replay_without_a_record,
     "starts_right_after_a_restore": _starts_right_after_a_restore,
+    "incarnation_dropped": _incarnation_dropped,
+    "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
+    "lease_counted_from_the_answer": _lease_counted_from_the_answer,
+    "copied_folder_believed": _copied_folder_believed,
 }

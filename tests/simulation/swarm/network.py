@@ -23,6 +23,7 @@ from tests.simulation.swarm.virtual_time import SimulatedProcess, current
 
 if TYPE_CHECKING:
     from tests.simulation.swarm.machine import Machine
+    from tests.simulation.swarm.scheduler_host import SchedulerHost
     from tests.simulation.swarm.world import World
 
 BASE_LATENCY_S = 0.005
@@ -81,7 +82,11 @@ class Pipe:
 
 
 class Connection:
-    """One call of `Connect` from an agent to whatever scheduler answers."""
+    """One call of `Connect` from an agent to whatever scheduler answers.
+
+    Attributes:
+        host: The scheduler that has taken the call; None = none yet.
+    """
 
     def __init__(self, world: World, machine: Machine, requests: AsyncIterator[messages.ConnectRequest]) -> None:
         self._world = world
@@ -93,7 +98,9 @@ class Connection:
         self._asked: asyncio.Queue[Item] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
         self._scheduler: SimulatedProcess | None = None
+        self.host: SchedulerHost | None = None
         self._is_over = False
+        self._is_greeted = False
         self.machine = machine
         self._agent.at_death.append(self.reset)
         self._up.send("open", None)
@@ -154,14 +161,20 @@ class Connection:
         elif kind == "reset":
             self._serving.cancel()
         else:
+            self._note_greeting(item)
             self._asked.put_nowait(item)
+
+    def _note_greeting(self, item: Item) -> None:
+        if not self._is_greeted and item[0] == "message" and self.host is not None:
+            self._is_greeted = True
+            self.host.greeted(messages.ConnectRequest.FromString(item[1]).hello.seen)
 
     def _open(self) -> None:
         host = self._world.scheduler_for(self.machine)
         if host is None or host.agents is None or host.process is None or host.process.is_dead:
             self._down.send("error", unavailable("connection refused"))
             return
-        self._scheduler = host.process
+        self._scheduler, self.host = host.process, host
         self._scheduler.at_death.append(self._lose_scheduler)
         self._serving = self._scheduler.spawn(self._serve(host.agents))
 
@@ -174,6 +187,8 @@ class Connection:
         try:
             async with aclosing(servicer.Connect(self._taken(), cast("Context", CallContext()))) as answers:
                 async for answer in answers:
+                    if answer.HasField("launch_job") and self.host is not None:
+                        self.host.order_given(self.machine, answer.launch_job)
                     self._down.send("message", answer.SerializeToString())
             self._down.send("end", None)
         except SchedulerServiceError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
-from cotenant_agent import attempt_table, durable_files, launching, node_agent, shim, shim_records, wiring
+from cotenant_agent import attempt_table, durable_files, launching, node_agent, protocol, shim, shim_records, wiring
 from cotenant_agent import system_clock as agent_clock
 from scheduler_service.adapters import stored_identity
 from scheduler_service.adapters import system_clock as scheduler_clock
@@ -29,8 +29,9 @@ def _boot_id() -> str:
     return current().machine.boot_id
 
 
-def _inventory(settings: Any, *_: Any) -> agent_host.SimulatedInventory:
-    return agent_host.SimulatedInventory(settings.node_id, current().machine.world.gpus_per_node)
+def _inventory(*_: Any) -> agent_host.SimulatedInventory:
+    machine = current().machine
+    return agent_host.SimulatedInventory(machine.name, machine.world.gpus_per_node)
 
 
 def _token_hex(draws: random.Random) -> Callable[[int], str]:
@@ -61,8 +62,9 @@ def _table() -> list[tuple[Any, str, Any]]:
         (wiring, "_build_inventory", _inventory),
         (wiring, "_isolation", lambda _: ()),
         *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
-        (node_agent, "read_machine_id", lambda: current().machine.name),
+        (node_agent, "read_machine_id", lambda: current().machine.machine_id),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
+        (attempt_table, "job_processes", SimpleNamespace(JobProcesses=shim_process.SimulatedJobProcesses)),
         (job_helper, "os", job_process.JobSystem()),
         (job_helper, "_mark", lambda *_: None),
         *((module, "os", shim_process.ShimKernel()) for module in (shim, shim_records)),
@@ -82,6 +84,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (running_scheduler, "predictor_channel", lambda _: None),
         (running_scheduler, "PredictorClient", scheduler_host.SimulatedPredictor),
         # What decides nothing.
+        (protocol, "known_names", lambda allowed: (allowed,)),
         (running_scheduler, "Metrics", scheduler_host.NoMetrics),
         (running_scheduler, "policy_registry", SimpleNamespace(make_policy=make_restless_policy)),
     ]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.v1 import scheduling_pb2
+from cotenant.v1.node_agent_pb2 import LaunchJob, LogPosition
+from scheduler_service.adapters.cluster_identity import STATE_BEHIND, ClusterIdentity
 from scheduler_service.adapters.event_log import LogRecord
 from scheduler_service.adapters.sqlite_event_log import LOCK_NAME, SqliteEventLog
 from scheduler_service.adapters.state_backup import back_up, restore
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 LEASE_MS = 12_000
 GRACE_MS = 6_000
 HEARTBEAT_MS = 4_000
+_STANDS_WITHIN_S = 2.0
+"""After the word that it is behind; its sessions are closed at its next tick."""
 
 
 class CrashingEventLog(SqliteEventLog):
@@ -153,6 +157,21 @@ class SchedulerHost:
         self.backups: list[tuple[Path, frozenset[str]]] = []
         self.restored_s = -1.0
         self._in_flight: Callable[[], Any] | None = None
+        self._running: RunningScheduler | None = None
+        self._is_retired = False
+        self._own_start_ids: set[str] = set()
+        self._copied_sequence = -1
+        self._must_stand_s = -1.0
+
+    @property
+    def is_copy(self) -> bool:
+        """Another one is the scheduler of this cluster."""
+        return self.name in self.world.copied_s
+
+    @property
+    def is_behind(self) -> bool:
+        """It stands still, since a node has seen more than it knows."""
+        return self.is_alive and self._running is not None and self._running._standstill.code == STATE_BEHIND
 
     @property
     def is_alive(self) -> bool:
@@ -161,7 +180,7 @@ class SchedulerHost:
 
     def start(self) -> None:
         """Start the program, where it does not run."""
-        if self.is_alive or not self.machine.is_on:
+        if self.is_alive or self._is_retired:
             return
         self.process = SimulatedProcess(f"scheduler {self.name}", self.machine)
         self.world.scheduler_processes[self.process] = self
@@ -182,9 +201,9 @@ class SchedulerHost:
             retained_events=50,
         )
         try:
-            running = RunningScheduler(settings)
-            await running.start()
-            await running.wait_for(asyncio.Event())
+            self._running = RunningScheduler(settings)
+            await self._running.start()
+            await self._running.wait_for(asyncio.Event())
         except StateUnwritableError:
             # Its supervisor starts it again.
             self.kill(self.world.generator, is_torn=False)
@@ -200,7 +219,47 @@ class SchedulerHost:
         loop: LiveLoop = scheduling._cluster.loop
         self.loop = loop
         loop.observers = (*loop.observers, self.world.witness.observer(loop))
+        self._must_stand_s = -1.0
+        self._own_start_ids.add(self._identity.generations[-1].start_id)
+        if self._copied_sequence < 0:
+            self._copied_sequence = loop.sequence
         self.world.witness.scheduler_serves(self)
+
+    @property
+    def _identity(self) -> ClusterIdentity:
+        assert self._running is not None
+        return self._running._identity
+
+    def greeted(self, seen: LogPosition) -> None:
+        """A node says what it has seen: whoever knows less of this cluster must give no order any more."""
+        identity = self._identity
+        if seen.incarnation_id != identity.incarnation_id or self._must_stand_s >= 0:
+            return
+        is_unknown = seen.start_id not in {one.start_id for one in identity.generations}
+        is_newer = self.is_copy and seen.start_id not in self._own_start_ids and seen.sequence > self._copied_sequence
+        if is_unknown or is_newer:
+            self._must_stand_s = self.world.loop.time()
+
+    def order_given(self, machine: Machine, order: LaunchJob) -> None:
+        """Remember who starts what, and complain where a scheduler that is behind does."""
+        assert self.process is not None
+        key = (order.key.job_id, order.key.attempt, order.key.fence)
+        self.world.launchers[machine.name, key] = self.name
+        is_told = self._must_stand_s >= 0
+        if is_told and self.world.loop.time() > max(self._must_stand_s, self.process.thawed_s) + _STANDS_WITHIN_S:
+            self.world.violation(f"{self.name} starts {order.key.job_id} although a node has seen more than it knows")
+
+    def copied(self, name: str) -> SchedulerHost:
+        """Return another one on a copy of the files as they lie there, on a machine of its own."""
+        copy = SchedulerHost(self.world, Machine(self.world, name), name)
+        copy_state(self.state_dir, copy.state_dir)
+        self.world.copied_s[name] = self.world.loop.time()
+        return copy
+
+    def retire(self, generator: random.Random) -> None:
+        """Stop it for good."""
+        self._is_retired = True
+        self.kill(generator, is_torn=False)
 
     def kill(self, generator: random.Random, *, is_torn: bool) -> None:
         """Kill -9; what was being written may be torn."""
@@ -208,7 +267,7 @@ class SchedulerHost:
         if process is None or process.is_dead:
             return
         process.kill()
-        self.agents = self.scheduling = self.loop = None
+        self.agents = self.scheduling = self.loop = self._running = None
         if log is None:
             return
         self.lives += 1
@@ -227,10 +286,10 @@ class SchedulerHost:
         back_up(self.state_dir, target)
         self.backups.append((target, frozenset(self.world.witness.accepted)))
 
-    def restore(self, generator: random.Random) -> frozenset[str]:
-        """Put an old copy in the place of the state, as an operator does while nothing runs; what it knows of."""
-        backup, known = generator.choice(self.backups)
-        restore(backup, self.state_dir, force=True)
+    def restore(self, backup: tuple[Path, frozenset[str]]) -> frozenset[str]:
+        """Put a backup in the place of the state, as an operator does while nothing runs; what it knows of."""
+        folder, known = backup
+        restore(folder, self.state_dir, force=True)
         self.restored_s = self.world.loop.time()
         return known
 

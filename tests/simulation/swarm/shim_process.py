@@ -149,6 +149,9 @@ class SimulatedJobProcesses:
     def kill_outsiders(self) -> None:
         """There are none."""
 
+    def kill_remains(self) -> None:
+        """A job ends with its shim."""
+
     def hold(self, frozen_files: Iterable[str] = ()) -> bool:
         """SIGSTOP."""
         if self._job is not None:

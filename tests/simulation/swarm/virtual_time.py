@@ -32,6 +32,7 @@ class SimulatedProcess:
     """One process: alive, frozen or dead.
 
     Attributes:
+        thawed_s: When it last went on after a freeze; negative = never.
         writes_left: Durable writes until it is killed in the middle of one; negative = it is not.
     """
 
@@ -41,6 +42,7 @@ class SimulatedProcess:
         self.loop = machine.loop
         self.is_dead = False
         self.is_frozen = False
+        self.thawed_s = -1.0
         self.writes_left = -1
         self.at_death: list[Callable[[], object]] = []
         self._kept: list[asyncio.Handle] = []
@@ -68,6 +70,7 @@ class SimulatedProcess:
         """SIGCONT."""
         if self.is_frozen and not self.is_dead:
             self.is_frozen = False
+            self.thawed_s = self.loop.time()
             self.release()
 
     def release(self) -> None:

@@ -27,6 +27,7 @@ class Witness:
         done: Tokens of jobs of which a process did the last step.
         accepted: Tokens of jobs whose submission was answered.
         events: How many facts the schedulers have handled.
+        split_jobs: How often a job was seen to run for two schedulers at once.
     """
 
     def __init__(self, world: World) -> None:
@@ -36,6 +37,7 @@ class Witness:
         self.done: set[str] = set()
         self.accepted: dict[str, None] = {}
         self.events = 0
+        self.split_jobs = 0
 
     # --- what the machines do -----------------------------------------------------------------------------------
 
@@ -51,13 +53,29 @@ class Witness:
         """A job's program does something: no other of it may, and none that does not share its GPUs."""
         token = process.plan.token
         for other in self._running[token]:
-            if other is not process and not other.is_frozen:
+            if other is not process and not other.is_frozen and not self._is_of_two_schedulers(process, other):
                 self._world.violation(f"{token} runs twice at once: {_place(other)} and {_place(process)}")
         for gpu_id in process.gpu_ids:
             for other in self._on_gpu[gpu_id]:
                 is_shared = not (process.plan.is_exclusive or other.plan.is_exclusive)
-                if other.plan.token != token and not other.is_frozen and not is_shared:
+                # Two agents beside each other, each with a scheduler of its own, know nothing of each other either.
+                is_apart = process.state_dir != other.state_dir and self._is_of_two_schedulers(process, other)
+                if other.plan.token != token and not other.is_frozen and not is_shared and not is_apart:
                     self._world.violation(f"{gpu_id} is given twice: {_place(other)} and {_place(process)} use it")
+
+    def _is_of_two_schedulers(self, one: JobProcess, other: JobProcess) -> bool:
+        """Whether two schedulers started a job that neither could know to be the other's too.
+
+        A copy that shares no node with its original cannot be told from it. What holds is judged where orders are
+        given (`SchedulerHost.order_given`), and here after a restore: it starts nothing that a copy may still run.
+        """
+        copied_s = max(self._world.copied_s.get(process.launcher, -1.0) for process in (one, other))
+        if one.launcher == other.launcher or copied_s < 0:
+            return False
+        restored_s = self._world.schedulers[0].restored_s
+        is_settled = copied_s < restored_s < max(one.begun_s, other.begun_s)
+        self.split_jobs += not is_settled
+        return not is_settled
 
     def job_resumed(self, process: JobProcess, token: str, step: object) -> None:
         """A job's program read this checkpoint."""
@@ -89,7 +107,7 @@ class Witness:
         self._world.trace("serves", host.name, host.loop.sequence)
         known = {token_of(job) for job in state.jobs.values()}
         lost = [token for token in self.accepted if token not in known and self._world.must_know(token)]
-        if lost:
+        if lost and not host.is_copy:
             self._world.violation(f"{host.name} has lost {', '.join(lost)}")
         self.check_ends(state.jobs.values())
 

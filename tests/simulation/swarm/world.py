@@ -89,13 +89,15 @@ class World:
         self.sockets: dict[str, SimulatedSocket] = {}
         self.plans: dict[str, JobPlan] = {}
         self.shims: dict[Path, ShimProcess] = {}
+        self.copied_s: dict[str, float] = {}
+        self.launchers: dict[tuple[str, tuple[str, int, int]], str] = {}
         self.witness = Witness(self)
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
         self.nodes = [
             AgentHost(self, Machine(self, f"n{index}", rate=self._drawn_rate()), f"n{index}", self.gpus_per_node)
             for index in range(self.generator.choice((3, 3, 4)))
         ]
-        self._wires = {node.machine.name: Wire() for node in self.nodes}
+        self._wires: dict[str, Wire] = {}
         self.users = Users(self, jobs)
         self.misfortunes = Misfortunes(self)
 
@@ -130,7 +132,7 @@ class World:
 
     def wire_of(self, machine: Machine) -> Wire:
         """Between a machine and the schedulers."""
-        return self._wires[machine.name]
+        return self._wires.setdefault(machine.name, Wire())
 
     def checkpoints_of(self, machine: Machine) -> Path:
         """Where a machine's jobs write checkpoints: on storage that all share, or on their own."""
@@ -143,7 +145,7 @@ class World:
     def scheduler_for(self, machine: Machine) -> SchedulerHost | None:
         """Who answers where this machine dials."""
         answering = [host for host in self.schedulers if host.is_alive and host.agents is not None]
-        return answering[0] if answering else None
+        return self.generator.choice(answering) if len(answering) > 1 else next(iter(answering), None)
 
     def connect(self, machine: Machine, requests: AsyncIterator[messages.ConnectRequest]) -> Connection:
         """Dial."""
@@ -248,9 +250,8 @@ class World:
         if host.loop is None:
             return ["no scheduler answers"]
         jobs = host.loop.engine.state.jobs
-        ended = [job for job in jobs.values() if job.phase in ENDED_PHASES]
-        waiting = [f"{job.job_id} {job.phase} {job.reason.code}" for job in jobs.values() if job not in ended]
-        return waiting + self.users.unanswered()
+        living = (job for job in jobs.values() if job.phase not in ENDED_PHASES)
+        return [f"{job.job_id} {job.phase} {job.reason.code}" for job in living] + self.users.unanswered()
 
     def _end(self) -> None:
         """Clean up what the dead have left: nothing of it counts."""

@@ -68,6 +68,8 @@ def test_a_deep_state_has_its_sockets_in_a_short_private_folder(
     assert len(str(access.socket("predictor"))) <= SOCKET_PATH_BYTES_MAX
     assert access.sockets.stat().st_mode & 0o777 == 0o700
     assert access.folder == deep / "access"
+    access.withdraw()
+    assert not access.sockets.exists()
 
 
 def test_a_socket_folder_that_somebody_has_put_there_is_refused(

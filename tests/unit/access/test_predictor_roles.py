@@ -8,11 +8,13 @@ from pathlib import Path
 import grpc
 import pytest
 
+from benchmarks.fuzzed_roles import fuzz_role
 from cotenant.access.roles import Role, roles_of
 from cotenant.access.tokens import issue_token, read_token, token_metadata, write_token_list
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.grpc_api.server import ServerOptions
 from tests.support.callers import code_of_empty_call, issue_all, metadata_of, served_methods
+from tests.support.fuzzed_roles import check_tally
 from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import listening_server, open_predictor, stub_of
 
@@ -45,6 +47,11 @@ def test_each_role_gets_through_where_the_table_lets_it(channel: grpc.Channel, f
     assert refused == (set() if roles is None else set(Role) - roles)
     nobody, _ = code_of_empty_call(channel, method, None)
     assert (nobody is grpc.StatusCode.UNAUTHENTICATED) == (roles is not None)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_random_calls_of_a_role_reach_nothing_that_its_table_forbids(tmp_path: Path, role: Role) -> None:
+    check_tally(fuzz_role(tmp_path, "predictor", role, calls=100), calls=100)
 
 
 def test_an_engine_reports_outcomes_of_its_own_predictions_only(tmp_path: Path) -> None:

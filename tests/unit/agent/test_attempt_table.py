@@ -204,8 +204,6 @@ def test_an_order_to_pause_is_stored_and_repeating_it_makes_no_pause_longer(stat
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"gpu_ids": ["gpu-0", "gpu-1"]}, "the ranks of a gang wait for each other"),
-        ({"gpu_ids": []}, "0 devices"),
         ({"can_pause": False}, "an older agent started it"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_MPS_PIPE_DIRECTORY": "pipes"}}, "MPS serves"),
     ],
@@ -221,6 +219,16 @@ def test_what_cannot_be_paused_is_refused_with_the_reason(
         table.pause(KEY, "cause", 1_000)
     assert refused.value.code == "NOT_PAUSABLE"
     assert order_of(directory) == {}
+
+
+@pytest.mark.parametrize(("timeout_ms", "longest_ms"), [(0, 60_000), (600_000, 60_000), (40_000, 19_999), (1, 1)])
+def test_a_gang_stands_still_for_less_than_half_of_what_its_ranks_wait_for_each_other(
+    state: StateDirectory, timeout_ms: int, longest_ms: int
+) -> None:
+    table, directory = adopted(state, gpu_ids=["gpu-0", "gpu-1"], collective_timeout_ms=timeout_ms)
+    before_ms = boot_ms()
+    table.pause(KEY, "cause", 60_000)
+    assert before_ms + longest_ms <= order_of(directory)["until_boot_ms"] <= boot_ms() + longest_ms
 
 
 def test_an_order_that_the_disk_does_not_take_is_refused(state: StateDirectory) -> None:

@@ -39,6 +39,45 @@ def test_a_manifest_that_does_not_fit_is_not_accepted(tmp_path: Path, change: di
     assert read_checkpoint(write_checkpoint(tmp_path, 3, change)) is None
 
 
+def write_shards(job: Path, **changes: object) -> Path:
+    """A checkpoint of two ranks, each with a file of its own."""
+    directory = job / "3"
+    directory.mkdir(parents=True)
+    shards = []
+    for rank in (0, 1):
+        content = f"weights of {rank}"
+        (directory / f"{rank}.pt").write_text(content)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        shards.append({"rank": rank, "step": 7, "files": [f"{rank}.pt"], "bytes": len(content), "sha256": digest})
+    whole = hashlib.sha256("".join(str(shard["sha256"]) for shard in shards).encode()).hexdigest()
+    manifest = {"step": 7, "fence": 3, "files": ["0.pt", "1.pt"], "bytes": 24, "sha256": whole, "world_size": 2}
+    (directory / "cotenant_checkpoint.json").write_text(json.dumps({**manifest, "shards": shards, **changes}))
+    return directory
+
+
+def test_a_checkpoint_of_a_gang_is_resumed_with_every_shard_and_not_with_another_one_in_its_place(
+    tmp_path: Path,
+) -> None:
+    directory = write_shards(tmp_path)
+    found = newest_resumable([directory])
+    assert found is not None
+    assert found.world_size == 2
+    (directory / "1.pt").write_text("weights of 7")
+    assert newest_resumable([directory]) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"world_size": 3}, {"world_size": 1}, {"shards": [{"rank": 0, "files": ["0.pt"]}]}, {"shards": "all"},
+        {"shards": [7, 8]}, {"shards": [{"rank": 1, "files": ["0.pt"]}, {"rank": 0, "files": ["1.pt"]}]},
+        {"shards": [{"rank": 0, "files": ["0.pt", "../../x"]}, {"rank": 1, "files": ["1.pt"]}]},
+    ],
+)  # fmt: skip
+def test_a_manifest_in_which_a_rank_is_missing_is_not_accepted(tmp_path: Path, change: dict[str, object]) -> None:
+    assert read_checkpoint(write_shards(tmp_path, **change)) is None
+
+
 def test_no_manifest_means_no_checkpoint(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path) is None
     (tmp_path / "cotenant_checkpoint.json").write_text("{")

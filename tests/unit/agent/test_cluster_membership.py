@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import position_to_message
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LogPosition
 from cotenant_agent.refused_launches import RefusedLaunches
-from cotenant_agent.state_directory import checkpoint_directory
+from cotenant_agent.state_directory import LOCK_NAME, checkpoint_directory
 
 OWN, CHILD, STRANGER = (letter * 32 for letter in "abc")
 SEEN = LogPosition(incarnation_id=OWN, generation=3, start_id="three", sequence=70, seal=b"sealed")
@@ -47,6 +48,34 @@ def test_what_was_seen_survives_the_agent(tmp_path: Path) -> None:
 def test_a_folder_keeps_its_own_id_from_the_first_start_on(tmp_path: Path) -> None:
     ids = {ClusterMembership(tmp_path / "cluster.json").installation_id for _ in range(3)}
     assert len(ids) == 1
+
+
+def held(folder: Path) -> Path:
+    """A state directory that an agent has held once."""
+    folder.mkdir()
+    (folder / LOCK_NAME).touch()
+    return folder
+
+
+def test_a_copied_folder_gets_an_id_of_its_own_and_the_first_one_keeps_its_own(tmp_path: Path) -> None:
+    """A copy that cannot be told from its original would be believed about what the original runs."""
+    first = joined(held(tmp_path / "first"))
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copy = ClusterMembership(tmp_path / "copy" / "cluster.json")
+    assert copy.installation_id != first.installation_id
+    assert copy.seen == SEEN
+    assert ClusterMembership(tmp_path / "copy" / "cluster.json").installation_id == copy.installation_id
+    assert ClusterMembership(tmp_path / "first" / "cluster.json").installation_id == first.installation_id
+
+
+def test_a_folder_that_an_older_agent_left_keeps_its_id(tmp_path: Path) -> None:
+    first = joined(held(tmp_path / "first"))
+    path = tmp_path / "first" / "cluster.json"
+    record = json.loads(path.read_text())
+    del record["folder"]
+    path.write_text(json.dumps(record))
+    assert ClusterMembership(path).installation_id == first.installation_id
+    assert json.loads(path.read_text())["folder"]
 
 
 @pytest.mark.parametrize(

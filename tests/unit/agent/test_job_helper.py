@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cotenant import job
+from cotenant_agent.checkpoints import newest_resumable, read_checkpoint
 
 
 def run_script(tmp_path: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -116,6 +117,76 @@ def test_signals_only_set_flags_and_leaving_means_85(tmp_path: Path) -> None:
     assert manifest["bytes"] == 1
     assert manifest["sha256"] == hashlib.sha256(b"w").hexdigest()
     assert manifest["duration_ms"] >= 0
+
+
+SHARD = (
+    "step = {step}\npath = job.checkpoint_directory() / f'step-{{step}}.rank-{{job.rank()}}.pt'\n"
+    "path.write_text(f'{{step}} of {{job.rank()}}')\njob.report(step)\njob.checkpointed(path, step, is_shard=True)\n"
+)
+
+
+def gang(tmp_path: Path, rank: int) -> dict[str, str]:
+    folder = str(tmp_path / "job-1" / "4")
+    return cluster(tmp_path, RANK=str(rank), WORLD_SIZE="2", COTENANT_CHECKPOINT_DIR=folder)
+
+
+def declare_shard(tmp_path: Path, rank: int, step: int) -> None:
+    wishes = gang(tmp_path, rank)
+    done = run_script(tmp_path, SHARD.format(step=step), **wishes)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_sharded_checkpoint_counts_once_every_rank_has_declared_its_part(tmp_path: Path) -> None:
+    folder = tmp_path / "job-1" / "4"
+    folder.mkdir(parents=True)
+    declare_shard(tmp_path, 0, 5)
+    assert read_checkpoint(folder) is None
+    declare_shard(tmp_path, 1, 5)
+    found = newest_resumable([folder])
+    assert found is not None
+    assert (found.step, found.world_size) == (5, 2)
+    # The next one is not whole yet: the older one stays, with all of its files.
+    declare_shard(tmp_path, 1, 6)
+    assert newest_resumable([folder]) == found
+    declare_shard(tmp_path, 0, 6)
+    newest = newest_resumable([folder])
+    assert newest is not None
+    assert newest.step == 6
+    assert sorted(path.name for path in folder.glob("*.pt")) == ["step-6.rank-0.pt", "step-6.rank-1.pt"]
+    manifest = json.loads((folder / job.MANIFEST_NAME).read_text())
+    assert [(shard["rank"], shard["files"]) for shard in manifest["shards"]] == [
+        (0, ["step-6.rank-0.pt"]),
+        (1, ["step-6.rank-1.pt"]),
+    ]
+
+
+def test_ranks_that_declare_different_steps_complete_no_checkpoint(tmp_path: Path) -> None:
+    declare_shard(tmp_path, 0, 5)
+    declare_shard(tmp_path, 1, 6)
+    assert read_checkpoint(tmp_path / "job-1" / "4") is None
+
+
+def test_of_a_gang_only_rank_0_reports_and_declares_what_it_wrote_alone(tmp_path: Path) -> None:
+    source = "job.report(9)\njob.checkpointed('nowhere', 9)\nprint(job.rank(), job.world_size())\njob.leave()\n"
+    done = run_script(tmp_path, source, **gang(tmp_path, 1))
+    assert (done.returncode, done.stdout, done.stderr) == (85, "1 2\n", "")
+    assert not (tmp_path / "progress.json").exists()
+    source = (
+        "path = job.checkpoint_directory() / 'a.pt'\npath.write_text('w')\njob.report(9)\njob.checkpointed(path, 9)\n"
+    )
+    run_script(tmp_path, source, **gang(tmp_path, 0))
+    found = newest_resumable([tmp_path / "job-1" / "4"])
+    assert found is not None
+    assert (found.step, found.world_size) == (9, 2)
+    assert json.loads((tmp_path / "progress.json").read_text())["step"] == 9
+
+
+def test_any_rank_can_say_that_its_device_is_full(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "progress.sock"))
+        run_script(tmp_path, "job.report(3)\njob.out_of_memory()\n", **cluster(tmp_path, RANK="1", WORLD_SIZE="2"))
+        listener.setblocking(False)
+        assert json.loads(listener.recv(2048)) == {"failure": "gpu_oom"}
 
 
 def test_a_script_that_never_asks_keeps_the_default_action_of_signals(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 from cotenant_agent import isolation_means, namespaces
 from cotenant_agent.isolation_means import find_namespace_obstacle
 from cotenant_agent.processes import LinuxProcesses
+from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import find_processes, wait_until
 from tests.support.shim_bench import SHIM, Bench
 
@@ -138,6 +140,33 @@ def test_nothing_of_a_job_outlives_its_killed_shim(user: User, escape: str) -> N
         assert find_processes(str(folder))
         return
     wait_until(lambda: not find_processes(str(folder)), "all of the job died with its shim")
+
+
+def write_lease(directory: Path, deadline_ms: int) -> None:
+    """As the agent does, in one step."""
+    arriving = directory / "lease.arriving"
+    arriving.write_text(json.dumps({"deadline_boot_ms": deadline_ms, "grace_ms": 200}))
+    arriving.replace(directory / "lease.json")
+
+
+def test_a_job_whose_shim_stands_still_ends_with_its_renewed_lease(user: User) -> None:
+    """Others count on its end by then, and start it elsewhere."""
+    if user.wanted is None:
+        return
+    directory = user.prepare("import time; time.sleep(600)")
+    write_lease(directory, boot_ms() + 2_000)  # longer than a start takes on a busy machine
+    shim = user.start(directory)
+    wait_until((directory / "state.json").exists, "the job runs")
+    leader = LinuxProcesses().identify(json.loads((directory / "state.json").read_text())["job_pid"])
+    assert leader is not None
+    deadline_ms = boot_ms() + 3_000
+    write_lease(directory, deadline_ms)
+    time.sleep(1.0)  # the shim looks many times a second
+    os.kill(shim.pid, signal.SIGSTOP)
+    wait_until(lambda: not LinuxProcesses().is_alive(leader), "the job has ended without its shim")
+    assert boot_ms() >= deadline_ms + 200
+    os.kill(shim.pid, signal.SIGCONT)
+    wait_until((directory / "exit.json").exists, "the shim goes on, and writes the end down")
 
 
 def test_a_job_sees_its_own_processes_only(user: User) -> None:

@@ -94,3 +94,27 @@ def test_a_job_that_says_itself_how_far_it_is_is_not_guessed(tmp_path: Path) -> 
     attempt.read_progress_file()
     attempt.read_progress()
     assert attempt.track.steps_done == 3
+
+
+@pytest.mark.parametrize(
+    ("last", "total", "code", "steps"),
+    [
+        (590, 600, 0, 600),  # counted from 0
+        (590, 599, 0, 599),
+        (590, 700, 0, 590),  # more than one distance away: ended early, or a wrong number was stated
+        (590, 600, 1, 590),
+    ],
+)
+def test_a_script_that_prints_each_tenth_step_has_done_its_last_ones_unseen(
+    tmp_path: Path, last: int, total: int, code: int, steps: int
+) -> None:
+    log = "".join(f"iter {step} | loss 0.5\n" for step in range(0, last + 1, 10))
+    attempt = attempt_of(tmp_path, log, steps_total=total)
+    attempt.directory.exit.write_text(f'{{"return_code": {code}}}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
+def test_one_print_in_the_middle_shows_no_distance_to_the_end(tmp_path: Path) -> None:
+    attempt = attempt_of(tmp_path, "iter 10\niter 25\n")
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 25

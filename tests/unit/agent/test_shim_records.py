@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import shim, shim_records
+from cotenant_agent import rotating_log, shim_records
 
 # A file may grow to one page here, so that the kernel takes the beginning of a longer one and refuses the rest.
 WRITE_TOO_MUCH = """
@@ -63,7 +63,7 @@ def test_output_that_finds_no_new_file_is_lost_and_counted(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     obstacle = tmp_path / "out.log.1"
     (obstacle / "within").mkdir(parents=True)
-    log = shim.RotatingLog(10)
+    log = rotating_log.RotatingLog(10)
     log.write(b"0123456789abc")
     assert ((tmp_path / "out.log").read_bytes(), log.dropped_bytes, log.tail) == (b"0123456789", 3, b"0123456789abc")
     (obstacle / "within").rmdir()

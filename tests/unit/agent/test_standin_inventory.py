@@ -32,6 +32,13 @@ def test_memory_is_what_the_tree_holds_beyond_an_empty_import() -> None:
     assert inventory.peak_bytes(900) == 600
 
 
+def test_each_rank_of_a_gang_fills_a_device_of_its_own() -> None:
+    processes = FakeProcesses()
+    processes.table = {pid: FakeProcess(pid, resident_bytes=size) for pid, size in ((1, 500), (2, 700), (3, 50))}
+    gang = JobProcesses(gpu_ids=("standin-n-0", "standin-n-1"), pids=(1, 2, 3), rank_pids=((1,), (2, 3)))
+    assert build(processes).observe({KEY: gang}).jobs[KEY].memory_bytes == 450
+
+
 def test_the_first_look_at_a_job_knows_no_utilization() -> None:
     processes = FakeProcesses()
     processes.table = {1: FakeProcess(1)}

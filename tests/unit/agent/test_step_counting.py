@@ -149,3 +149,13 @@ def test_numbers_that_no_job_can_reach_stay_countable() -> None:
 )
 def test_the_words_before_a_number_name_its_bar(text: str, label: str) -> None:
     assert label_of(text) == label
+
+
+@pytest.mark.parametrize(
+    ("steps", "interval"), [((10, 20, 30), 10), ((0, 10, 20), 10), ((7, 20, 31), 0), ((10,), 0), ((10, 20, 20, 30), 10)]
+)
+def test_the_distance_of_printed_numbers_is_known_where_it_is_regular(steps: tuple[int, ...], interval: int) -> None:
+    counter = StepCounter()
+    for printed in numbers(*steps):
+        counter.take(printed)
+    assert counter.interval == interval

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from cotenant import process_tree
+from cotenant.access.local_access import prepare_local_access
 from cotenant.cli.demo import scenario
+from cotenant.cli.demo.demonstration import _build_cluster, _cancel_what_runs
 from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
 from cotenant.cli.demo.job_tracker import JobTracker, Window
 from cotenant.cli.demo.live_view import placement_notes, summary_line
@@ -24,12 +28,30 @@ from cotenant.cli.demo.report import (
 )
 from cotenant.cli.demo.stages import crash_is_due
 from cotenant.cli.demo.verification import check_crash, check_jobs, step_fault
+from cotenant.local_cluster import Program
 from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import ended_job, pending_job, running_job
 
 
 def exclusive_job(submitted_at_ms: int, steps: int) -> ExclusiveJob:
     return ExclusiveJob(submitted_at_ms=submitted_at_ms, start_up_ms=100, step_ms=10, steps=steps)
+
+
+def test_the_demo_serves_its_own_account_only_and_calls_its_services_by_their_sockets(tmp_path: Path) -> None:
+    cluster = _build_cluster(tmp_path, (0, 1))
+    assert cluster.is_private
+    cluster.access = prepare_local_access(tmp_path, [agent.node_id for agent in cluster.agents])
+    cluster.programs["scheduler"] = Program("scheduler", "serve-scheduler", [], tmp_path, address="127.0.0.1:4711")
+    path = tmp_path / "access" / "scheduler.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        server.settimeout(20)
+        asking = threading.Thread(target=_cancel_what_runs, args=(cluster,))
+        asking.start()
+        server.accept()[0].close()
+        server.close()
+        asking.join(timeout=20)
 
 
 def test_exclusive_execution_is_first_in_first_out() -> None:

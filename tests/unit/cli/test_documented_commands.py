@@ -58,7 +58,7 @@ def command_lines() -> Iterator[tuple[str, click.Command, list[str]]]:
 def start(words: list[str]) -> tuple[click.Command, list[str]]:
     """Returns the program of a verb that is passed on, else the command line itself, with the words for it."""
     program, verb = PROGRAM_COMMANDS.get(words[0], ("", ""))
-    if program not in GROUPS or words[0] == "predict":
+    if program not in GROUPS or words[0] in {"predict", "policies"}:
         return cotenant, words
     return GROUPS[program], [*([verb] if verb else []), *words[1:]]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.up_command import reach_lines
+from cotenant.cli.up_command import StartLines, reach_lines
 from cotenant.local_cluster import AgentOptions, LocalCluster, Program
 from tests.support.cli_cluster import CommandLine
 
@@ -42,3 +42,20 @@ def test_up_starts_its_agent_with_any_command(cotenant: CommandLine, monkeypatch
     assert cotenant("up").code == 0
     assert [agent.any_command for agent in started[0].agents] == [True]
     assert started[0].is_private
+
+
+def test_up_says_what_it_starts_why_that_takes_long_and_how_long_it_took(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instants_ms = iter((0, 61_000, 61_000, 62_400))
+    monkeypatch.setattr("cotenant.system_clock.steady_ms", lambda: next(instants_ms))
+    lines = StartLines(is_first=True)
+    lines.begin("predictor")
+    lines.begin("scheduler")
+    lines.end()
+    assert capsys.readouterr().err.splitlines() == [
+        "starting predictor, which learns at its first start: up to two minutes",
+        "  predictor ready after 61 s",
+        "starting scheduler",
+        "  scheduler ready after 1 s",
+    ]

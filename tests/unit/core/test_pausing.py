@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Decision, Pause, Resume, Start, Stop
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.pausability import Placed, Places, pause_obstacle
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, OVERDUE_MS
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason, Share
@@ -214,7 +216,6 @@ def test_a_refusal_stops_the_job_with_a_checkpoint_instead(scene: Scene) -> None
     ("gpus", "of_the_node", "decision", "code"),
     [
         (1, {"enforcements": ("watchdog",)}, Pause(job_id="j0", reason=WHY), "NOT_PAUSABLE"),
-        (2, PAUSING, Pause(job_id="j0", reason=WHY), "NOT_PAUSABLE"),
         (1, PAUSING, Pause(job_id="j0", reason=WHY, paused_ms_max=0), "PAUSE_TOO_LONG"),
         (1, PAUSING, Pause(job_id="j0", reason=WHY, paused_ms_max=PAUSED_MS_MAX + 1), "PAUSE_TOO_LONG"),
         (1, PAUSING, Pause(job_id="j9", reason=WHY), "JOB_NOT_RUNNING"),
@@ -229,6 +230,25 @@ def test_what_cannot_be_paused_is_refused_before_it_is_ordered(
     assert scene.decide(decision) == []
     assert scene.rejected == [code]
     assert scene.record().pause is None
+
+
+def test_a_gang_on_one_node_is_paused_as_a_whole() -> None:
+    scene = Scene(2, **PAUSING)
+    scene.run(gpus=2, allowed_gpus=(2,))
+    assert kinds(scene.decide(Pause(job_id="j0", reason=WHY))) == ["PauseJob"]
+
+
+@pytest.mark.parametrize("nodes", [("a", "b"), ("a", "")])
+def test_a_gang_across_nodes_is_not_paused(nodes: tuple[str, str]) -> None:
+    """Its ranks would stand still and go on at different instants; so would one on a GPU that is gone."""
+    entries = {f"g{place}": SimpleNamespace(node_id=name) for place, name in enumerate(nodes) if name}
+    places = SimpleNamespace(gpus=entries, nodes={name: node(name, 1, **PAUSING) for name in nodes if name})
+    held = SimpleNamespace(
+        request=job("j0"), assignments=(Assignment(gpu_id="g0", rank=0), Assignment(gpu_id="g1", rank=1))
+    )
+    found = pause_obstacle(cast("Places", places), cast("Placed", held))
+    assert found is not None
+    assert found.code == "NOT_PAUSABLE"
 
 
 def test_a_job_is_paused_and_told_to_go_on_once(scene: Scene) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from scheduler_service.core import events
+from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
+from tests.support.scheduling import node
 
 
-def test_after_a_restore_nothing_starts_until_what_the_backup_does_not_know_has_ended() -> None:
-    """Found by the swarm: a later attempt ran on a node that came back a moment after the first one."""
-    play = Play()
-    play.submit("running")
-    play.submit("waiting")
+def restore(play: Play) -> None:
     play.tell(
         events.IncarnationBegan,
         incarnation_id="b",
@@ -22,6 +19,14 @@ def test_after_a_restore_nothing_starts_until_what_the_backup_does_not_know_has_
         last_job_number=10,
         settled_at_ms=play.now_ms + 60_000,
     )
+
+
+def test_after_a_restore_nothing_starts_until_what_the_backup_does_not_know_has_ended() -> None:
+    """Found by the swarm: a later attempt ran on a node that came back a moment after the first one."""
+    play = Play()
+    play.submit("running")
+    play.submit("waiting")
+    restore(play)
     assert (play.phase("waiting"), play.code("waiting")) == (Phase.PENDING, "RESTORED")
     play.report(events.JobFailed, "running", exit_class="lost")
     assert (play.phase("running"), play.code("running")) == (Phase.PENDING, "RESTORED")
@@ -29,3 +34,25 @@ def test_after_a_restore_nothing_starts_until_what_the_backup_does_not_know_has_
     assert restored.state.settled_at_ms == play.engine.state.settled_at_ms
     play.tell(events.TimerFired, after_ms=61_000)
     assert Phase.STARTING in (play.phase("running"), play.phase("waiting"))
+
+
+def test_a_start_that_a_backup_believes_under_way_is_not_ordered_again_before_its_later_attempts_have_ended() -> None:
+    """Swarm seed 5: the lost state had given the attempt up, and a later one ran on another node."""
+    play = Play()
+    play.submit()
+    assert play.phase() is Phase.STARTING
+    restore(play)
+    assert not any(isinstance(one, commands.LaunchJob) for one in play.tell(events.NodeJoined, node=node("n0")))
+    assert (play.phase(), play.code()) == (Phase.PENDING, "RESTORED")
+    started = play.tell(events.TimerFired, after_ms=61_000)
+    assert [one.fence for one in started if isinstance(one, commands.LaunchJob)] == [1_000]
+
+
+def test_a_start_that_a_backup_believes_under_way_goes_on_where_its_node_runs_it() -> None:
+    play = Play()
+    play.submit()
+    record = play.engine.state.jobs["j0"]
+    restore(play)
+    running = events.RunningAttempt(job_id="j0", attempt=1, fence=record.fence, gpu_ids=record.gpu_ids)
+    play.tell(events.NodeJoined, node=node("n0"), attempts=(running,))
+    assert play.phase() is Phase.RUNNING

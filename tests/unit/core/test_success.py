@@ -36,3 +36,16 @@ def test_success_of_a_program_that_something_else_stopped_counts_only_after_its_
     play.submit()
     play.report(kind, exit_class=exit_class, exit_code=0, steps_done=steps_done)
     assert play.phase() is phase
+
+
+@pytest.mark.parametrize(
+    ("steps_done", "code", "told"),
+    [(9, "FINISHED_EARLY", "(--steps) is too large"), (12, "FINISHED_BEYOND", "after 12 steps, and 10 were stated")],
+)
+def test_a_wrong_number_of_steps_is_told_with_both_numbers(steps_done: int, code: str, told: str) -> None:
+    play = Play()
+    play.submit()
+    play.report(events.JobFinished, steps_done=steps_done)
+    reason = play.engine.state.jobs["j0"].reason
+    assert reason.code == code
+    assert told in describe_reason(reason)

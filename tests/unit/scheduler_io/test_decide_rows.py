@@ -315,3 +315,20 @@ def test_what_is_impossible_as_a_whole_is_still_refused(spoil: str) -> None:
     given.now_ms = -1 if spoil == "clock" else 1
     with pytest.raises(CallerError):
         ask(given, policy="magic" if spoil == "policy" else "fifo")
+
+
+@pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "fifo"])
+def test_a_snapshots_job_waits_for_the_reason_that_explain_would_give(policy: str) -> None:
+    """Not for room: it asks for more GPUs of one kind than there are, or is larger than any."""
+    gpu = scheduling_pb2.SnapshotGpu(gpu_id="n.0", device="d", memory_bytes=8 << 30, healthy=True)
+    wide = scheduling_pb2.SnapshotPending(job=scheduling_pb2.SnapshotJob(job_id="wide", gpus=4, job_key="k"))
+    there = scheduling_pb2.SnapshotRunning(
+        job=scheduling_pb2.SnapshotJob(job_id="a", gpus=1, job_key="k"),
+        assignments=[scheduling_pb2.Assignment(gpu_id="n.0")],
+        attempt=1,
+    )
+    node = scheduling_pb2.SnapshotNode(node_id="n", schedulable=True, gpus=[gpu])
+    snapshot = scheduling_pb2.Snapshot(now_ms=1_000, nodes=[node], running=[there], pending=[wide])
+    request = scheduling_pb2.DecideRequest(policy=policy, snapshot=snapshot)
+    (decision,) = asyncio.run(decide(request, predictor=None, seconds_left=5)).decisions
+    assert decision.reason.code == "GPUS_NOT_IN_CLUSTER"

@@ -19,8 +19,10 @@ from scheduler_service.adapters.cluster_identity import (
 )
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.commands.audit import deeds
 from scheduler_service.core.events import AttemptReport, JobCancelled
 from scheduler_service.errors import ForeignClusterError, SecondInstanceError, StandstillError
+from scheduler_service.grpc_api.restores import unknown_attempt_warnings
 from scheduler_service.live_loop import LiveLoop, Mutation, Proposal
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
 from tests.support.live_loop import FillingLog, run
@@ -183,6 +185,49 @@ def test_orders_name_the_incarnation_of_their_fence_and_the_event_behind_them() 
         assert IDENTITY.is_sealed(launched.position)
 
     play(work)
+
+
+def test_what_only_the_lost_state_knew_is_listed_until_it_has_ended_and_kept_for_the_audit() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        def listed() -> list[str]:
+            return [one.message for one in unknown_attempt_warnings(cluster.loop.engine.state, IDENTITY)]
+
+        unknown = status(key_of(PARENT, "job-77", 2, 490), RUNNING, "node-1-0")
+        over = status(key_of(PARENT, "job-78", 1, 491), ENDED, exit_class="done")
+        agent = await cluster.dial(greeting(PARENT, unknown, over))
+        [line] = listed()
+        assert "node-1 runs attempt 2 of a job-77" in line
+        agent.hang_up()
+        await until(lambda: agent.has_ended, "the stream ends")
+        again = await cluster.dial(greeting(PARENT, unknown))
+        again.say(attempt_exited=messages.AttemptExited(key=unknown.key, exit_class="checkpointed"))
+        await again.beat()
+        await cluster.settle()
+        assert listed() == []
+
+    [line] = deeds(play(work).read_from(1))
+    assert (line["role"], line["did"]) == ("scheduler", "stop unknown")
+    assert line["about"] == f"job-77 attempt 2 of {PARENT[:8]} on node-1"
+
+
+def test_an_unwanted_attempt_of_this_incarnation_is_stopped_without_such_a_line() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        await cluster.dial(greeting(OWN, status(key_of(OWN, "job-5", 1, 505), RUNNING, "node-1-0")))
+        assert len(cluster.loop.engine.state.abandoned_attempts) == 1
+        assert unknown_attempt_warnings(cluster.loop.engine.state, IDENTITY) == []
+
+    assert list(deeds(play(work).read_from(1))) == []
+
+
+def test_a_long_list_of_unknown_attempts_is_cut_with_their_number() -> None:
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        unknown = [status(key_of("", f"job-{n}", 1, 400), RUNNING, "node-1-0") for n in range(25)]
+        await cluster.dial(greeting(PARENT, *unknown))
+        warnings = unknown_attempt_warnings(cluster.loop.engine.state, IDENTITY)
+        assert len(warnings) == 21
+        assert warnings[-1].message.startswith("5 more")
+
+    assert len(list(deeds(play(work).read_from(1)))) == 25
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from scheduler_service.core import events
 from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.core.records import MemoryPoint
 from scheduler_service.errors import InvalidRequestError, WrongJobPhaseError
+from scheduler_service.grpc_api.log_requests import attempt_key
 from scheduler_service.grpc_api.policies import read_parameters
-from scheduler_service.grpc_api.scheduling_servicer import _attempt_key
 from scheduler_service.grpc_api.translate_jobs import job_message
 from tests.support.engine_play import Play
 from tests.support.scheduling import prediction
@@ -37,7 +37,7 @@ def test_a_job_that_an_agent_refused_shows_its_words(refusals: int, code: str) -
     assert reason.message.endswith(f" It said: {REFUSAL}")
     assert code == "LAUNCH_REFUSED" or job.history[-1].message == REFUSAL
     with pytest.raises(WrongJobPhaseError, match=re.escape(f"its node refused to start it: {REFUSAL}")):
-        _attempt_key(job, 0)
+        attempt_key(job, 0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -45,6 +45,16 @@ def test_a_listed_program_runs_under_every_name_that_the_node_reported(command: 
     assert findings(rules_of(**LISTED), command=[command], working_directory=folder) == []
 
 
+@pytest.mark.parametrize(
+    ("enforcements", "expected"), [(("watchdog",), ["has an agent that starts no ranks"]), (("rank_processes",), [])]
+)
+def test_a_job_with_ranks_runs_where_the_agent_starts_them(enforcements: tuple[str, ...], expected: list[str]) -> None:
+    """An older agent would start one process, which waits for the others forever."""
+    machine = node("n", 2, enforcements=enforcements)
+    assert [one.finding for one in node_obstacles(machine, None, job_spec(gpus=2, ranks=2))] == expected
+    assert not list(node_obstacles(node("n", 2), None, job_spec(gpus=2)))
+
+
 @pytest.mark.parametrize("command", ["bash", "/bin/bash", "./run.sh", "/venv/bin/python/../sh"])
 def test_another_program_does_not_and_the_listed_ones_are_named(command: str) -> None:
     [finding] = findings(rules_of(**LISTED), command=[command])

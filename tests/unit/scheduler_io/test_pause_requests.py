@@ -55,7 +55,6 @@ def test_a_job_goes_on_once() -> None:
     [
         ({}, "waits", WrongJobPhaseError, "only a job that runs can be paused"),
         ({}, "nobody", UnknownJobError, "no job 'nobody'"),
-        ({"gpus": 2}, "j0", NotPausableError, "A job on 2 GPU"),
         ({"enforcements": ("watchdog",)}, "j0", NotPausableError, "without MPS"),
     ],
 )

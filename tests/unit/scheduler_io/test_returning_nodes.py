@@ -106,6 +106,34 @@ def test_a_folder_that_was_moved_to_another_machine_does_not_end_what_runs_on_th
     play(work)
 
 
+@pytest.mark.parametrize("place", [{"installation_id": "copy"}, {"boot_id": "image", "gpus": "1"}], ids=str)
+def test_a_copy_of_the_folder_does_not_end_what_the_first_one_runs(place: dict[str, Any]) -> None:
+    """Swarm seed 40001: it lists the attempt, which it calls lost, and was believed about all of them."""
+
+    async def work(cluster: Cluster) -> None:
+        await run_job(cluster)
+        lost = status(key(), ENDED, exit_class="lost")
+        refused = await cluster.dial(greeting("node-1", lost, **place))
+        assert isinstance(refused.failure, AttemptsMissingError)
+        assert cluster.phase() == "running"
+
+    play(work)
+
+
+def test_gpus_of_an_attempt_that_was_given_up_are_not_freed_by_another_folder() -> None:
+    async def work(cluster: Cluster) -> None:
+        await run_job(cluster)
+        await cluster.loop.tell(NodeLost(at_ms=0, node_id="node-1"))
+        stale = await cluster.dial(greeting("node-1", status(key(), RUNNING, "node-1-0")))
+        await stale.beat()
+        await vanish(stale)
+        wiped = await cluster.dial(greeting("node-1", installation_id="wiped"))
+        assert isinstance(wiped.failure, AttemptsMissingError)
+        assert cluster.loop.engine.state.gpus["node-1-0"].is_releasing
+
+    play(work)
+
+
 def renamed(node_id: str) -> messages.Hello:
     """The card of node-1 in another node."""
     made = greeting(node_id)
@@ -210,16 +238,26 @@ def test_a_report_over_a_stream_that_was_replaced_does_not_count() -> None:
     play(work)
 
 
-@pytest.mark.parametrize(("installation_id", "is_admitted"), [("i", True), ("wiped", False)])
+@pytest.mark.parametrize(
+    ("place", "is_admitted"),
+    [
+        ({}, True),
+        ({"boot_id": "second"}, True),
+        ({"installation_id": "wiped"}, False),
+        ({"machine_id": "other", "boot_id": "other"}, False),
+        ({"boot_id": "image", "gpus": "1"}, False),
+    ],
+    ids=str,
+)
 def test_a_launch_without_an_answer_is_repeated_to_the_folder_that_may_have_had_it_only(
-    installation_id: str, is_admitted: bool
+    place: dict[str, Any], is_admitted: bool
 ) -> None:
     async def work(cluster: Cluster) -> None:
         agent = await cluster.dial(greeting("node-1"))
         await cluster.submit()
         await until(lambda: cluster.phase() == "starting", "the order is on its way")
         await vanish(agent)
-        back = await cluster.dial(greeting("node-1", installation_id=installation_id))
+        back = await cluster.dial(greeting("node-1", **place))
         assert (back.failure is None) is is_admitted
         assert is_admitted or isinstance(back.failure, AttemptsMissingError)
         assert cluster.phase() == "starting"

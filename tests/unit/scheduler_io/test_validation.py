@@ -20,6 +20,7 @@ def fields_of(spec: scheduling_pb2.JobSpec) -> set[str]:
 def test_a_good_spec_breaks_no_rule() -> None:
     assert fields_of(job_spec()) == set()
     assert fields_of(job_spec(gpus=1024, allowed_gpus=[1, 1024], settings={"global_batch_size": 1_000_000})) == set()
+    assert fields_of(job_spec(gpus=2, ranks=2, collective_timeout_ms=600_000)) == set()
     assert fields_of(job_spec(steps_total=10**12, max_slowdown_ratio=10.0, graph_sha256="0a" * 32)) == set()
 
 
@@ -36,6 +37,10 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"command": ["a\0b"]}, "spec.command"),
         ({"working_directory": "relative"}, "spec.working_directory"),
         ({"gpus": -1}, "spec.gpus"),
+        ({"gpus": 2, "ranks": 1}, "spec.ranks"),
+        ({"ranks": 2}, "spec.ranks"),
+        ({"ranks": -1}, "spec.ranks"),
+        ({"collective_timeout_ms": -1}, "spec.collective_timeout_ms"),
         ({"gpus": 1025, "settings": {"global_batch_size": 2000}}, "spec.gpus"),
         ({"allowed_gpus": [2]}, "spec.allowed_gpus"),
         ({"allowed_gpus": [0, 1]}, "spec.allowed_gpus"),

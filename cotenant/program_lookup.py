@@ -1,29 +1,47 @@
-"""Finds the program that a command names, and reports before the start what would keep it from starting."""
+"""Finds the program that a command names, and reports before the start what would keep it from starting.
+
+Used by the node agent before every start, and by a scheduler that sees the same files when a job is submitted.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 
-from cotenant_agent.errors import CommandRefusedError
-
-NOT_RUNNABLE = "COMMAND_NOT_RUNNABLE"
 _HEAD_BYTES = 256
 """As much of a script's first line as Linux reads."""
 _SHOWN_PATH_CHARACTERS = 400
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
+_SHELL = re.compile(r"(?:ba|da|z|k)?sh")
+# Options that stand alone: behind any other one the next word may be its own, or a program's text.
+_PLAIN_OPTION = {_PYTHON: re.compile(r"-[bBdEiIOPqsSuvx]+"), _SHELL: re.compile(r"-[elux]+")}
+
+
+class NotRunnableError(Exception):
+    """A command names no program that Linux would start.
+
+    Attributes:
+        message: Cause and remedy.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 def find_program(name: str, *, working_directory: str, search_path: str) -> str:
-    """The path of a program as a shell would find it: a bare name on the search path, else from the directory.
+    """Returns the path of a program as a shell would find it: a bare name on the search path, else from the directory.
 
     Args:
-        name: first word of the command.
-        working_directory: where a relative path starts.
-        search_path: directories of a PATH variable; an empty one is the working directory.
+        name: First word of the command.
+        working_directory: Where a relative path starts.
+        search_path: Directories of a PATH variable; an empty one is the working directory.
 
     Raises:
-        CommandRefusedError: no directory of the search path has a program of this name.
+        NotRunnableError: No directory of the search path has a program of this name.
     """
     if "/" in name:
         return str(Path(working_directory, name))
@@ -31,17 +49,17 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
         candidate = Path(working_directory, folder, name)
         if _is_program(candidate):
             return str(candidate)
-    raise CommandRefusedError(
-        NOT_RUNNABLE, f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); name it by its path, or "
-        "submit the PATH that has it: --env PATH=...",
-    )  # fmt: skip
+    raise NotRunnableError(
+        f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); name it by its path, or submit the "
+        "PATH that has it: --env PATH=..."
+    )
 
 
 def check_program(path: str, *, working_directory: str, search_path: str) -> None:
-    """Make sure that Linux would start a program: a plain, executable file whose interpreter is there.
+    """Makes sure that Linux would start a program: a plain, executable file whose interpreter is there.
 
     Raises:
-        CommandRefusedError: it would not; the message names cause and remedy.
+        NotRunnableError: It would not; the message names cause and remedy.
     """
     try:
         is_file = stat.S_ISREG(Path(path).stat().st_mode)
@@ -60,6 +78,17 @@ def check_program(path: str, *, working_directory: str, search_path: str) -> Non
         raise _refusal(path, "is a text without a #! line: add one, or put its interpreter first, e.g. bash or python")
 
 
+def script_of(command: Sequence[str]) -> str:
+    """Returns the script that a Python or a shell is told to run, as it is written; empty = none, or not certain."""
+    program = PurePath(command[0]).name if command else ""
+    plain = next((options for names, options in _PLAIN_OPTION.items() if names.fullmatch(program)), None)
+    if plain is None:
+        return ""
+    word = next((word for word in command[1:] if not plain.fullmatch(word)), "")
+    # What stands in braces is filled in at the start.
+    return "" if word.startswith("-") or "{" in word else word
+
+
 def _check_interpreter(path: str, head: bytes, working_directory: str, search_path: str) -> None:
     line = head[2:].split(b"\n")[0]
     if line.endswith(b"\r"):
@@ -75,7 +104,7 @@ def _check_interpreter(path: str, head: bytes, working_directory: str, search_pa
     if interpreter.name == "env" and wanted and not wanted[0].startswith("-") and "=" not in wanted[0]:
         try:
             find_program(wanted[0], working_directory=working_directory, search_path=search_path)
-        except CommandRefusedError as error:
+        except NotRunnableError as error:
             raise _refusal(path, f"asks env for an interpreter that is missing: {error.message}") from None
 
 
@@ -87,7 +116,7 @@ def _is_program(path: Path) -> bool:
 
 
 def _read_head(path: str) -> bytes | None:
-    """First bytes of a file; None where it may be executed and not read."""
+    """Returns the first bytes of a file; None where it may be executed and not read."""
     try:
         # Never waits, whatever has been put in the file's place meanwhile.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -99,5 +128,5 @@ def _read_head(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def _refusal(path: str, finding: str) -> CommandRefusedError:
-    return CommandRefusedError(NOT_RUNNABLE, f"{path} {finding}")
+def _refusal(path: str, finding: str) -> NotRunnableError:
+    return NotRunnableError(f"{path} {finding}")

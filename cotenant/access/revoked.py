@@ -1,0 +1,162 @@
+"""Keys whose certificates are denied before they end: a list that the services read again when it changes.
+
+A key is denied rather than a serial number, so that earlier and later certificates of a lost key are denied with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import ssl
+import stat
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from cotenant.errors import InputError
+from cotenant.system_clock import steady_ms
+
+REVOKED_MAX: Final = 100_000
+LOOK_EVERY_MS: Final = 1_000
+"""So long after a change, at most, a service knows it."""
+_LINE: Final = re.compile(r"(?P<hash>[0-9a-f]{64}) (?P<name>[A-Za-z0-9._-]{1,63})")
+_LINE_BYTES_MAX: Final = 200
+_SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
+_FIELDS_BEFORE_KEY: Final = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)
+"""Serial number, algorithm, issuer, validity and subject stand before the key."""
+
+_log = logging.getLogger(__name__)
+
+
+class RevokedKeys:
+    """The list of one server; safe for many threads.
+
+    Args:
+        path: A line "SHA256 NAME" per key; empty lines and those with # are left out.
+
+    Raises:
+        InputError: It cannot be read, a line is none, or others may write to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._turn = threading.Lock()
+        self._seen = _version_of(path)
+        self._hashes = frozenset(_read(path))
+        self._looked_at_ms = steady_ms()
+        self._has_failed = False
+
+    def denies(self, certificate: bytes) -> bool:
+        """Tells whether a certificate, PEM, has a key of the list, or one that cannot be read."""
+        self._look()
+        found = key_sha256(certificate)
+        return found is None or found in self._hashes
+
+    def _look(self) -> None:
+        """Reads the list again where it has changed; one that is spoilt or gone leaves the last one in force."""
+        with self._turn:
+            if steady_ms() - self._looked_at_ms < LOOK_EVERY_MS:
+                return
+            self._looked_at_ms = steady_ms()
+            try:
+                version = _version_of(self._path)
+                if version != self._seen:
+                    self._hashes = frozenset(_read(self._path))
+                    self._seen = version
+                    _log.info("revoked_keys_read", extra={"path": str(self._path), "keys": len(self._hashes)})
+                self._has_failed = False
+            except InputError as error:
+                if not self._has_failed:
+                    _log.error("revoked_keys_not_read", extra={"reason": error.message, "remedy": error.remedy})
+                self._has_failed = True
+
+
+@lru_cache(maxsize=1_024)
+def key_sha256(certificate: bytes) -> str | None:
+    """Returns the SHA-256 of a certificate's public key as it stands there (SubjectPublicKeyInfo); None = it is none.
+
+    Args:
+        certificate: PEM.
+    """
+    try:
+        content = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
+        _, begin, _ = _element(content, 0, _SEQUENCE)
+        _, place, _ = _element(content, begin, _SEQUENCE)
+        if content[place] == _VERSION:
+            _, _, place = _element(content, place, _VERSION)
+        for tag in _FIELDS_BEFORE_KEY:
+            _, _, place = _element(content, place, tag)
+        _, _, end = _element(content, place, _SEQUENCE)
+    except (ValueError, IndexError):
+        return None
+    return hashlib.sha256(content[place:end]).hexdigest()
+
+
+def revoke(path: Path, sha256: str, name: str) -> None:
+    """Adds a key to a list, which is made where it is missing; one that is there already stays.
+
+    Raises:
+        InputError: The list cannot be read or written, or is full.
+    """
+    known = _read(path) if path.exists() else {}
+    if sha256 in known:
+        return
+    if len(known) >= REVOKED_MAX:
+        raise InputError(f"{path} has {REVOKED_MAX} keys", remedy="make another authority: cotenant certs init")
+    lines = [f"{one} {holder}\n" for one, holder in [*known.items(), (sha256, name)]]
+    arriving = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        arriving.write_text("".join(lines), encoding="ascii")
+        arriving.chmod(0o644)
+        arriving.replace(path)
+    except OSError as error:
+        arriving.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror}", remedy="name another --revoked-file") from error
+
+
+def _element(content: bytes, place: int, expected_tag: int) -> tuple[int, int, int]:
+    """Reads one element of DER; returns its tag, where its content begins and where it ends."""
+    tag, length = content[place], content[place + 1]
+    begin = place + 2
+    if length & 0x80:
+        octets = length & 0x7F
+        length = int.from_bytes(content[begin : begin + octets], "big")
+        begin += octets
+    if tag != expected_tag or begin + length > len(content):
+        raise ValueError("not the expected element")
+    return tag, begin, begin + length
+
+
+def _version_of(path: Path) -> tuple[int, int, int]:
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error.strerror or "") from error
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        with path.open(encoding="ascii") as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            lines = stream.read(REVOKED_MAX * _LINE_BYTES_MAX).splitlines()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, getattr(error, "strerror", "") or "not text") from error
+    if mode & 0o022:
+        raise InputError(f"{path} has mode {mode:04o}: others may write to it", remedy=f"chmod 644 {path}")
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        entry = _LINE.fullmatch(line.strip())
+        if entry is None:
+            raise InputError(f"{path}, line {number}: not of the form SHA256 NAME", remedy="cotenant certs revoke adds")
+        found[entry["hash"]] = entry["name"]
+    return found
+
+
+def _unreadable(path: Path, reason: str) -> InputError:
+    return InputError(f"cannot read {path}: {reason}", remedy="check --revoked-file; an empty file revokes nothing")

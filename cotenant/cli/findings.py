@@ -1,0 +1,20 @@
+"""What a check of `cotenant doctor` found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Outcome of one check.
+
+    Attributes:
+        state: ok, warning (works, but less) or fault.
+        remedy: What to do; empty when ok.
+    """
+
+    check: str
+    state: str
+    found: str
+    remedy: str = ""

@@ -1,0 +1,90 @@
+"""What distinguishes the processes of a gang: the variables of torchrun, a core each on stand-in devices, a log each.
+
+All ranks see all devices of the attempt on their node, in the order of their local ranks, as under torchrun: a script
+chooses its own by LOCAL_RANK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cotenant_agent.records import DeviceBinding, LaunchRequest
+
+RANK_PROCESSES = "rank_processes"
+"""In the words of the Hello: this agent starts jobs with ranks; an older one would start one process."""
+LOOPBACK = "127.0.0.1"
+LOCAL_DEFAULTS = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""Of a gang on one node: its ranks talk over the loopback interface only. The job's own values come first."""
+_LAUNCHER_PORT = "PET_MASTER_PORT"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_LOG_BYTES_LEAST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """One process of a gang, as far as it differs from the others.
+
+    Attributes:
+        rank: In the whole gang.
+        log: Name of the file of its output.
+        cpu_cores: Where it runs; empty = anywhere.
+    """
+
+    rank: int
+    log: str
+    environment: Mapping[str, str]
+    cpu_cores: tuple[int, ...] = ()
+
+    def to_record(self) -> dict[str, object]:
+        """As the attempt's spec.json keeps it for the shim."""
+        return {
+            "rank": self.rank,
+            "log": self.log,
+            "environment": dict(self.environment),
+            **({"cpu_cores": list(self.cpu_cores)} if self.cpu_cores else {}),
+        }
+
+
+def log_name(rank: int, *, first_rank: int = 0) -> str:
+    """Name of the file of a rank's output; the first one of a node has that of a job without ranks."""
+    return "out.log" if rank == first_rank else f"out.rank-{rank}.log"
+
+
+def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, port: int) -> tuple[RankPlan, ...]:
+    """The processes of a gang on this node in the order of their devices.
+
+    Args:
+        request: A job with ranks.
+        bindings: Of each device alone.
+        port: Where the ranks meet.
+    """
+    world_size = len(request.gpu_ids)
+    found = []
+    for local_rank, binding in enumerate(bindings):
+        rank = request.rank + local_rank
+        own = {name: value for name, value in binding.environment.items() if name != _VISIBLE}
+        variables = {
+            "RANK": rank,
+            "LOCAL_RANK": local_rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_WORLD_SIZE": len(bindings),
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": port,
+            "COTENANT_RANK": rank,
+            "COTENANT_WORLD_SIZE": world_size,
+        }
+        environment = {**own, **{name: str(value) for name, value in variables.items()}}
+        log = log_name(rank, first_rank=request.rank)
+        found.append(RankPlan(rank=rank, log=log, environment=environment, cpu_cores=binding.cpu_cores or ()))
+    return tuple(found)
+
+
+def defaults_of(request: LaunchRequest, *, port: int) -> Mapping[str, str]:
+    """Variables that the job's own win over: torchrun as the command meets at a port of its own, not at everybody's."""
+    return {_LAUNCHER_PORT: str(port), **(LOCAL_DEFAULTS if request.has_ranks else {})}
+
+
+def log_limit_bytes(limit_bytes: int, ranks: int) -> int:
+    """How large each rank's log may grow, so that a gang keeps about as much as any job."""
+    return min(limit_bytes, max(limit_bytes // max(ranks, 1), _LOG_BYTES_LEAST))

@@ -1,0 +1,56 @@
+"""The bounded log of one process of a job, as the shim writes it; standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+_TAIL_BYTES = 8192
+
+
+class RotatingLog:
+    """Two files of at most `limit_bytes` each; a full disk loses output, never the job."""
+
+    def __init__(self, limit_bytes: int, name: str = "out.log") -> None:
+        self._limit_bytes = limit_bytes
+        self._name = name
+        self._descriptor = self._open()
+        self._size_bytes = os.fstat(self._descriptor).st_size
+        self.dropped_bytes = 0
+        self.tail = b""
+
+    def write(self, output: bytes) -> None:
+        """Append, rotating at the limit."""
+        self.tail = (self.tail + output)[-_TAIL_BYTES:]
+        while output:
+            if self._size_bytes >= self._limit_bytes and not self._rotate():
+                self.dropped_bytes += len(output)
+                return
+            room = self._limit_bytes - self._size_bytes
+            part, output = output[:room], output[room:]
+            self._append(part)
+            # Also what was lost: the next rotation gives the disk room.
+            self._size_bytes += len(part)
+
+    def _append(self, part: bytes) -> None:
+        written = 0
+        with contextlib.suppress(OSError):
+            written = os.write(self._descriptor, part)
+        self.dropped_bytes += len(part) - written
+
+    def _rotate(self) -> bool:
+        """Go on in a new file; whether there is one."""
+        try:
+            # Absent where the last try has moved it and found no room for its successor.
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self._name, f"{self._name}.1")  # noqa: PTH105
+            descriptor = self._open()
+        except OSError:
+            return False
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._size_bytes = 0
+        return True
+
+    def _open(self) -> int:
+        return os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,0 +1,103 @@
+"""What follows when a job runs out of device memory: an account of it for its owner, and the next try, a bounded one.
+
+While it shared, more is reserved from then on than was available to it, so that it goes elsewhere or runs alone. Alone
+it is tried with half of the micro-batch, a few times, unless its owner refuses that (share: never); then on a larger
+device where the cluster has one; and else once more as it was.
+
+Source: Horus 4.2.3 (requirement equal to or greater than the memory that was available).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler_service.core.attempts import end, restart
+from scheduler_service.core.capacity import memory_point
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.events import JobFailed
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.records import MemoryAutopsy, Phase, Reason, Share
+from scheduler_service.core.state import ClusterState
+
+HALVINGS_MAX = 3
+"""Of a job's micro-batch: an eighth of what was planned says enough about a script that takes no notice of it."""
+CO_LOCATED_NAMED_MAX = 16
+
+
+def out_of_memory(state: ClusterState, job: JobRecord, event: JobFailed, step: EventEffects) -> None:
+    """Note what happened and try again, or end the job.
+
+    Args:
+        state: Knows the device.
+        job: With its end noted.
+        event: The agent's report.
+        step: Takes what follows.
+    """
+    gpu = state.gpus.get(job.gpu_ids[0])
+    capacity = gpu.gpu.memory_bytes if gpu is not None else event.memory_available_bytes
+    job = job.changed(memory_autopsy=_examine(state, job, event, capacity))
+    numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
+    if job.measured.was_shared:
+        more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.memory_reserved_bytes + 1)
+        job = _demanding(job, min(more, capacity)).counting(out_of_memory=1)
+        restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
+    else:
+        _try_alone_again(state, _demanding(job, capacity).counting(out_of_memory=1), numbers, step)
+
+
+def _try_alone_again(state: ClusterState, job: JobRecord, numbers: dict[str, float], step: EventEffects) -> None:
+    capacity = int(numbers["gpu_memory_bytes"])
+    if _may_be_halved(job):
+        half = job.micro_batch_size // 2
+        job = _limited(job, half)
+        restart(state, job, Reason(code="OUT_OF_MEMORY_HALVED", numbers=numbers | {"micro_batch_size": half}), step)
+    elif any(view.gpu.memory_bytes > capacity for view in state.gpus.values()):
+        job = _demanding(job, capacity + 1)
+        restart(state, job, Reason(code="OUT_OF_MEMORY_LARGER_GPU", numbers=numbers), step)
+    elif job.counts.out_of_memory_alone:
+        end(state, job, Phase.FAILED, Reason(code="OUT_OF_MEMORY", numbers=numbers), step)
+    else:
+        job = job.counting(out_of_memory_alone=1)
+        restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
+
+
+def _demanding(job: JobRecord, floor_bytes: int) -> JobRecord:
+    floor = max(job.request.memory_floor_bytes, floor_bytes)
+    return job.changed(request=replace(job.request, memory_floor_bytes=floor))
+
+
+def _may_be_halved(job: JobRecord) -> bool:
+    halvings = job.memory_autopsy.halvings if job.memory_autopsy is not None else 0
+    return job.request.share is not Share.NEVER and job.micro_batch_size > 1 and halvings < HALVINGS_MAX
+
+
+def _limited(job: JobRecord, micro_batch_size: int) -> JobRecord:
+    if job.memory_autopsy is None:
+        return job
+    halvings = job.memory_autopsy.halvings + 1
+    return job.changed(
+        memory_autopsy=replace(job.memory_autopsy, halvings=halvings, micro_batch_size_max=micro_batch_size)
+    )
+
+
+def _examine(state: ClusterState, job: JobRecord, event: JobFailed, capacity: int) -> MemoryAutopsy:
+    gpu_id = job.gpu_ids[0]
+    gpu = state.gpus.get(gpu_id)
+    known = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
+    point = memory_point(known, job.micro_batch_size) if known is not None else None
+    before = job.memory_autopsy
+    return MemoryAutopsy(
+        attempt=job.attempt,
+        gpu_id=gpu_id,
+        gpu_memory_bytes=capacity,
+        micro_batch_size=job.micro_batch_size,
+        predicted_bytes=point.memory_bytes if point is not None else 0,
+        predicted_upper_99_bytes=point.memory_bytes_upper_99 if point is not None else 0,
+        reserved_bytes=job.memory_reserved_bytes,
+        peak_bytes=max(event.memory_peak_bytes, job.measured.attempt_peak_bytes),
+        available_bytes=event.memory_available_bytes,
+        co_located_ids=state.occupancy.neighbours(job)[:CO_LOCATED_NAMED_MAX],
+        detail=event.detail[:500],
+        micro_batch_size_max=before.micro_batch_size_max if before is not None else 0,
+        halvings=before.halvings if before is not None else 0,
+    )

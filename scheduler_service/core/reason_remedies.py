@@ -1,0 +1,59 @@
+"""What would let a waiting job start sooner: the second tier of a reason, after what is and before when it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.records import JobRequest, Reason, Share
+
+_MEASURE = "It can share once both jobs were measured alone; --share any accepts what is not known."
+_SMALLER = "A smaller --batch-size, a --memory that you know to suffice, or a GPU with more memory."
+_ROOM = "A job that ends, or another GPU (`cotenant gpus` shows who holds them)."
+_SHARE_ROOM = "A job that ends, another GPU, or consent to share (--share safe)."
+
+REMEDIES: Mapping[str, str] = {
+    "NO_NODE": "A node: `cotenant up` on this machine, or an agent elsewhere.",
+    "AWAITING_PREDICTION": "The predictor's answer; without it the job starts alone.",
+    "RESTART_BACKOFF": "The end of the pause between two restarts; `cotenant logs JOB` shows why the last one ended.",
+    "LAUNCH_REFUSED": "The node's next try; `cotenant explain JOB` has what it refused.",
+    "RESTORED": "The end of that time.",
+    "POLICY_FAILED": "Another policy: `cotenant policies use NAME`.",
+    "HELD": "`cotenant release JOB`.",
+    "AFTER": "The end of these jobs.",
+    "ARRAY_LIMIT": "The end of an earlier task.",
+    "QUOTA": "A job of the tenant that ends, or a larger quota in the scheduler's --tenants file.",
+    "FAIR_SHARE": "GPU time that the others have, or a larger weight in the scheduler's --tenants file.",
+    "PROTECTED": "A job that ends, or a higher --priority.",
+    "GPUS_NOT_IN_CLUSTER": "Fewer --gpus, or a node that has so many.",
+    "GANG_NEEDS_MORE_NODES": "Fewer --gpus, or GPUs that get free on one node.",
+    "BEHIND_IN_QUEUE": "The start of the jobs before it, or a policy that lets it pass: `cotenant policies use NAME`.",
+    "MEMORY_EXCEEDS_GPU": _SMALLER,
+    "MEMORY_LIKELY_EXCEEDS_GPU": _SMALLER,
+    "MEMORY_DOES_NOT_FIT": "A job that ends, a smaller --batch-size, or a GPU with more memory.",
+    "PEAK_EXCEEDS_GPU": _SMALLER,
+    "HOST_DOES_NOT_FIT": "A job that ends on a node with enough CPU and host memory, or a job that asks for less.",
+    "SHARE_NOT_ALLOWED": "A job that ends, another GPU, or consent of all jobs on one (--share safe).",
+    "SLOWDOWN_TOO_HIGH": "A job that ends, another GPU, or a larger --max-slowdown.",
+    "OUT_OF_DOMAIN": _MEASURE,
+    "RANGE_NOT_CALIBRATED": _MEASURE,
+    "PAIR_UNKNOWN": _MEASURE,
+    "JOB_UNKNOWN": _MEASURE,
+    "REMAINING_TIME_UNKNOWN": "A number of --steps, and a --graph or a measurement alone; or a job that ends.",
+    "NO_FREE_GPU": _ROOM,
+    "CLUSTER_FULL": _ROOM,
+    "TOO_FEW_PLACES": _ROOM,
+    "TOO_MANY_JOBS": _ROOM,
+}
+"""By code; what is missing changes by itself, or by the jobs that the reason names."""
+
+
+def describe_remedy(reason: Reason, request: JobRequest) -> str:
+    """Return what would let a waiting job start sooner; empty = nothing that people could do.
+
+    Never repeats what the reason says already.
+    """
+    if reason.code in ("NO_FREE_GPU", "CLUSTER_FULL", "TOO_FEW_PLACES") and request.share is Share.NEVER:
+        return _SHARE_ROOM
+    remedy = REMEDIES.get(reason.code, "")
+    return "" if remedy and remedy in describe_reason(reason) else remedy

@@ -1,0 +1,73 @@
+"""A policy of another package is found by its entry point, and a broken one costs nobody else anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler_service.policy_plugins import load_plugins
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BROKEN = {"no_class": "cotenant_plugged:absent", "no_policy": "cotenant_plugged:NoPolicy", "no_module": "absent:X"}
+NO_POLICY = "\n\nclass NoPolicy:\n    pass\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installed package: the policy of docs/add_a_policy.md, three broken ones, and one that would be fifo."""
+    found = tmp_path_factory.mktemp("site")
+    page = (REPOSITORY / "docs" / "add_a_policy.md").read_text()
+    policy = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (found / "cotenant_plugged.py").write_text(policy + NO_POLICY)
+    information = found / "cotenant_plugged-1.2.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: cotenant-plugged\nVersion: 1.2\n")
+    points = {"narrowest_first": "cotenant_plugged:NarrowestFirst", "fifo": "cotenant_plugged:NarrowestFirst", **BROKEN}
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (information / "entry_points.txt").write_text("\n".join(["[cotenant.policies]", *lines]) + "\n")
+    return found
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+def test_a_plugged_policy_is_listed_with_its_parameters_and_replaces_none(folder: Path) -> None:
+    done = run(folder, "scheduler_service", "policies", "list", "-o", "json")
+    found = {one["name"]: one for one in json.loads(done.stdout)}
+    assert found["narrowest_first"]["summary"].startswith("Narrowest first")
+    assert found["narrowest_first"]["parameters"][0]["name"] == "aging_ms"
+    assert not found["fifo"]["summary"].startswith("Narrowest first")
+    assert not BROKEN.keys() & found.keys()
+
+
+def test_the_simulator_runs_a_plugged_policy_and_names_why_a_broken_one_cannot_be(folder: Path) -> None:
+    workload = ("cotenant_simulator", "simulate", "examples/workloads/mixed.toml", "--cluster", "2x4", "--policies")
+    done = run(folder, *workload, "narrowest_first")
+    assert done.returncode == 0, done.stderr
+    assert "narrowest_first" in done.stdout
+    refused = run(folder, *workload, "no_policy")
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+    assert "policy 'no_policy' of cotenant-plugged 1.2 cannot be loaded: " in refused.stderr
+
+
+def test_whatever_is_wrong_with_a_plugged_policy_is_said_in_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    found = load_plugins(taken=("fifo",))
+    assert found.keys() == {"narrowest_first", *BROKEN}
+    assert (found["narrowest_first"].kind is None, found["narrowest_first"].fault) == (False, "")
+    for name, why in zip(BROKEN, ("no attribute 'absent'", "is no dataclass", "No module named"), strict=True):
+        assert found[name].kind is None
+        assert why in found[name].fault

@@ -1,0 +1,166 @@
+"""Gangs on a running cluster: a real scheduler, a real agent with two stand-in devices, the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cotenant.v1 import scheduling_pb2
+from tests.support import gang_training
+from tests.support.agent import REPOSITORY, AgentProcess, end_jobs, find_processes, prepare_baseline
+from tests.support.real_cluster import COTENANT
+from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+
+PATIENCE_S = 120.0
+STEPS = 40
+pytestmark = pytest.mark.timeout(300)
+
+# What the tutorials show; nothing in it knows of this cluster.
+STRANGER = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group(backend="gloo")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 13):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(f"step {step}/12 loss {loss.item():.4f}", flush=True)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), "on local rank", os.environ["LOCAL_RANK"], flush=True)
+dist.destroy_process_group()
+"""
+# One of the workers that torchrun starts, each in a session of its own.
+WORKER = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1], f"worker-{os.environ['RANK']}-of-{os.environ['WORLD_SIZE']}").touch()
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class LiveCluster:
+    """A scheduler with one node of two stand-in devices."""
+
+    client: SchedulerClient
+    scheduler: SchedulerProcess
+    folder: Path
+
+    def cotenant(self, *arguments: str) -> str:
+        environment = {**os.environ, "COTENANT_SCHEDULER": self.scheduler.address, "COLUMNS": "200"}
+        done = subprocess.run(
+            [*COTENANT, *arguments],
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, *words: str) -> str:
+        return self.cotenant("submit", "--no-capture", *words).split()[0]
+
+    def wait(self, job_id: str, phase: str) -> scheduling_pb2.Job:
+        return self.client.wait_for_phase(job_id, phase, timeout_s=PATIENCE_S)
+
+    def witness(self, *more: str, steps: int = STEPS, step_ms: int = 40) -> str:
+        """Submit a gang of two that writes down what it does."""
+        script = gang_training.__file__
+        words = ["--name", "gang", "--ranks", "2", "--steps", str(steps), "--env", f"PYTHONPATH={REPOSITORY}"]
+        return self.submit(*words, "--", sys.executable, script, str(self.folder), str(steps), str(step_ms), *more)
+
+    def journal(self, job_id: str, rank: int) -> list[list[str]]:
+        path = self.folder / f"{job_id}.{rank}.journal"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    folder = tmp_path_factory.mktemp("gangs")
+    state = folder / "agent"
+    prepare_baseline(state)
+    arguments = ("--policy", "fifo", "--progress-interval-ms", "100", "--heartbeat-ms", "300")
+    with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
+        agent = AgentProcess(state, scheduler, "--allow-any-command", devices=("--standin-cores", "0,1"))
+        try:
+            yield LiveCluster(client=client, scheduler=scheduler, folder=folder)
+        finally:
+            agent.kill()
+            end_jobs(state)
+
+
+def test_a_strangers_ddp_script_runs_unchanged_on_two_ranks(cluster: LiveCluster) -> None:
+    (cluster.folder / "stranger.py").write_text(STRANGER)
+    job_id = cluster.submit("--ranks", "2", "--steps", "12", "--", sys.executable, "stranger.py")
+    finished = cluster.wait(job_id, "FINISHED")
+    assert (finished.steps_done, len(finished.assignments)) == (12, 2)
+    assert "rank 0 of 2 on local rank 0\n" in cluster.cotenant("logs", job_id)
+    assert cluster.cotenant("logs", job_id, "--rank", "1", "--tail", "1") == "rank 1 of 2 on local rank 1\n"
+    assert "2 processes, one per GPU" in cluster.cotenant("describe", job_id)
+
+
+def test_workers_of_torchrun_end_with_their_job(cluster: LiveCluster) -> None:
+    """One process of the job's, which starts workers in sessions of their own."""
+    (cluster.folder / "worker.py").write_text(WORKER)
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    folder = str(cluster.folder)
+    job_id = cluster.submit("--gpus", "2", "--", torchrun, "--nproc-per-node=2", "worker.py", folder)
+    for rank in (0, 1):
+        wait_until((cluster.folder / f"worker-{rank}-of-2").exists, what=f"worker {rank}", timeout_s=PATIENCE_S)
+    cluster.cotenant("cancel", job_id)
+    cluster.wait(job_id, "CANCELLED")
+    wait_until(lambda: not find_processes("worker.py"), what="no worker is left")
+
+
+@pytest.mark.parametrize("form", [(), ("sharded",)], ids=["rank 0's checkpoint", "shards"])
+def test_a_gang_whose_rank_is_killed_starts_again_from_the_checkpoint_of_all(
+    cluster: LiveCluster, form: tuple[str, ...]
+) -> None:
+    job_id = cluster.witness(*form)
+    wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
+    [victim] = [pid for pid in find_processes(gang_training.__file__) if b"\0RANK=1\0" in environment_of(pid)]
+    os.kill(victim, signal.SIGKILL)
+    finished = cluster.wait(job_id, "FINISHED")
+    assert (finished.restarts, finished.steps_done) == (1, STEPS)
+    for rank in (0, 1):
+        journal = cluster.journal(job_id, rank)
+        starts = [line for line in journal if line[0] == "start"]
+        assert [line[0] for line in journal].count("twice") == 0
+        # Three are added in each step, by ranks 0 and 1: nothing was lost, and no step counts twice.
+        assert [int(line[3]) for line in starts] == [3 * int(line[2]) for line in starts]
+        assert int(starts[1][2]) >= 5
+        assert journal[-1] == ["end", starts[1][1], str(3 * STEPS)]
+
+
+def test_a_paused_gang_stands_still_as_a_whole_and_goes_on(cluster: LiveCluster) -> None:
+    job_id = cluster.witness(steps=60)
+    wait_until(lambda: len(cluster.journal(job_id, 0)) > 3, what="some steps", timeout_s=PATIENCE_S)
+    cluster.cotenant("pause", job_id, "--seconds", "50")
+    wait_until(lambda: cluster.client.get(job_id).HasField("pause"), what="it is paused", timeout_s=PATIENCE_S)
+    pids = find_processes(gang_training.__file__)
+    assert [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids] == ["T", "T"]
+    cluster.cotenant("resume", job_id)
+    finished = cluster.wait(job_id, "FINISHED")
+    assert (finished.attempt, finished.steps_done) == (1, 60)
+
+
+def environment_of(pid: int) -> bytes:
+    try:
+        return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""

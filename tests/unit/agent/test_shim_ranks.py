@@ -1,0 +1,158 @@
+"""A gang in the keeper: its ranks begin together, and where one is lost none goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.isolation_means import find_namespace_obstacle
+from tests.support.agent import find_processes, wait_until
+from tests.support.shim_bench import Bench, running_shims
+
+# Says who it is; what follows is the rank's own. Arguments would show in the command lines of all ranks alike.
+HEAD = """
+import os, pathlib, signal, sys, time
+rank, folder = int(os.environ["RANK"]), pathlib.Path({folder!r})
+(folder / f"rank-{{rank}}.up").write_text(str(os.getpid()))
+print("rank", rank, "of", os.environ["WORLD_SIZE"], flush=True)
+def wait_for_all():
+    while len(list(folder.glob("rank-*.up"))) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.01)
+wait_for_all()
+"""
+WAITS = "time.sleep(600)"
+SAVES = """
+def leave(*_):
+    time.sleep(0.2 * rank)
+    (folder / f"rank-{rank}.saved").touch()
+    os._exit(85)
+signal.signal(signal.SIGTERM, leave)
+(folder / f"rank-{rank}.ready").touch()
+"""
+
+
+@pytest.fixture(params=["with namespaces", "without"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Shims that give their jobs namespaces, where this machine permits it, and shims that do not."""
+    with_namespaces = request.param == "with namespaces" and not find_namespace_obstacle()
+    with running_shims(tmp_path, with_namespaces=with_namespaces) as found:
+        yield found
+
+
+def prepare(bench: Bench, source: str, ranks: int = 2, **changes: object) -> Path:
+    folder = str(bench.root / "jobs")
+    records = [
+        {
+            "rank": rank,
+            "log": "out.log" if rank == 0 else f"out.rank-{rank}.log",
+            "environment": {"RANK": str(rank), "WORLD_SIZE": str(ranks)},
+        }
+        for rank in range(ranks)
+    ]
+    source = HEAD.format(folder=folder) + source
+    return bench.prepare(source, changes={"ranks": records, "stop_grace_ms": 20_000, **changes})
+
+
+def end_of(directory: Path) -> dict[str, object]:
+    wait_until((directory / "exit.json").exists, "the gang has ended")
+    return dict(json.loads((directory / "exit.json").read_text()))
+
+
+def wait_for(bench: Bench, *names: str) -> None:
+    for name in names:
+        wait_until((bench.root / "jobs" / name).exists, name)
+
+
+def rank_pid(directory: Path, rank: int) -> int:
+    wait_until((directory / "state.json").exists, "it has started")
+    return int(json.loads((directory / "state.json").read_text())["rank_pids"][rank])
+
+
+def test_every_rank_has_its_variables_and_its_log(bench: Bench) -> None:
+    directory = prepare(bench, "", ranks=3)
+    bench.start(directory)
+    record = end_of(directory)
+    assert (record["return_code"], record.get("failed_rank")) == (0, None)
+    logs = [(directory / name).read_text() for name in ("out.log", "out.rank-1.log", "out.rank-2.log")]
+    assert logs == [f"rank {rank} of 3\n" for rank in range(3)]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_end_of_one_rank_ends_the_others_and_its_code_counts(bench: Bench, lost: int) -> None:
+    directory = prepare(bench, f"sys.exit(print('lost', flush=True) or 3) if rank == {lost} else {WAITS}")
+    bench.start(directory)
+    record = end_of(directory)
+    assert (record["return_code"], record["failed_rank"], record["cause"]) == (3, lost, "")
+    assert record["log_tail"] == f"rank {lost} of 2\nlost\n"
+    wait_until(lambda: not find_processes(str(bench.root / "jobs")), "no rank is left alone")
+
+
+def test_a_rank_that_is_killed_takes_the_others_with_it(bench: Bench) -> None:
+    directory = prepare(bench, WAITS)
+    bench.start(directory)
+    wait_for(bench, "rank-0.up", "rank-1.up")
+    os.kill(rank_pid(directory, 1), signal.SIGKILL)
+    record = end_of(directory)
+    assert (record["return_code"], record["failed_rank"]) == (-signal.SIGKILL, 1)
+
+
+def test_a_rank_that_is_deaf_to_the_end_of_another_one_is_killed(bench: Bench) -> None:
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    source = f"{deaf}\n(folder / 'deaf').touch()\nif rank == 1: sys.exit(4)\n{WAITS}"
+    directory = prepare(bench, source, stop_grace_ms=300)
+    bench.start(directory)
+    record = end_of(directory)
+    assert (record["return_code"], record["killed"], record["failed_rank"]) == (4, True, 1)
+
+
+def test_a_rank_that_has_done_its_work_waits_for_no_other(bench: Bench) -> None:
+    directory = prepare(bench, "time.sleep(0.5 * rank)\nprint('done', flush=True)")
+    bench.start(directory)
+    record = end_of(directory)
+    assert (record["return_code"], (directory / "out.rank-1.log").read_text()) == (0, "rank 1 of 2\ndone\n")
+
+
+def test_a_stop_lets_every_rank_leave_with_its_part_of_a_checkpoint(bench: Bench) -> None:
+    directory = prepare(bench, SAVES + WAITS)
+    bench.start(directory)
+    wait_for(bench, "rank-0.ready", "rank-1.ready")
+    record = bench.stop(directory)
+    assert (record["return_code"], record["killed"], record["cause"]) == (85, False, "stopped")
+    assert sorted(path.name for path in (bench.root / "jobs").glob("*.saved")) == ["rank-0.saved", "rank-1.saved"]
+
+
+def test_a_stop_counts_as_checkpointed_although_a_rank_that_handles_nothing_ended_first(bench: Bench) -> None:
+    slow = SAVES.replace("0.2 * rank", "0.5")
+    source = f"if rank == 0:\n    exec({slow!r})\n(folder / f'rank-{{rank}}.set').touch()\n{WAITS}"
+    directory = prepare(bench, source)
+    bench.start(directory)
+    wait_for(bench, "rank-0.set", "rank-1.set")
+    assert bench.stop(directory)["return_code"] == 85
+
+
+def test_with_its_keeper_the_whole_gang_ends(bench: Bench) -> None:
+    directory = prepare(bench, WAITS)
+    shim = bench.start(directory)
+    wait_for(bench, "rank-0.up", "rank-1.up")
+    shim.kill()
+    wait_until(lambda: not find_processes(str(bench.root / "jobs")), "no rank is left alone")
+
+
+def test_all_ranks_stand_still_together_and_go_on_before_they_are_asked_to_end(bench: Bench) -> None:
+    directory = prepare(bench, SAVES + WAITS)
+    bench.start(directory)
+    wait_for(bench, "rank-0.ready", "rank-1.ready")
+    pids = [rank_pid(directory, rank) for rank in (0, 1)]
+    until_ms = int(Path("/proc/uptime").read_text().split(".")[0]) * 1000 + 50_000
+    (directory / "pause.json").write_text(json.dumps({"until_boot_ms": until_ms}))
+    wait_until(lambda: [state_of(pid) for pid in pids] == ["T", "T"], "both stand still")
+    assert bench.stop(directory)["return_code"] == 85
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,0 +1,42 @@
+"""The page of the attack's points names tests and checks that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.attack_mutants import changed
+from benchmarks.attack_points import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/research/attack-points.md").read_text()
+POINTS = {"1A", "1B", "1C", "1D", *(str(number) for number in range(2, 19))}
+
+
+def test_every_point_has_a_test() -> None:
+    assert {mutant.point for mutant in MUTANTS} == POINTS
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.point}-{mutant.file}")
+def test_each_test_and_the_check_behind_it_are_there_and_on_the_page(mutant: Mutant) -> None:
+    file, _, name = mutant.test.partition("::")
+    assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()
+    assert (ROOT / mutant.file).is_file()
+    row = rf"^\| {mutant.point} \|.*\| `{re.escape(Path(file).name)}::{re.escape(name)}` \| .*`{mutant.file}` \|$"
+    assert re.search(row, PAGE, re.MULTILINE)
+
+
+def test_a_check_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\n")
+    mutant = Mutant(point="1A", test="t", file="a.py", line="two", instead="")
+    with pytest.raises(LookupError, match=r"a\.py has 0 times 'two'"), changed(tmp_path, mutant):
+        pass
+
+
+def test_a_changed_line_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\ntwo\n")
+    with changed(tmp_path, Mutant(point="1A", test="t", file="a.py", line="two\n", instead="")):
+        assert (tmp_path / "a.py").read_text() == "one\n"
+    assert (tmp_path / "a.py").read_text() == "one\ntwo\n"

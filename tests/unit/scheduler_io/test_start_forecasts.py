@@ -1,0 +1,178 @@
+"""A scheduler asks the simulator when its jobs start: bounded, with an age, and without secrets in the question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cotenant.errors import CotenantError
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters import start_forecasts
+from scheduler_service.adapters.start_forecasts import StartForecasts
+from scheduler_service.core import events
+from scheduler_service.errors import OverloadedError
+from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
+from tests.support.engine_play import Play
+from tests.support.scheduling import job
+
+ANSWER = {
+    "confidence": 0.8,
+    "runs": 20,
+    "jobs": {
+        "b": {"position": 1, "wait_ms": 60_000, "wait_lower_ms": 50_000, "wait_upper_ms": 80_000, "depends_on": []},
+        "c": {"position": 2, "wait_ms": -1, "wait_lower_ms": -1, "wait_upper_ms": -1, "depends_on": ["a"]},
+    },
+}
+
+
+@pytest.fixture
+def play() -> Play:
+    """One GPU, a job that ran before, one that runs, two that wait; each with a secret in its environment."""
+    found = Play("fifo")
+    for name in ("old", "a", "b", "c"):
+        launch = {"environment": {"TOKEN": f"secret-of-{name}"}}
+        found.tell(events.JobSubmitted, request=job(name, key=""), launch=launch)
+        if name == "old":
+            found.report(events.JobFinished, "old", steps_done=10)
+    return found
+
+
+def simulator(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let the process be a few lines of Python; the question's path is in sys.argv[1]."""
+
+    def command(verb: str, arguments: Sequence[str]) -> list[str]:
+        assert verb == "forecast"
+        return [sys.executable, "-c", code, *arguments]
+
+    monkeypatch.setattr(start_forecasts, "command_line", command)
+
+
+class Asker:
+    """Asks with a clock of its own."""
+
+    def __init__(self, play: Play, folder: Path) -> None:
+        self.now_ms = 1_000_000
+        self.forecasts = StartForecasts(
+            folder=folder, freeze=play.engine.freeze, now_ms=lambda: self.now_ms, living_jobs=lambda: 3
+        )
+
+    def about(self, job_id: str, *, seconds_left: float = 50, **changes: str) -> scheduling_pb2.ExplainJobResponse:
+        return asyncio.run(self._about(job_id, seconds_left, changes))
+
+    async def _about(
+        self, job_id: str, seconds_left: float, changes: dict[str, str]
+    ) -> scheduling_pb2.ExplainJobResponse:
+        answer = scheduling_pb2.ExplainJobResponse()
+        request = scheduling_pb2.ExplainJobRequest(job_id=job_id, expected_start=True, changes=changes)
+        await add_expected_starts(answer, request, self.forecasts, seconds_left)
+        await self.forecasts.close()
+        return answer
+
+
+@pytest.fixture
+def asker(play: Play, tmp_path: Path) -> Asker:
+    return Asker(play, tmp_path / "forecasts")
+
+
+def test_the_real_simulator_answers_about_a_real_engine_and_leaves_no_file(asker: Asker, tmp_path: Path) -> None:
+    found = asker.about("b", policy="srtf")
+    # Nothing is predicted of these jobs, so the first one may run for ever.
+    assert found.expected_start.unknown_reason.startswith("it may have to wait for a,")
+    assert (found.expected_start.position, found.expected_start.waiting_jobs) == (1, 2)
+    assert (found.expected_start.as_of_ms, found.changed_start.waiting_jobs) == (1_000_000, 2)
+    assert list((tmp_path / "forecasts").iterdir()) == []
+
+
+def test_the_question_is_private_and_holds_no_environment_and_no_ended_job(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.json"
+    simulator(
+        monkeypatch,
+        "import json, os, shutil, sys; shutil.copy2(sys.argv[1], " + repr(str(kept)) + "); "
+        f"print({json.dumps(json.dumps(ANSWER))})",
+    )
+    assert asker.about("b").expected_start.wait_ms == 60_000
+    question = kept.read_text()
+    assert "secret-of" not in question
+    assert '"old"' not in question
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_a_fresh_answer_is_given_again_and_an_old_one_with_its_age_while_a_new_one_is_made(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulator(monkeypatch, f"print({json.dumps(json.dumps(ANSWER))})")
+    first = asker.about("b").expected_start
+    assert (first.wait_lower_ms, first.wait_upper_ms, first.as_of_ms) == (50_000, 80_000, 1_000_000)
+    assert asker.about("c").expected_start.unknown_reason.startswith("it may have to wait for a,")
+    simulator(monkeypatch, "raise SystemExit('not asked')")
+    asker.now_ms += start_forecasts.FRESH_MS
+    assert asker.about("b").expected_start == first
+    simulator(monkeypatch, "import time; time.sleep(60)")
+    asker.now_ms += 60_000
+    assert asker.about("b", seconds_left=0.2).expected_start == first
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise SystemExit('error: no such thing')", "error: no such thing"),
+        ("print('no JSON')", "printed no forecast"),
+        ("print('{}')", "printed no forecast"),
+        ("import time; time.sleep(60)", "ask again"),
+    ],
+)
+def test_a_simulation_without_an_answer_is_unknown_and_says_why(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+) -> None:
+    simulator(monkeypatch, code)
+    found = asker.about("b", seconds_left=0.5 if "sleep" in code else 50).expected_start
+    assert why in found.unknown_reason
+    assert not found.HasField("wait_ms")
+
+
+def test_too_many_jobs_and_too_many_questions_are_refused(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asker.forecasts.living_jobs = lambda: start_forecasts.LIVING_JOBS_MAX + 1
+    assert "too many to simulate" in asker.about("b").expected_start.unknown_reason
+    monkeypatch.setattr(start_forecasts, "QUESTIONS_MAX", 0)
+    with pytest.raises(OverloadedError, match="what-if"):
+        asker.about("b", policy="srtf")
+
+
+def test_a_simulator_that_is_not_installed_is_named(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(verb: str, arguments: Sequence[str]) -> list[str]:
+        raise CotenantError("cotenant_simulator needs cotenant[simulator]")
+
+    monkeypatch.setattr(start_forecasts, "command_line", missing)
+    assert "cotenant[simulator]" in asker.about("b").expected_start.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"colour": "red"}, "changes"),
+        ({"policy": "fastest"}, "changes.policy"),
+        ({"batch_size": "0"}, "changes.batch_size"),
+        ({"gpus": "1e3"}, "changes.gpus"),
+        ({"share": "maybe"}, "changes.share"),
+        ({"max_slowdown": "nan"}, "changes.max_slowdown"),
+        ({"memory": "a lot"}, "changes.memory"),
+        ({"steps": "9" * 30}, "changes.steps"),
+        ({f"x{number}": "1" for number in range(11)}, "changes"),
+    ],
+)
+def test_absurd_changes_are_refused_by_name(changes: dict[str, str], field: str) -> None:
+    request = scheduling_pb2.ExplainJobRequest(job_id="job-1", expected_start=True, changes=changes)
+    assert [one.field for one in explanation_violations(request)] == [field]
+
+
+def test_changes_without_asking_for_the_start_are_refused() -> None:
+    request = scheduling_pb2.ExplainJobRequest(job_id="job-1", changes={"policy": "srtf"})
+    assert [one.field for one in explanation_violations(request)] == ["changes"]

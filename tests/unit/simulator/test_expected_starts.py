@@ -1,0 +1,132 @@
+"""When waiting jobs start: the present state is simulated with lengths drawn from what is known of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cotenant_simulator.commands.forecast import answer
+from cotenant_simulator.errors import InputError
+from scheduler_service.core import events
+from scheduler_service.core.records import Share
+from tests.support.engine_play import Play
+from tests.support.scheduling import all_pairs, prediction
+
+CPU_S = 20
+
+
+def step(ms: float, *, range_ratio: float = 1.02) -> dict[str, Any]:
+    """A step time at every micro-batch, with a range of 90 %."""
+    bounds = {"step_ms_lower": ms / range_ratio, "step_ms_upper": ms * range_ratio}
+    return {"step_ms": {(1, 1_000_000): ms}, **bounds}
+
+
+class Cluster:
+    """An engine with one GPU, whose jobs are predicted when they come."""
+
+    def __init__(self, policy: str = "fifo", gpus: int = 1) -> None:
+        self.play = Play(policy, gpus=gpus)
+
+    def submit(self, job_id: str, *, steps: int, range_ratio: float = 1.02, **changes: Any) -> None:
+        self.play.submit(job_id, graph="g", steps_total=steps, **changes)
+        key = self.play.engine.state.jobs[job_id].request.key
+        self.play.tell(events.PredictionArrived, prediction=prediction(key, **step(1_000, range_ratio=range_ratio)))
+        if any(key in (pair[0], pair[1]) for pair in self.play.engine.state.predictions.stored().outstanding_pairs):
+            keys = sorted(self.play.engine.state.living_keys)
+            self.play.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(keys)))
+        job = self.play.engine.state.jobs[job_id]
+        if job.phase.value == "starting":
+            self.play.report(events.JobStarted, job_id)
+
+    def expect(self, **changes: object) -> Mapping[str, Any]:
+        """Return what the process would print about each job, from a file's form."""
+        question = {"engine": self.play.engine.snapshot(), "now_ms": self.play.now_ms, "changes": changes}
+        jobs: Mapping[str, Any] = answer(json.loads(json.dumps(question)), cpu_s=CPU_S)["jobs"]
+        return jobs
+
+
+def test_a_job_is_expected_when_those_before_it_have_done_what_is_left_of_them() -> None:
+    cluster = Cluster()
+    for name, steps in (("a", 100), ("b", 50), ("c", 10)):
+        cluster.submit(name, steps=steps)
+    cluster.play.report(events.JobProgressed, "a", steps_done=40, after_ms=40_000)
+    found = cluster.expect()
+    assert [found[name]["position"] for name in "bc"] == [1, 2]
+    assert found["b"]["wait_ms"] == pytest.approx(60_000, rel=0.05)
+    assert found["c"]["wait_ms"] == pytest.approx(112_000, rel=0.05)  # with two seconds for the launch of b
+    assert found["b"]["wait_lower_ms"] <= found["b"]["wait_ms"] <= found["b"]["wait_upper_ms"]
+
+
+def test_the_interval_is_as_wide_as_the_predictions_are_unsure() -> None:
+    widths = []
+    for range_ratio in (1.1, 3.0):
+        cluster = Cluster()
+        cluster.submit("a", steps=1_000, range_ratio=range_ratio)
+        cluster.submit("b", steps=10)
+        found = cluster.expect()["b"]
+        widths.append(found["wait_upper_ms"] / found["wait_lower_ms"])
+    assert 1.03 < widths[0] < 1.3
+    assert widths[1] > 2
+
+
+def test_behind_a_job_of_unknown_length_nothing_is_expected_and_the_job_is_named() -> None:
+    cluster = Cluster()
+    cluster.submit("endless", steps=0)
+    cluster.submit("b", steps=10)
+    found = cluster.expect()["b"]
+    assert (found["wait_ms"], list(found["depends_on"]), found["position"]) == (-1, ["endless"], 1)
+
+
+def test_an_unknown_length_elsewhere_hides_nothing() -> None:
+    cluster = Cluster(gpus=2)
+    cluster.submit("endless", steps=0)
+    cluster.submit("a", steps=10)
+    cluster.play.tell(events.TimerFired, after_ms=3_600_000)
+    cluster.submit("b", steps=10)
+    assert cluster.expect()["b"]["wait_ms"] == pytest.approx(10_000, rel=0.1)
+
+
+def test_another_policy_or_another_job_changes_what_is_expected() -> None:
+    cluster = Cluster()
+    for name, steps in (("a", 100), ("long", 1_000), ("short", 10)):
+        cluster.submit(name, steps=steps, global_batch_size=64)
+    assert [name for name, one in sorted(cluster.expect().items(), key=lambda item: item[1]["position"])] == [
+        "long", "short"
+    ]  # fmt: skip
+    assert cluster.expect(policy="sjf")["short"]["position"] == 1
+    assert cluster.expect(job_id="long", policy="sjf", steps=5)["long"]["position"] == 1
+    sooner = cluster.expect(job_id="long", batch_size=32)["short"]["wait_ms"]
+    assert sooner == pytest.approx(cluster.expect()["short"]["wait_ms"], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"policy": "fastest"}, "there is no policy 'fastest'"),
+        ({"job_id": "gone", "steps": 5}, "no job 'gone'"),
+        ({"job_id": "b", "batch_size": 128}, "cotenant predict --batch-size"),
+        ({"job_id": "b", "colour": "red"}, "cannot be changed"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(changes: Mapping[str, object], why: str) -> None:
+    cluster = Cluster()
+    for name in "ab":
+        cluster.submit(name, steps=10, global_batch_size=64)
+    with pytest.raises(InputError, match=why):
+        cluster.expect(**changes)
+
+
+def test_jobs_that_start_stop_or_stand_still_now_are_gone_on_with() -> None:
+    cluster = Cluster("horus")
+    cluster.submit("a", steps=100)
+    cluster.submit("b", steps=10, share=Share.NEVER)
+    cluster.play.tell(events.PauseRequested, job_id="a", paused_ms_max=60_000)
+    cluster.play.report(events.AttemptPaused, "a")
+    assert cluster.play.phase("a").value == "paused"
+    assert cluster.expect()["b"]["wait_ms"] == pytest.approx(100_000, rel=0.1)
+    cluster.play.tell(events.JobCancelled, job_id="a")
+    assert cluster.play.phase("a").value == "stopping"
+    assert 0 <= cluster.expect()["b"]["wait_ms"] <= 10_000
