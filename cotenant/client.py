@@ -47,7 +47,7 @@ _REPEATABLE = {
     ),
     "cotenant.v1.PredictionService": (
         "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
-        "FitSpeedModel", "ListMeasuredPairs",
+        "FitSpeedModel", "ListMeasuredPairs", "RecordMeasurementWindows",
     ),
 }  # fmt: skip
 
@@ -188,16 +188,6 @@ class SchedulerClient(NodeCalls, QueueCalls):
         request = scheduling_pb2.CancelJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
         return self._ask(lambda timeout: self._stub.CancelJob(request, timeout=timeout)).job
 
-    def pause_job(self, job_id: str, *, most_ms: int = 0) -> scheduling_pb2.Job:
-        """Lets a running job stand still for 1 to 60,000 ms, 0 = the longest; repeating it is harmless."""
-        request = scheduling_pb2.PauseJobRequest(request_id=str(uuid.uuid4()), job_id=job_id, paused_ms_max=most_ms)
-        return self._ask(lambda timeout: self._stub.PauseJob(request, timeout=timeout)).job
-
-    def resume_job(self, job_id: str) -> scheduling_pb2.Job:
-        """Lets a paused job go on; another one is left as it is."""
-        request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
-        return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
-
     def explain_job(
         self, job_id: str, *, expected_start: bool = False, changes: Mapping[str, str] | None = None
     ) -> scheduling_pb2.ExplainJobResponse:
@@ -300,6 +290,12 @@ class PredictorClient:
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
 
+    def record_measurement_windows(
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest
+    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
+        """Reports what was measured of running jobs; a window that is sent again counts once."""
+        return self._ask(lambda timeout: self._stub.RecordMeasurementWindows(request, timeout=timeout))
+
     def predict_memory_risk(
         self, request: prediction_pb2.PredictMemoryRiskRequest
     ) -> prediction_pb2.PredictMemoryRiskResponse:
@@ -354,6 +350,9 @@ def job_settings(
     mode: str = "train",
     input_wait_ratio: float = 0.0,
     dimension_bindings: Mapping[str, int] | None = None,
+    channels_last: bool = False,
+    activation_checkpointing: bool = False,
+    ddp_bucket_bytes: int | None = None,
 ) -> resources_pb2.JobSettings:
     """Builds settings from the short names that users type.
 
@@ -367,6 +366,9 @@ def job_settings(
         mode=resources_pb2.RunMode.Value(enum_name(resources_pb2.RunMode.keys(), "RUN_MODE_", mode)),
         input_wait_ratio=input_wait_ratio,
         dimension_bindings=dict(dimension_bindings or {}),
+        channels_last=channels_last,
+        activation_checkpointing=activation_checkpointing,
+        ddp_bucket_bytes=ddp_bucket_bytes,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a client can change of the queue: jobs that wait, arrays of jobs."""
+"""What a client can change of jobs that are there: pausing, holding, altering, repeating them; arrays of jobs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ class QueueCalls(ABC):
     @abstractmethod
     def _ask(self, call: Callable[[float], _Answer]) -> _Answer:
         """Call with a time limit in seconds."""
+
+    def pause_job(self, job_id: str, *, most_ms: int = 0) -> scheduling_pb2.Job:
+        """Lets a running job stand still for 1 to 60,000 ms, 0 = the longest; repeating it is harmless."""
+        request = scheduling_pb2.PauseJobRequest(request_id=str(uuid.uuid4()), job_id=job_id, paused_ms_max=most_ms)
+        return self._ask(lambda timeout: self._stub.PauseJob(request, timeout=timeout)).job
+
+    def resume_job(self, job_id: str) -> scheduling_pb2.Job:
+        """Lets a paused job go on; another one is left as it is."""
+        request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
+        return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
 
     def hold_job(self, job_id: str) -> scheduling_pb2.Job:
         """Lets a pending job wait until it is released; repeating it is harmless."""

@@ -21,7 +21,7 @@ from scheduler_service.core import (
     queue_changes,
     queue_events,
 )
-from scheduler_service.core.attempts import hold_until, launch, launch_commands, stop, stop_commands
+from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
@@ -40,6 +40,7 @@ from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.explanation import Explanation, frozen_view
 from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.lanes import PLAIN_LANE
+from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
 from scheduler_service.core.pausing import (
@@ -251,8 +252,10 @@ class SchedulerEngine:
             order_pause(self._state, decision, step)
         elif isinstance(decision, Resume):
             order_resume(self._state, decision.job_id, step)
-        elif isinstance(decision, Hold | HoldMany | HoldRest) and decision.until_ms > self._state.now_ms:
-            step.wakes_at_ms.append(decision.until_ms)
+        elif isinstance(decision, Hold | HoldMany | HoldRest):
+            let_try_alone(self._state, decision, step)
+            if decision.until_ms > self._state.now_ms:
+                step.wakes_at_ms.append(decision.until_ms)
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state = self._state
@@ -366,13 +369,6 @@ class SchedulerEngine:
         return engine
 
 
-def _incarnation_began(state: ClusterState, event: events.IncarnationBegan, step: EventEffects) -> None:
-    state.next_fence = max(state.next_fence, event.next_fence)
-    state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
-    for job_id in tuple(state.in_phase(Phase.PENDING)):
-        hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
-
-
 _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
     events.JobSubmitted: job_events.submit,
     events.JobCancelled: job_events.cancel,
@@ -388,7 +384,7 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     events.NodeLost: node_events.lose_node,
     events.NodeForgotten: node_events.forget_node,
     events.GpuHealthChanged: node_events.change_health,
-    events.IncarnationBegan: _incarnation_began,
+    events.IncarnationBegan: node_events.begin_incarnation,
     queue_events.JobHeld: queue_changes.hold_job,
     queue_events.JobReleased: queue_changes.release_job,
     queue_events.JobAltered: queue_changes.alter_job,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_service.core.attempts import lose, stop
+from scheduler_service.core.attempts import hold_until, lose, stop
 from scheduler_service.core.commands import StopJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
     CommandGiven,
     GpuHealthChanged,
+    IncarnationBegan,
     NodeDisconnected,
     NodeForgotten,
     NodeJoined,
@@ -20,7 +21,7 @@ from scheduler_service.core.job_events import rejoin
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
-from scheduler_service.core.records import AfterStop, Node, Phase
+from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
 
@@ -159,3 +160,11 @@ def change_health(state: ClusterState, event: GpuHealthChanged, step: EventEffec
     gpus = tuple(replace(gpu, healthy=event.healthy) if gpu.gpu_id == event.gpu_id else gpu for gpu in node.gpus)
     state.put_node(replace(node, gpus=gpus))
     step.is_decision_due = True
+
+
+def begin_incarnation(state: ClusterState, event: IncarnationBegan, step: EventEffects) -> None:
+    """Leave out the fences of the former cluster, and start nothing before its attempts have ended."""
+    state.next_fence = max(state.next_fence, event.next_fence)
+    state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
+    for job_id in tuple(state.in_phase(Phase.PENDING)):
+        hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)

@@ -94,7 +94,7 @@ def test_devices_are_chosen_and_arrays_limited() -> None:
     found = answer(
         gpus=3,
         pending=[
-            pending("a", allowed_devices=["a200"]),
+            pending("a", allowed_devices=["NVIDIA A200"], priority=1),
             pending("bb", array_id="array-1", array_index=1, array_running_max=1),
             pending("ccc", array_id="array-1", array_index=2, array_running_max=1),
         ],
@@ -113,5 +113,5 @@ def test_rules_that_cannot_be_are_refused(tenant: dict[str, Any]) -> None:
 
 
 def test_a_row_that_asks_for_what_no_job_can_have_is_held() -> None:
-    found = answer(pending=[pending("a", priority=5_000), pending("bb", allowed_devices=["!"]), pending("ccc")])
+    found = answer(pending=[pending("a", priority=5_000), pending("bb", array_running_max=-1), pending("ccc")])
     assert actions(found) == {"a": "INVALID_ROW", "bb": "INVALID_ROW", "ccc": "start"}
