@@ -71,6 +71,19 @@ def decide_on_snapshot(
     return _SnapshotQueue(view, policy, limits, rules, used).decide()
 
 
+def stop_expired(view: SchedulingView) -> tuple[SchedulingView, list[Stop]]:
+    """Return a view in which jobs whose time limit is over are leaving, and the orders to stop them."""
+    stops: list[Stop] = []
+    running = dict(view.running)
+    for job_id, job in view.running.items():
+        ran_ms, limit_ms = job.attained_gpu_ms / len(job.assignments), job.request.terms.time_limit_ms
+        if 0 < limit_ms <= ran_ms:
+            reason = Reason(code="STOPPING_AT_TIME_LIMIT", numbers={"ran_ms": ran_ms, "time_limit_ms": limit_ms})
+            stops.append(Stop(job_id=job_id, reason=reason))
+            running[job_id] = replace(job, is_stopping=True)
+    return (_occupied(view, running) if stops else view), stops
+
+
 class _AdmittingPolicy:
     """A policy as one turn asks it: what the turn does not allow is left out, and what was given away is counted."""
 
