@@ -12,7 +12,7 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import Phase, Share
-from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, parse_tenants
+from scheduler_service.core.tenants import USED_TENANTS_MAX, TenantRule, TenantRules, TenantUse, parse_tenants
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
 from tests.support.scheduling import node, prediction
@@ -133,6 +133,17 @@ def test_gpu_time_fades_by_half_in_a_half_life() -> None:
     had = use.used_gpu_ms("a", 60_000)
     assert had == pytest.approx(120_000, rel=0.01)
     assert use.used_gpu_ms("a", 60_000 + HOUR_MS) == pytest.approx(had / 2)
+
+
+def test_inventing_tenants_fills_no_memory_and_forgets_nobody_that_has_had_much() -> None:
+    use = TenantUse()
+    use.choose(TenantRules(), {}, 0)
+    for number in range(USED_TENANTS_MAX + 50):
+        held_ms = 10_000 if number == 0 else 1
+        use.change(f"t{number}", 1, number * 10_000)
+        use.change(f"t{number}", -1, number * 10_000 + held_ms)
+    assert len(use.stored()) == USED_TENANTS_MAX
+    assert "t0" in use.stored()
 
 
 def test_rules_and_what_tenants_have_had_survive_a_restart() -> None:

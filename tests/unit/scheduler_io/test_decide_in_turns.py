@@ -124,3 +124,10 @@ def test_a_job_whose_time_is_over_is_stopped_with_a_checkpoint_and_takes_no_othe
     found = answer(gpus=2, running=[over, within], pending=[pending("a")])
     assert actions(found) == {"over": "stop", "a": "NO_FREE_GPU"}
     assert found["over"].stop.checkpoint
+
+
+def test_whatever_a_tenant_is_called_its_quota_holds() -> None:
+    tenants = [scheduling_pb2.SnapshotTenant(tenant=name, gpus_max=1) for name in ("/", "")]
+    jobs = [pending(name * length, tenant="/") for length, name in ((1, "a"), (2, "b"), (3, "c"))]
+    found = answer(gpus=3, tenants=tenants, pending=jobs)
+    assert sorted(actions(found).values()) == ["QUOTA", "QUOTA", "start"]
