@@ -134,6 +134,8 @@ class HorusPlacement:
         self._columns = view.index.arrays.for_one_round()
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         self._class_costs: dict[object, _ClassCosts] = {}
+        self._loads: bytes | None = None
+        self._rules = repr(costs)
         self._open_numbers: list[int] = []
         self._seen = 0
         self._note_open_classes()
@@ -160,13 +162,27 @@ class HorusPlacement:
     def place(self, job: PendingJob) -> Start | Reason:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
+        # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
+        same = (self._rules, shape_of(request), self._loads_now())
+        known = self._view.index.turn_memo.get(same)
+        if isinstance(known, Reason):
+            return known
         costs = self._cheapest.costs(request, self._costs_of_classes(request))
         chosen = self._cheapest.choose(request, costs)
         if chosen is not None:
+            self._loads = None
             return self._start(request, chosen, float(costs[list(chosen)].sum()))
         # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
         wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
-        return impossible_reason(self._view, self._inventory, request) or wait_reason
+        reason = impossible_reason(self._view, self._inventory, request) or wait_reason
+        self._view.index.turn_memo[same] = reason
+        return reason
+
+    def _loads_now(self) -> bytes:
+        """Return the load classes of all GPUs; a start changes them."""
+        if self._loads is None:
+            self._loads = self._columns.class_of.tobytes()
+        return self._loads
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that waits."""
