@@ -23,10 +23,10 @@ from scheduler_service.core.records import (
     PairPrediction,
     TaskDemand,
 )
+from scheduler_service.core.tenants import TENANTS_MAX
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
-from scheduler_service.grpc_api.snapshot_ranges import tenant_violations
 
 NODES_MAX = 100_000
 GPUS_MAX = 100_000
@@ -40,10 +40,10 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
         ("nodes.gpus", sum(len(node.gpus) for node in snapshot.nodes), GPUS_MAX),
         ("pending", len(snapshot.pending), JOBS_MAX),
         ("running", len(snapshot.running), JOBS_MAX),
+        ("tenants", len(snapshot.tenants), TENANTS_MAX),
     ):
         if count > most:
             yield FieldViolation(field=f"snapshot.{name}", description=f"must have at most {most:,} entries")
-    yield from tenant_violations(snapshot)
 
 
 def explanation_violations(snapshot: scheduling_pb2.Snapshot, policies_count: int) -> Iterator[FieldViolation]:

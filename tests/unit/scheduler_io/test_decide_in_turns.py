@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api.decide import decide
 
 GIB = 2**30
 
 
-def answer(policy: str = "fifo", *, gpus: int = 1, **snapshot: Any) -> dict[str, scheduling_pb2.Decision]:
+def respond(policy: str = "fifo", *, gpus: int = 1, **snapshot: Any) -> scheduling_pb2.DecideResponse:
     cards = [
         scheduling_pb2.SnapshotGpu(gpu_id=f"g{index}", device=f"NVIDIA A{index}00", memory_bytes=8 * GIB, healthy=True)
         for index in range(gpus)
@@ -23,8 +22,11 @@ def answer(policy: str = "fifo", *, gpus: int = 1, **snapshot: Any) -> dict[str,
     request = scheduling_pb2.DecideRequest(
         policy=policy, snapshot=scheduling_pb2.Snapshot(now_ms=1_000_000, nodes=nodes, **snapshot)
     )
-    found = asyncio.run(decide(request, predictor=None, seconds_left=None))
-    return {one.job_id: one for one in found.decisions}
+    return asyncio.run(decide(request, predictor=None, seconds_left=None))
+
+
+def answer(policy: str = "fifo", *, gpus: int = 1, **snapshot: Any) -> dict[str, scheduling_pb2.Decision]:
+    return {one.job_id: one for one in respond(policy, gpus=gpus, **snapshot).decisions}
 
 
 def pending(job_id: str, **job: Any) -> scheduling_pb2.SnapshotPending:
@@ -94,7 +96,7 @@ def test_devices_are_chosen_and_arrays_limited() -> None:
     found = answer(
         gpus=3,
         pending=[
-            pending("a", allowed_devices=["NVIDIA A200"], priority=1),
+            pending("a", allowed_devices=["a200"]),
             pending("bb", array_id="array-1", array_index=1, array_running_max=1),
             pending("ccc", array_id="array-1", array_index=2, array_running_max=1),
         ],
@@ -107,9 +109,21 @@ def test_devices_are_chosen_and_arrays_limited() -> None:
     "tenant",
     [{"gpus_max": -1}, {"weight": -1}, {"weight": float("nan")}, {"weight": 1e-9}, {"used_gpu_ms": float("inf")}],
 )
-def test_rules_that_cannot_be_are_refused(tenant: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError, match="tenants"):
-        answer(tenants=[scheduling_pb2.SnapshotTenant(tenant="x", **tenant)])
+def test_rules_that_cannot_be_are_left_out_and_told(tenant: dict[str, Any]) -> None:
+    rules = [scheduling_pb2.SnapshotTenant(tenant="x", **tenant), scheduling_pb2.SnapshotTenant(tenant="y", gpus_max=1)]
+    found = respond(gpus=3, tenants=rules, pending=[pending(name, tenant=name[0]) for name in ("x", "y1", "y22")])
+    assert {one.job_id: one.WhichOneof("action") for one in found.decisions} == {
+        "x": "start", "y1": "start", "y22": "hold",
+    }  # fmt: skip
+    assert [one.code for one in found.warnings] == ["INVALID_ROW"]
+    assert "snapshot.tenants" in found.warnings[0].message
+
+
+def test_of_two_rules_for_a_tenant_the_first_counts() -> None:
+    rules = [scheduling_pb2.SnapshotTenant(tenant="x", gpus_max=count) for count in (1, 3)]
+    found = respond(gpus=3, tenants=rules, pending=[pending("x1", tenant="x"), pending("x22", tenant="x")])
+    assert sorted(str(one.WhichOneof("action")) for one in found.decisions) == ["hold", "start"]
+    assert "must occur once" in found.warnings[0].message
 
 
 def test_a_row_that_asks_for_what_no_job_can_have_is_held() -> None:
