@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from cotenant.terminal_text import harmless
 from scheduler_service.adapters.event_log import StoredEvent
 from scheduler_service.adapters.stored_records import read_stored_events
 from scheduler_service.core.events import (
@@ -93,4 +94,4 @@ def _subjects(event: CommandGiven) -> Iterator[str]:
 def _row(line: Mapping[str, str | int]) -> str:
     cells = [str(line[name]) for name in ("at", "role", "name", "address", "did")]
     padded = [cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)]
-    return "  ".join([*padded, str(line["about"])]).rstrip()
+    return harmless("  ".join([*padded, str(line["about"])]).rstrip())

@@ -200,7 +200,10 @@ class Fuzzer:
         hello.node_id = f"{self.tally.role}-1"
         del hello.gpus[:]
         hello.gpus.add(gpu_id="g0", device="d", memory_bytes=1 << 30, healthy=True)
-        hello.ClearField("seen")
+        for name in ("seen", "rack_id", "agent_version", "enforcements"):
+            hello.ClearField(name)
+        for status in hello.attempts:
+            status.key.job_id = OWN_ID
         return node_agent_pb2.ConnectRequest(hello=hello).SerializeToString()
 
     def count(self, path: str, context: CallContext, answers: Sequence[bytes]) -> None:

@@ -95,6 +95,33 @@ def test_an_instance_id_of_any_length_is_not_kept() -> None:
     play(work)
 
 
+HOSTILE = "\x1b[2Jjob-1"
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        messages.Hello(rack_id=HOSTILE),
+        messages.Hello(agent_version="v" * 201),
+        messages.Hello(enforcements=["watchdog", "\u202edrawrof"]),
+        messages.Hello(gpus=[messages.AgentGpu(gpu_id=HOSTILE, device="d")]),
+        messages.Hello(gpus=[messages.AgentGpu(gpu_id="g", device="d\n")]),
+        messages.Hello(attempts=[status(key(HOSTILE), messages.ATTEMPT_STATE_RUNNING)]),
+        messages.Hello(attempts=[status(messages.AttemptKey(job_id="job-1", incarnation_id="a" * 65), 1)]),
+    ],
+    ids=lambda spoilt: spoilt.ListFields()[0][0].name,
+)
+def test_texts_that_would_steer_the_terminal_of_who_lists_nodes_are_not_taken_in(spoilt: messages.Hello) -> None:
+    async def work(cluster: Cluster) -> None:
+        greeting = hello("node-1", instance_id="a")
+        greeting.MergeFrom(spoilt)
+        refused = await cluster.dial(greeting)
+        assert isinstance(refused.failure, AgentProtocolError)
+        assert refused.failure.message.isprintable()
+
+    play(work)
+
+
 async def run_job(cluster: Cluster, *, gpus: int = 1) -> AgentStream:
     """As many running jobs as the only node has GPUs."""
     agent = await cluster.dial(hello("node-1", instance_id="a", gpus=[str(number) for number in range(gpus)]))
