@@ -45,7 +45,7 @@ _REPEATABLE = {
     ),
     "cotenant.v1.PredictionService": (
         "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
-        "FitSpeedModel", "ListMeasuredPairs",
+        "FitSpeedModel", "ListMeasuredPairs", "RecordMeasurementWindows",
     ),
 }  # fmt: skip
 
@@ -297,6 +297,12 @@ class PredictorClient:
         """Predicts how much every job slows down every other one on one device."""
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
+
+    def record_measurement_windows(
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest
+    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
+        """Reports what was measured of running jobs; a window that is sent again counts once."""
+        return self._ask(lambda timeout: self._stub.RecordMeasurementWindows(request, timeout=timeout))
 
     def predict_memory_risk(
         self, request: prediction_pb2.PredictMemoryRiskRequest
