@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from google.rpc import code_pb2
+from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.cli.settings import Settings
 from cotenant.cli.up_command import export_lines, parse_cores

@@ -107,7 +107,7 @@ HOSTILE = "\x1b[2Jjob-1"
         messages.Hello(gpus=[messages.AgentGpu(gpu_id=HOSTILE, device="d")]),
         messages.Hello(gpus=[messages.AgentGpu(gpu_id="g", device="d\n")]),
         messages.Hello(attempts=[status(key(HOSTILE), messages.ATTEMPT_STATE_RUNNING)]),
-        messages.Hello(attempts=[status(messages.AttemptKey(job_id="job-1", incarnation_id="a" * 65), 1)]),
+        messages.Hello(attempts=[status(messages.AttemptKey(job_id="job-1", incarnation_id="a" * 65), RUNNING)]),
     ],
     ids=lambda spoilt: spoilt.ListFields()[0][0].name,
 )
