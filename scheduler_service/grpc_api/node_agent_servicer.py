@@ -296,17 +296,20 @@ async def _outbound(
 ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
     """Yield what is queued for an agent until its session is closed or its own half of the stream has ended."""
     closing = asyncio.ensure_future(session.closed.wait())
+    waiting: Sequence[asyncio.Future[Any]] = (closing,)
     try:
         while not (closing.done() or receiving.done()):
             taking = asyncio.ensure_future(session.outbound.get())
-            waiting: Sequence[asyncio.Future[Any]] = (taking, closing, receiving)
+            waiting = (taking, closing, receiving)
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
-                taking.cancel()
                 return
             yield taking.result()
     finally:
-        closing.cancel()
+        # Also where the call is cancelled in the middle of the wait, as by an agent that hangs up.
+        for one in waiting:
+            if one is not receiving:
+                one.cancel()
 
 
 def _check_texts(hello: node_agent_pb2.Hello) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -91,6 +92,18 @@ def test_an_instance_id_of_any_length_is_not_kept() -> None:
     async def work(cluster: Cluster) -> None:
         refused = await cluster.dial(hello("node-1", instance_id="x" * 65))
         assert isinstance(refused.failure, AgentProtocolError)
+
+    play(work)
+
+
+def test_a_stream_that_is_cancelled_leaves_no_task_behind() -> None:
+    async def work(cluster: Cluster) -> None:
+        before = asyncio.all_tasks()
+        agent = await cluster.dial(hello("node-1", instance_id="a"))
+        agent._holding.cancel()
+        await until(lambda: agent.has_ended, "the stream ends")
+        await cluster.settle()
+        assert asyncio.all_tasks() - before == set()
 
     play(work)
 
