@@ -5,7 +5,8 @@ from __future__ import annotations
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
-        "ForgetNode", "ConfirmRestore",
+        "HoldJob", "ReleaseJob", "AlterJob", "RetryJob", "SubmitArray", "CancelArray",
+        "ForgetNode", "CordonNode", "UncordonNode", "ConfirmRestore",
         "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (
