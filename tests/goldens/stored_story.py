@@ -6,6 +6,7 @@ The story becomes an event log with a snapshot in its middle; whoever reads that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cotenant.job_settings import stored_settings
@@ -44,7 +45,9 @@ def told_story() -> RecordedPlay:
 
 
 def _begin(play: RecordedPlay) -> None:
-    launch, settings = as_json(scheduling_pb2.JobSpec), filled_settings()
+    launch = as_json(scheduling_pb2.JobSpec)
+    # Settings that came after the story was stored have the defaults that its readers take.
+    settings = replace(filled_settings(), activation_checkpointing=False, channels_last=False, ddp_bucket_bytes=None)
     later = (
         "no_trial", "owner", "ranks", "collective_timeout_ms",
         "priority", "held", "after_job_ids", "after_any", "time_limit_ms", "deadline_at_ms",
