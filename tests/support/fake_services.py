@@ -36,10 +36,10 @@ def refuse(context: grpc.ServicerContext, code: int, message: str, *, reason: st
     context.abort_with_status(rpc_status.to_status(status))
 
 
-def _not_faked(context: grpc.ServicerContext) -> NotImplementedError:
+def _not_faked(context: grpc.ServicerContext) -> LookupError:
     """Answer as a server without this method does."""
     context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-    return NotImplementedError("no test asks this fake for it")
+    return LookupError("no test asks this fake for it")
 
 
 @dataclass
