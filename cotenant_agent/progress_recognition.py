@@ -1,7 +1,8 @@
 """The usual forms in which training scripts print how far they are, for jobs that name no expression and say nothing.
 
 Bars of tqdm that count iterations, batches or steps, those of Keras, and words before a number: step, global_step,
-iter, iteration, it, update, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`. A number counts
+iter, iteration, it, update, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`; the count behind an
+epoch, as in `Epoch: [0][ 20/391]` and `Epoch 1/90 [20/391]`. A number counts
 once it has grown: what is only printed once, such as a setting, is no progress. Numbers with a unit behind them are
 measurements, and bars of downloads, of preparing data and of validation are named by their words or units.
 """
@@ -20,8 +21,15 @@ _BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[
 _WORD = r"(?<![a-z])(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
 _NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it|hz|[kmg]i?b)\b)"
+_COUNT = r"(?=[0-9]{1,15}/ {0,4}[0-9]{1,15}"
+_EPOCH = rf"epoch:? {{0,3}}[\[(]? {{0,4}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})?[\])]?[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
+# With a percentage behind it a count of an epoch is one of samples, but for timm's.
+_TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
 # One group of one name: the words are looked back at from the number only where there is no bar.
-RECOGNISED = rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|(?<![0-9./])(?={_BAR}))(?P<step>{_NUMBER})"
+RECOGNISED = (
+    rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|(?<![a-z])(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={_BAR}))"
+    rf"(?P<step>{_NUMBER})"
+)
 
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|sav|eval|valid|test|predict|infer|pre-?process"

@@ -23,6 +23,10 @@ FORMS = [
     "Iter(train) [  {0}/1000]  lr: 1e-3",
     "| epoch   1 | batch {0}/ 600 | lr 5.00 |",
     "update {0} reward 12.5",
+    "Epoch: [0][ {0}/391]\tTime 0.21 (0.30)\tLoss 6.9 (7.0)",
+    "Epoch: [0]  [ {0}/1000]  eta: 0:10:31  lr: 0.1  img/s: 88.1",
+    "Epoch 1/90 [{0}/391] loss=1.636 (0.606s/it)",
+    "Train: 0 [  {0}/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 0.3s, 400.1/s",
 ]
 NO_PROGRESS = [
     "steps: {0}",
@@ -58,6 +62,11 @@ def test_a_usual_form_is_recognised(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("form", NO_PROGRESS)
 def test_settings_and_measurements_are_no_progress(tmp_path: Path, form: str) -> None:
     assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 0
+
+
+def test_counts_behind_epochs_add_up(tmp_path: Path) -> None:
+    lines = [f"Epoch {epoch}/3 [{step}/60] loss=1.2" for epoch in (1, 2, 3) for step in (20, 40, 60)]
+    assert read(tmp_path, *lines) == 180
 
 
 def test_a_number_that_is_printed_once_is_a_setting(tmp_path: Path) -> None:
