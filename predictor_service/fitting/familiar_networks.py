@@ -23,7 +23,7 @@ from predictor_service.registry.spread_record import PartnerRecord, SpreadRecord
 from predictor_service.regressors.candidates import CandidateBuilder
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.folds import Fold, grouped_folds
-from predictor_service.selection.local_bounds import THOROUGH, LocalBounds, learn_bounds
+from predictor_service.selection.local_bounds import THOROUGH, LocalBounds, SpreadSearch, learn_bounds
 from predictor_service.selection.operator_mix import number_networks
 from predictor_service.selection.scoring import clip_to_seen
 
@@ -54,6 +54,7 @@ def learn_familiar(
     *,
     seed: int,
     file_name: str,
+    search: SpreadSearch = THOROUGH,
 ) -> tuple[SpreadRecord, dict[str, bytes]] | None:
     """Learns how far off networks are whose family is known.
 
@@ -63,6 +64,7 @@ def learn_familiar(
         partners: Second candidates that may be joined with it, by name.
         seed: Handed to the candidates and to the trees of the spread.
         file_name: Of the spread; that of the second model is made from it.
+        search: How the spread is learned.
 
     Returns:
         The record and its files; None where too few networks were measured for a bound of 99 %.
@@ -77,7 +79,7 @@ def learn_familiar(
     }
     table = rows.columns.astype(np.float64)
     bounds = {
-        name: learn_bounds(table, rows.encoded - mean, networks, seed, search=THOROUGH) for name, mean in means.items()
+        name: learn_bounds(table, rows.encoded - mean, networks, seed, search=search) for name, mean in means.items()
     }
     for name in sorted(bounds, key=lambda each: bounds[each].cost):
         found = _store(rows, bounds[name], name, partners, seed=seed, file_name=file_name)

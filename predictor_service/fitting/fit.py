@@ -36,6 +36,7 @@ from predictor_service.regressors.candidates import (
     CANDIDATES,
     FASTER_FOR_PAIRS,
     SMALL_CANDIDATES,
+    SMALL_MEMORY_CANDIDATES,
     UNCORRECTED,
     CandidateBuilder,
     uncorrected,
@@ -44,7 +45,14 @@ from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
-from predictor_service.selection.local_bounds import BRIEF, COMPACT, SpreadSearch, learn_bounds
+from predictor_service.selection.local_bounds import (
+    BRIEF,
+    COMPACT,
+    THOROUGH,
+    THOROUGH_SMALL,
+    SpreadSearch,
+    learn_bounds,
+)
 from predictor_service.selection.operator_mix import learn_operator_mix
 from predictor_service.selection.scoring import CandidateScore, choose_unseen, predict_unchosen, score_candidates
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
@@ -221,8 +229,9 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
 
 
 def _list_candidates(task: FittingTask) -> Mapping[str, CandidateBuilder]:
-    # Memory decides what fits, and one model of it speaks for many device types: there a forest may take its megabyte.
-    candidates = SMALL_CANDIDATES if task.is_public and task.target is not MEMORY else CANDIDATES
+    candidates = CANDIDATES
+    if task.is_public:
+        candidates = SMALL_MEMORY_CANDIDATES if task.target is MEMORY else SMALL_CANDIDATES
     if task.is_of_all_types:  # few rows of a type may teach nothing that the model does not know
         return {UNCORRECTED: uncorrected, **candidates}
     if task.target is not SLOWDOWN:
@@ -306,7 +315,8 @@ def _with_familiar(
     builder, name = _list_candidates(task)[record.winner], _file_name(task, "familiar.onnx")
     rows = FamiliarRows(columns=task.columns, encoded=encoded, features=task.features)
     partners = {name: partner for name, partner in BOUND_PARTNERS.items() if name != record.winner}
-    found = learn_familiar(rows, builder, partners, seed=task.seed, file_name=name)
+    search = THOROUGH_SMALL if task.is_public else THOROUGH
+    found = learn_familiar(rows, builder, partners, seed=task.seed, file_name=name, search=search)
     if found is None:
         return replace(record, operator_mix=mix)
     files |= found[1]

@@ -56,7 +56,7 @@ class JobWork:
         self.graph = graph
         self.settings = settings
         self.device = device
-        self.models = models
+        self._trained = models
         self._measured_devices = measured_devices
         self._memory_of_others = memory_of_others
         self.curves: dict[str, BoundedCurve] = {}
@@ -68,13 +68,28 @@ class JobWork:
         self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
 
     @cached_property
+    def models(self) -> Mapping[str, ServedTarget]:
+        """Trained targets of the device type that answer for this job."""
+        trained = self._trained
+        if not any(model.record.is_public for model in trained.values()):
+            return trained
+        return {name: model for name, model in trained.items() if not model.record.is_public or self._is_taught(model)}
+
+    @cached_property
     def memory_of_others(self) -> ServedTarget | None:
         """What answers for memory without a model of the device type: that of another one, learned from such jobs."""
-        model, settings = self._memory_of_others, self.settings
-        if model is None or not answers_for(self.device) or settings.precision not in model.record.precisions:
-            return None
-        # Rows of inference, and of networks made of other operators, say nothing of this one: constants answer.
-        return model if settings.mode == "train" and self.is_familiar(model) else None
+        model = self._memory_of_others
+        return model if model is not None and answers_for(self.device) and self._is_taught(model) else None
+
+    def _is_taught(self, model: ServedTarget) -> bool:
+        """Whether others measured such jobs: where they did not, what is known of all device types errs less.
+
+        Memory is asked only about networks made of operators as measured ones; of times, few networks tell no others.
+        """
+        settings, is_familiar = self.settings, self.is_familiar(model)
+        if settings.precision not in model.record.precisions or not model.knows_mode(settings.mode):
+            return False
+        return bool(is_familiar) if model.target is MEMORY else is_familiar is not False
 
     @cached_property
     def untaught(self) -> tuple[str, ...]:
@@ -84,6 +99,8 @@ class JobWork:
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
         """Why nothing that is said of the device without a model is in domain."""
+        if self._trained:
+            return (f"nothing was measured of such jobs on {self.device.name}", *self.untaught)
         measured = ", ".join(sorted(self._measured_devices)[:_NAMED_MAX]) or "none"
         return (f"device {self.device.name}, measured {measured}", *self.untaught)
 

@@ -27,7 +27,7 @@ MICRO_BATCH_SIZES_MAX: Final = 64
 NO_VERSION: Final = "none"
 _NO_TRAINED_MODEL: Final = Notice(
     code="NO_TRAINED_MODEL",
-    message="no model of this device type: estimated from others; `cotenant retrain` learns what was measured",
+    message="no model of such jobs on this device type: estimated from others; `cotenant retrain` learns from rows",
 )
 _PUBLIC_MODEL: Final = "learned from what others measured of this device type (public sets): ranges not checked here"
 _GENERIC_PEAKS_FACTOR: Final = 5.0

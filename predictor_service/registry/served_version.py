@@ -16,6 +16,8 @@ from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalB
 from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64
+_IS_TRAINING: Final = "is_training"
+_ROUNDING: Final = 1e-3
 _UNDISTURBED_RATIO: Final = 0.05
 """What others may take of a device while a measurement still counts (`docs/measuring.md`): no share of it is known
 better. A job that waits for nothing is measured at 100 % on a quiet device and a little below elsewhere."""
@@ -278,6 +280,14 @@ class ServedTarget:
     def is_precision_new(self, precision: str) -> bool:
         """Whether no training row has a precision; False where that was not kept."""
         return bool(self.record.precisions) and precision not in self.record.precisions
+
+    def knows_mode(self, mode: str) -> bool:
+        """Whether any training row trained, or inferred, as a job does; True where the model does not see that."""
+        if _IS_TRAINING not in self.record.columns:
+            return True
+        place, is_training = self.record.columns.index(_IS_TRAINING), float(mode == "train")
+        low, high = (float(ends[place]) for ends in self.record.domain.trained)
+        return low - _ROUNDING <= is_training <= high + _ROUNDING
 
     def excess_but_for_wait(self, columns: FeatureArray) -> FloatArray:
         """How far rows are outside of what was trained, see `TrainingDomain.excess`, if their wait is not."""

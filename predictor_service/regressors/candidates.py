@@ -74,6 +74,12 @@ def _few_extra_trees(seed: int) -> Regressor:
     )
 
 
+def _fewer_extra_trees(seed: int) -> Regressor:
+    return ScikitRegressor(
+        ExtraTreesRegressor(n_estimators=40, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
+    )
+
+
 def _boosted_trees(seed: int) -> Regressor:
     return BoostedTrees(
         seed=seed, n_estimators=80, max_depth=3, learning_rate=0.1, subsample=0.9, colsample_bytree=0.8,
@@ -110,6 +116,9 @@ SMALL_CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {
     "deep_boosted_trees": _deep_boosted_trees,
 }
 """For models that come with the program: a forest over thousands of rows takes megabytes, boosted trees a tenth."""
+
+SMALL_MEMORY_CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {**CANDIDATES, "extra_trees": _fewer_extra_trees}
+"""Memory decides what fits, and one public model of it speaks for many device types: it may be a small forest."""
 
 BOUND_PARTNERS: Final[Mapping[str, CandidateBuilder]] = {
     "extra_trees": _extra_trees,

@@ -129,7 +129,12 @@ def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
         "predict", str(ROOT / GRAPH), "--batch-size", "64", "--offline", "-o", "json", timeout_s=300
     )
     assert (done.returncode, json.loads(done.stdout)["fits"]) == (0, True), done.stderr
-    assert "training once" in done.stderr
+    assert "taking over the models that come with the program" in done.stderr
+    done = no_cluster.cotenant(
+        "predict", str(ROOT / GRAPH), "--batch-size", "64", "--device", "a100", "--offline", "-o", "json", timeout_s=300
+    )
+    memory = json.loads(done.stdout)["memory_bytes"]
+    assert (memory["level"], memory["range_not_calibrated"]) == ("ESTIMATE_LEVEL_GRAPH", True), done.stderr
 
 
 def test_who_submitted_is_noted_and_only_this_account_gets_in(cluster: RealCluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -52,9 +52,10 @@ def _field_value(name: str, hint: Any) -> Any:
 
 
 def filled_settings() -> JobSettings:
-    """Settings of which every one is set."""
+    """Settings of which every one is set that the stored version had."""
     message = filled_variants(resources_pb2.JobSettings.DESCRIPTOR)[0]
-    return unchecked_settings(message)  # type: ignore[arg-type]
+    settings = unchecked_settings(message)  # type: ignore[arg-type]
+    return replace(settings, channels_last=False, activation_checkpointing=False, ddp_bucket_bytes=None)
 
 
 def as_json(message: Any) -> dict[str, Any]:

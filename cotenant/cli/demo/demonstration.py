@@ -151,7 +151,7 @@ def _running(cluster: LocalCluster, narrator: Narrator, report: DemoReport) -> I
 
 
 _END_TITLE = "Every job at its end; PRED/MEAS = slowdown as the scheduler knew it, ? = unknown"
-_FIRST_START = {"predictor": " (trains its models from the committed measurements at its first start)"}
+_FIRST_START = {"predictor": " (takes over the models that come with the program at its first start)"}
 
 
 def _play(stage: Stage, jobs: Sequence[scenario.DemoJob], options: DemoOptions) -> None:

@@ -108,6 +108,21 @@ def test_a_network_that_others_did_not_measure_is_answered_by_constants(
     assert known.memory_bytes.value != strange.memory_bytes.value
 
 
+@pytest.mark.parametrize(
+    ("mix", "settings"),
+    [(NOTHING, {}), (EVERYTHING, {"precision": "bf16"}), (EVERYTHING, {"mode": "infer", "optimizer": "sgd"})],
+    ids=["a strange network", "a precision without rows", "a mode without rows"],
+)
+def test_on_the_type_that_others_measured_too_other_jobs_than_theirs_are_answered_as_on_any_type(
+    tmp_path: Path, mix: OperatorMix, settings: dict[str, Any]
+) -> None:
+    answer = ask(predictor_on(tmp_path, mix), DEVICE, **settings)
+    for estimate in (answer.memory_bytes, answer.step_ms):
+        assert estimate.level is Level.FALLBACK
+        assert estimate.unusual_features == (f"nothing was measured of such jobs on {DEVICE}",)
+    assert [each.code for each in answer.warnings] == ["NO_TRAINED_MODEL"]
+
+
 def test_the_stand_in_is_answered_by_its_own_models(tmp_path: Path) -> None:
     answer = ask(predictor_on(tmp_path), STANDIN)
     assert OF_OTHERS not in answer.memory_bytes.unusual_features

@@ -178,7 +178,7 @@ def test_without_data_there_is_a_remedy(tmp_path: Path) -> None:
 
 def test_same_data_and_seed_give_the_same_bytes_in_another_process(served: Path, tmp_path: Path) -> None:
     """Neither the hash seed of a process nor the number of its threads may decide what is stored."""
-    arguments = ["train", "--state-dir", str(tmp_path), "--datasets", str(served / "datasets"), "--seed", str(SEED)]
+    arguments = ["retrain", "--state-dir", str(tmp_path), "--datasets", str(served / "datasets"), "--seed", str(SEED)]
     subprocess.run(
         [sys.executable, "-m", "predictor_service", *arguments],
         check=True,
