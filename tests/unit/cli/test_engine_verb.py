@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -95,7 +94,7 @@ def test_without_slurm_or_a_scheduler_once_fails_and_says_why(
     away = cotenant("engine", "slurm", "--once", "--gpu", GPU, "--scheduler", "127.0.0.1:1", "--timeout", "0.2")
     assert away.code == 5
     assert slurm.read_text() == ""
-    shutil.rmtree(slurm.parent / "bin")
+    monkeypatch.setenv("PATH", str(slurm.parent / "empty"))
     missing = cotenant("engine", "slurm", "--once", "--gpu", GPU)
     assert missing.code != 0
     assert "squeue is not installed here" in missing.err
