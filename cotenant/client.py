@@ -358,6 +358,9 @@ def job_settings(
     mode: str = "train",
     input_wait_ratio: float = 0.0,
     dimension_bindings: Mapping[str, int] | None = None,
+    channels_last: bool = False,
+    activation_checkpointing: bool = False,
+    ddp_bucket_bytes: int | None = None,
 ) -> resources_pb2.JobSettings:
     """Builds settings from the short names that users type.
 
@@ -371,6 +374,9 @@ def job_settings(
         mode=resources_pb2.RunMode.Value(enum_name(resources_pb2.RunMode.keys(), "RUN_MODE_", mode)),
         input_wait_ratio=input_wait_ratio,
         dimension_bindings=dict(dimension_bindings or {}),
+        channels_last=channels_last,
+        activation_checkpointing=activation_checkpointing,
+        ddp_bucket_bytes=ddp_bucket_bytes,
     )
 
 

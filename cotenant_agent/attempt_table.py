@@ -89,11 +89,11 @@ class AttemptTable:
         """The attempt of exactly this key.
 
         Raises:
-            CommandRefusedError: it is unknown here, or the fence is an older one.
+            CommandRefusedError: it is unknown here.
         """
         attempt = self._known(key)
-        self._check_fence(key)
         if attempt is None:
+            self._check_fence(key)
             raise CommandRefusedError(
                 "NO_SUCH_ATTEMPT", f"{key.directory_name} (fence {key.fence}) is not on this node"
             )

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 FAULTS_S = 45.0
-"""How long things go wrong; longer, until three have."""
+"""How long things go wrong; longer, until three have and enough has happened."""
 STRIKES_MIN = 3
+EVENTS_MIN = 200
 
 
 class Misfortunes:
@@ -38,8 +39,9 @@ class Misfortunes:
         self._world.later(_EVERY_S, self._next)
 
     def _next(self) -> None:
-        now_s, struck = self._world.loop.time(), self._world.struck.total()
-        if now_s > FAULTS_S and (struck >= STRIKES_MIN or now_s > 4 * FAULTS_S):
+        now_s, is_eventful = self._world.loop.time(), self._world.events >= EVENTS_MIN
+        has_enough = self._world.struck.total() >= STRIKES_MIN and is_eventful
+        if now_s > FAULTS_S and (has_enough or now_s > 4 * FAULTS_S):
             self._repair()
             return
         for node in self._world.nodes:

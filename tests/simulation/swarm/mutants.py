@@ -11,9 +11,7 @@ from typing import Any
 from cotenant.job import MANIFEST_NAME
 from cotenant.v1 import node_agent_pb2
 from cotenant_agent.cluster_membership import ClusterMembership
-from cotenant_agent.conversation import Conversation
 from cotenant_agent.records import LogPosition
-from cotenant_agent.system_clock import boot_ms
 from scheduler_service.adapters import recovery
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
@@ -160,17 +158,6 @@ def _lease_renewed_by_a_dead_session() -> contextlib.AbstractContextManager[None
     return _replaced(AgentSessions, "end", lambda self, session: False)
 
 
-def _lease_counted_from_the_answer() -> contextlib.AbstractContextManager[None]:
-    """A lease begins when its acknowledgement arrives, however long that was on its way or not read."""
-    real = Conversation._take_ack
-
-    def take(self: Conversation, ack: node_agent_pb2.HeartbeatAck) -> None:
-        self._sent_beats[ack.sequence] = boot_ms()
-        real(self, ack)
-
-    return _replaced(Conversation, "_take_ack", take)
-
-
 def _copied_folder_believed() -> contextlib.AbstractContextManager[None]:
     """A copy of a state folder keeps the id of its original."""
     return _replaced(ClusterMembership, "_own_id", lambda self, stored_id: stored_id or uuid.uuid4().hex)
@@ -188,6 +175,5 @@ MUTANTS: Mapping[str, Mutant] = {
     "starts_right_after_a_restore": _starts_right_after_a_restore,
     "incarnation_dropped": _incarnation_dropped,
     "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
-    "lease_counted_from_the_answer": _lease_counted_from_the_answer,
     "copied_folder_believed": _copied_folder_believed,
 }

@@ -100,7 +100,6 @@ class Connection:
         self._scheduler: SimulatedProcess | None = None
         self.host: SchedulerHost | None = None
         self._is_over = False
-        self._is_greeted = False
         self.machine = machine
         self._agent.at_death.append(self.reset)
         self._up.send("open", None)
@@ -161,13 +160,7 @@ class Connection:
         elif kind == "reset":
             self._serving.cancel()
         else:
-            self._note_greeting(item)
             self._asked.put_nowait(item)
-
-    def _note_greeting(self, item: Item) -> None:
-        if not self._is_greeted and item[0] == "message" and self.host is not None:
-            self._is_greeted = True
-            self.host.greeted(messages.ConnectRequest.FromString(item[1]).hello.seen)
 
     def _open(self) -> None:
         host = self._world.scheduler_for(self.machine)
@@ -202,7 +195,10 @@ class Connection:
             kind, content = await self._asked.get()
             if kind != "message":
                 return
-            yield messages.ConnectRequest.FromString(content)
+            message = messages.ConnectRequest.FromString(content)
+            if message.HasField("hello") and self.host is not None:
+                self.host.greeted(message.hello.seen)
+            yield message
 
 
 class CallContext:

@@ -73,6 +73,19 @@ def test_an_older_attempt_is_ended_for_memory_and_on_leaving_although_a_newer_on
     assert json.loads((directory / "stop.json").read_text())["cause"] == "agent_exit"
 
 
+def test_an_attempt_that_runs_here_is_stopped_although_a_newer_one_was_granted_elsewhere(state: StateDirectory) -> None:
+    """Swarm seed 40340: the refusal read as the attempt's end, and the job ran beside its next attempt."""
+    older = AttemptKey(job_id="job", attempt=1, fence=1)
+    directory = write_attempt(state, older)
+    (state.checkpoints / "job" / "2").mkdir()
+    table = table_of(state)
+    table.adopt()
+    table.stop(older, "moved", 0)
+    assert json.loads((directory / "stop.json").read_text())["cause"] == "moved"
+    with pytest.raises(CommandRefusedError, match="older than 2"):
+        table.stop(AttemptKey(job_id="job", attempt=0, fence=0), "moved", 0)
+
+
 def test_groups_of_ended_attempts_are_cleared_at_the_start_and_those_with_a_live_keeper_are_not(
     state: StateDirectory, tmp_path: Path
 ) -> None:
@@ -94,6 +107,25 @@ def test_groups_of_ended_attempts_are_cleared_at_the_start_and_those_with_a_live
         fcntl.flock(lock, fcntl.LOCK_EX)
         table.adopt()
     assert sorted(path.name for path in parent.iterdir()) == ["kept.1", "running.1"]
+
+
+@pytest.mark.parametrize("later_ticks", [31, 99])
+def test_a_gang_consists_of_the_trees_of_its_ranks_and_of_no_later_process_with_the_number_of_one(
+    state: StateDirectory, later_ticks: int
+) -> None:
+    ranks: list[dict[str, object]] = [{"rank": rank, "log": "out.log", "environment": {}} for rank in (0, 1)]
+    directory = write_attempt(state, KEY, ranks=ranks, gpu_ids=["gpu-0", "gpu-1"])
+    table, fake = table_of(state), FakeProcesses()
+    fake.table = {pid: FakeProcess(start_ticks=pid, parent=parent) for pid, parent in ((21, 9), (22, 21), (31, 9))}
+    fake.table[31].start_ticks = later_ticks
+    pids = [{"pid": pid, "start_ticks": pid} for pid in (21, 31)]
+    record = {"boot_id": "boot", "shim_pid": 9, "shim_start_ticks": 9, "job_pid": 21, "job_start_ticks": 21}
+    (directory / "state.json").write_text(json.dumps({**record, "ranks": pids}))
+    table.adopt()
+    (attempt,) = table
+    expected = ((21, 22), (31,)) if later_ticks == 31 else ((21, 22), ())
+    assert attempt.rank_members(fake) == expected
+    assert attempt.members(fake) == sum(expected, ())
 
 
 def test_processes_of_a_namespace_belong_to_the_job_also_when_their_parents_have_left(state: StateDirectory) -> None:
