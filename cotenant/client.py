@@ -20,6 +20,7 @@ from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cotenant.access.token_calls import open_with_token
+from cotenant.call_retries import service_config
 from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
@@ -38,19 +39,6 @@ from cotenant.v1 import (
 UPLOAD_CHUNK_BYTES = 512 * 1024
 MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
 READ_CALL_DEADLINE_S = 24 * 3600.0
-
-_REPEATABLE = {
-    "cotenant.v1.SchedulingService": (
-        "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
-        "HoldJob", "ReleaseJob", "AlterJob", "RetryJob", "SubmitArray", "CancelArray",
-        "ForgetNode", "CordonNode", "UncordonNode", "ConfirmRestore",
-        "ListPolicies", "Decide",
-    ),
-    "cotenant.v1.PredictionService": (
-        "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
-        "FitSpeedModel", "ListMeasuredPairs", "RecordMeasurementWindows",
-    ),
-}  # fmt: skip
 
 # The port is looked for from the right: an address of IPv6 has colons of its own.
 _ADDRESS = re.compile(r"unix:\S+|\S+:[0-9]{1,5}")
@@ -98,19 +86,6 @@ def open_channel(options: ChannelOptions) -> grpc.Channel:
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     return open_with_token(options.address, channel_credentials(options), settings, options.token_file)
-
-
-def service_config() -> dict[str, object]:
-    """Returns the gRPC service config: retries on UNAVAILABLE for repeatable methods only."""
-    names = [{"service": service, "method": method} for service, methods in _REPEATABLE.items() for method in methods]
-    retry = {
-        "maxAttempts": 4,
-        "initialBackoff": "0.1s",
-        "maxBackoff": "1s",
-        "backoffMultiplier": 2,
-        "retryableStatusCodes": ["UNAVAILABLE"],
-    }
-    return {"methodConfig": [{"name": names, "retryPolicy": retry}]}
 
 
 def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:

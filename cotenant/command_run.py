@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from cotenant.terminal_text import harmless
+
 HELP: Mapping[str, Any] = MappingProxyType({"help_option_names": ["-h", "--help"], "max_content_width": 100})
 """How every program shows its help: context settings of its group."""
 EXIT_OK = 0
@@ -150,4 +152,4 @@ def _with_remedy(error: Exception) -> str:
 
 def _tell(line: str) -> None:
     if sys.stderr is not None:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{harmless(line)}\n")

@@ -1,4 +1,4 @@
-"""What a client can change of jobs in the queue, of running ones that pause, and of arrays of jobs."""
+"""What a client can change of jobs that are there: pausing, holding, altering, repeating them; arrays of jobs."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from cotenant.cli.formats import OutputFormat
 from cotenant.cli.settings import SETTINGS, Settings, resolve_settings
 from cotenant.client import PredictorClient, SchedulerClient, open_channel
 from cotenant.program_settings import Resolved
+from cotenant.terminal_text import harmless
 
 WIDTH_WITHOUT_TERMINAL = 160
 P = ParamSpec("P")
@@ -67,12 +68,19 @@ def output_width() -> int:
 def show(text: Text | str) -> None:
     """Writes data for people to stdout; colour only on a terminal without NO_COLOR."""
     console = Console(width=max(output_width(), 20), highlight=False, soft_wrap=True)
-    console.print(text if isinstance(text, Text) else Text(text))
+    console.print(_harmless(text if isinstance(text, Text) else Text(text)))
 
 
 def tell(message: str, *, style: str = "") -> None:
     """Writes a diagnostic to stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message, style=style))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(_harmless(Text(message, style=style)))
+
+
+def _harmless(text: Text) -> Text:
+    """Lets nothing that a job or a node wrote steer the terminal of whoever reads it."""
+    # Character by character: the styles keep their places.
+    text.plain = harmless(text.plain)
+    return text
 
 
 def tell_warnings(session: Session) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
@@ -15,6 +16,7 @@ from cotenant.cli.job_waiting import wait_for_job
 from cotenant.cli.predict_questions import parse_bindings
 from cotenant.cli.prediction_views import prediction_lines, quantity_columns, quantity_rows
 from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, queue_content
+from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
 from cotenant.cli.submit_array import plan_array, submit_array
@@ -127,6 +129,8 @@ def submit(
     answer = client.submit(spec, request_id=request_id, validate_only=dry_run, force=force)
     _tell_warnings(answer.warnings)
     job = answer.job
+    for note in queue_notes(job, system_clock.now_ms()):
+        tell(f"warning: {note}", style="yellow")
     if dry_run:
         _show_dry_run(session, answer)
         return

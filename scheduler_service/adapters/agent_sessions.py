@@ -30,6 +30,7 @@ class AgentSession:
     Attributes:
         instance_id: Of the agent's process; empty = not stated.
         launch_rules: What its node runs; None = not stated.
+        starts_ranks: It starts jobs with ranks; an older agent would start one process instead.
         secret: Drawn for this stream; only its agent learns it.
         presented_secret: That of the agent's stream before.
         knows_secret: The agent returns the secret of its last stream; older ones do not.
@@ -41,6 +42,7 @@ class AgentSession:
     no_profiles: bool = False
     instance_id: str = ""
     launch_rules: LaunchRules | None = None
+    starts_ranks: bool = True
     secret: str = field(default_factory=lambda: uuid.uuid4().hex)
     presented_secret: str = ""
     knows_secret: bool = False
@@ -110,6 +112,7 @@ class AgentSessions:
         no_profiles: bool = False,
         instance_id: str = "",
         launch_rules: LaunchRules | None = None,
+        starts_ranks: bool = True,
         presented_secret: str = "",
         knows_secret: bool = False,
     ) -> AgentSession:
@@ -124,6 +127,7 @@ class AgentSessions:
             no_profiles=no_profiles,
             instance_id=instance_id,
             launch_rules=launch_rules,
+            starts_ranks=starts_ranks,
             presented_secret=presented_secret,
             knows_secret=knows_secret,
         )

@@ -23,7 +23,7 @@ from scheduler_service.core.commands import (
     ResumeJob,
     StopJob,
 )
-from scheduler_service.core.events import Event
+from scheduler_service.core.events import Event, LaunchRefused
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class CommandPerformer:
 
     Attributes:
         launch_of: proto3 JSON of a job's spec.
-        deliver: Takes the predictor's answers.
+        deliver: Takes the predictor's answers, and what is known without asking an agent.
         identity: Under which incarnation the fences were given.
         sequence: Returns the newest event, which led to the command.
     """
@@ -49,6 +49,8 @@ class CommandPerformer:
     def perform(self, command: Command) -> None:
         """Start doing one command; returns at once."""
         match command:
+            case LaunchJob() if not self._can_start(command):
+                self.deliver(_too_old(command))
             case LaunchJob():
                 self._send(command, agent_messages.launch_message(command, self.identity, sequence=self.sequence()))
             case StopJob():
@@ -70,8 +72,24 @@ class CommandPerformer:
         if not self.sessions.send(command.node_id, message):
             _log.info("node_away", extra={"node_id": command.node_id, "job_id": command.job_id})
 
+    def _can_start(self, command: LaunchJob) -> bool:
+        """Whether a connected agent knows ranks, where the job has any: an older one would start one process."""
+        session = self.sessions.connected.get(command.node_id)
+        return not command.launch.get("ranks") or session is None or session.starts_ranks
+
     def _may_tell(self, command: RecordOutcome) -> bool:
         """Neither the owner of a job nor a node that it runs on keeps measurements private; an unconnected node may."""
         sessions = [self.sessions.connected.get(node_id) for node_id in command.node_ids]
         is_open = all(session is not None and not session.no_profiles for session in sessions)
         return is_open and not self.launch_of(command.job_id).get("no_profiles", False)
+
+
+def _too_old(command: LaunchJob) -> LaunchRefused:
+    return LaunchRefused(
+        at_ms=0,
+        job_id=command.job_id,
+        attempt=command.attempt,
+        fence=command.fence,
+        code="RANKS_NOT_SUPPORTED",
+        message=f"the agent of {command.node_id} is too old to start ranks; upgrade it, or submit without --ranks",
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from cotenant.terminal_text import harmless
 from scheduler_service.adapters.event_log import StoredEvent
 from scheduler_service.adapters.stored_records import read_stored_events
 from scheduler_service.core.events import (
@@ -24,6 +25,14 @@ from scheduler_service.core.events import (
     ResumeRequested,
     UnknownAttemptsFound,
 )
+from scheduler_service.core.queue_events import (
+    JobAltered,
+    JobHeld,
+    JobReleased,
+    NodeCordoned,
+    NodeUncordoned,
+    TenantsChosen,
+)
 from scheduler_service.settings import SETTINGS, Settings
 
 UNKNOWN = "unknown"
@@ -37,6 +46,12 @@ _DEEDS: Mapping[type[CommandGiven], str] = {
     IncarnationBegan: "restore",
     RestoreConfirmed: "confirm restore",
     UnknownAttemptsFound: "stop unknown",
+    JobHeld: "hold",
+    JobReleased: "release",
+    JobAltered: "alter",
+    NodeCordoned: "cordon node",
+    NodeUncordoned: "uncordon node",
+    TenantsChosen: "use rules",
 }
 # Of an incarnation's id, as in `cotenant nodes confirm`.
 _ID_SHOWN = 8
@@ -82,6 +97,8 @@ def _subjects(event: CommandGiven) -> Iterator[str]:
     """Yield what was changed, one or, where several things were changed at once, each."""
     if isinstance(event, JobSubmitted):
         yield event.request.job_id
+    elif isinstance(event, TenantsChosen):
+        yield "tenants"
     elif isinstance(event, UnknownAttemptsFound):
         for one in event.attempts:
             cluster = one.incarnation_id[:_ID_SHOWN] or UNKNOWN
@@ -93,4 +110,4 @@ def _subjects(event: CommandGiven) -> Iterator[str]:
 def _row(line: Mapping[str, str | int]) -> str:
     cells = [str(line[name]) for name in ("at", "role", "name", "address", "did")]
     padded = [cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)]
-    return "  ".join([*padded, str(line["about"])]).rstrip()
+    return harmless("  ".join([*padded, str(line["about"])]).rstrip())

@@ -103,12 +103,20 @@ class FreshIndex:
         """Nothing: a view is one instant."""
         return ChangeLog()
 
+    @cached_property
+    def turn_memo(self) -> dict[object, object]:
+        """Of this view alone."""
+        return {}
+
 
 class KeptIndex:
     """The index of the present instant of a state, for its engine's views.
 
     Args:
         state: Says what events have touched since the last reading.
+
+    Attributes:
+        turn_memo: Emptied by the engine before every decision.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -116,6 +124,7 @@ class KeptIndex:
         self._arrays = KeptArrays(state)
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
+        self.turn_memo: dict[object, object] = {}
 
     def of(self, view: SchedulingView) -> KeptIndex:
         """Return itself for the newest view; one that was made before it is read no more."""

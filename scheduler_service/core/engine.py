@@ -20,6 +20,7 @@ from scheduler_service.core import (
     prediction_events,
     queue_changes,
     queue_events,
+    turns,
 )
 from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.cluster_index import KeptIndex
@@ -61,7 +62,7 @@ from scheduler_service.core.time_limits import enforce_time_limits, look_for_sta
 from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.trial_pauses import end_trial_pauses
 from scheduler_service.core.trials import judge_due_trials
-from scheduler_service.core.turns import LAYER_CODES, Turn, admit, decide_in_turns, needs_turns, seen_in_lane
+from scheduler_service.core.turns import LAYER_CODES, Turn
 from scheduler_service.core.view import Policy, SchedulingView
 
 _NOTHING_REFUSED: AbstractSet[str] = frozenset()
@@ -193,8 +194,9 @@ class SchedulerEngine:
 
     def _decide(self, step: EventEffects) -> None:
         self._state.decided_at_ms = self._state.now_ms
-        if needs_turns(self._state):
-            decide_in_turns(self._state, lambda turn: self._take_turn(turn, step))
+        self._index.turn_memo.clear()
+        if turns.needs_turns(self._state):
+            turns.decide_in_turns(self._state, lambda turn: self._take_turn(turn, step))
         else:
             self._take_turn(None, step)
         if interval_ms := int(getattr(self._policy, "interval_ms", 0)):
@@ -221,7 +223,7 @@ class SchedulerEngine:
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
         if turn is not None:
-            decisions, refused = admit(self._state, turn, decisions, view.running)
+            decisions, refused = turns.admit(self._state, turn, decisions, view.running)
         return check_plan(view, pending, decisions), refused
 
     def _record_rejection(self, job_id: str, reason: Reason, detail: str) -> None:
@@ -259,7 +261,7 @@ class SchedulerEngine:
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state = self._state
-        return seen_in_lane(
+        return turns.seen_in_lane(
             SchedulingView(
                 now_ms=state.now_ms,
                 nodes=state.occupancy.usable_nodes,
@@ -274,6 +276,7 @@ class SchedulerEngine:
                 slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
                 nodes_per_job_max=self._nodes_per_job_max,
                 can_move=self._can_move,
+                protected_job_ids=turns.find_protected(state, state.waiting.shown_lane),
                 index=self._index,
             ),
             state.waiting.shown_lane,

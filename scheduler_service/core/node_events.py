@@ -163,7 +163,7 @@ def change_health(state: ClusterState, event: GpuHealthChanged, step: EventEffec
 
 
 def begin_incarnation(state: ClusterState, event: IncarnationBegan, step: EventEffects) -> None:
-    """Leave out numbers of the parent incarnation, and let nothing start before its attempts have ended."""
+    """Leave out the fences of the former cluster, and start nothing before its attempts have ended."""
     state.next_fence = max(state.next_fence, event.next_fence)
     state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
     for job_id in tuple(state.in_phase(Phase.PENDING)):

@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 from scheduler_service.core.job_records import JobRecord, pending_view
 from scheduler_service.core.lanes import PLAIN_LANE, Lane, LaneName, ReadyQueue, merge_lanes, name_lane
+from scheduler_service.core.queue_terms import PRIORITY_MAX
 from scheduler_service.core.records import Reason
 from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
 from scheduler_service.core.view import Predictions
 
-NO_LANE = LaneName(tenant="/")
-"""The name of no lane, since no tenant is called so: showing it shows nobody."""
+NO_LANE = LaneName(priority=PRIORITY_MAX + 1)
+"""The name of no lane, since there is no such class: showing it shows nobody."""
 
 
 class WaitingJobs:

@@ -20,6 +20,8 @@ DEALT_PER_HALF_LIFE = 24
 HALF_LIFE_HOURS = 24.0
 HALF_LIFE_HOURS_MAX = 24.0 * 365
 TENANTS_MAX = 1_000
+USED_TENANTS_MAX = 2_000
+"""Tenants of which is kept what they have had, beyond those that hold GPUs."""
 GPUS_MAX = 1_000_000
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000.0
 DEFAULT_TENANT = "default"
@@ -150,6 +152,15 @@ class TenantUse:
         """Note that the jobs of a tenant hold so many GPUs more, or fewer, from now on."""
         self._used[tenant] = UsedTime(gpu_ms=self.used_gpu_ms(tenant, now_ms), at_ms=now_ms)
         self._held[tenant] = self._held.get(tenant, 0) + gpus
+        if not self._held[tenant]:
+            del self._held[tenant]
+            self._forget_least(now_ms)
+
+    def _forget_least(self, now_ms: int) -> None:
+        """Keep what only so many tenants have had: where callers are not known, anybody may invent one."""
+        if len(self._used) > USED_TENANTS_MAX:
+            idle = (tenant for tenant in self._used if tenant not in self._held)
+            del self._used[min(idle, key=lambda tenant: (self.used_gpu_ms(tenant, now_ms), tenant))]
 
     def used_gpu_ms(self, tenant: str, now_ms: int) -> float:
         """Return the GPU time that a tenant has had, faded."""

@@ -168,6 +168,19 @@ def _take_within_quota(state: Queue, turn: Turn, take_turn: Callable[[Turn], Abs
     return False
 
 
+def find_protected(state: ClusterState, lane: LaneName | None) -> AbstractSet[str]:
+    """Return the running jobs that make no room for those of a lane; None = the lanes are not told apart."""
+    if lane is None or lane is NO_LANE or not needs_turns(state):
+        return frozenset()
+    by_tenant = state.tenants.rules is not None
+    jobs = ((job_id, job.request) for job_id, job in state.running.items())
+    return {
+        job_id
+        for job_id, request in jobs
+        if request.terms.priority > lane.priority or (by_tenant and request.tenant != lane.tenant)
+    }
+
+
 def seen_in_lane(view: SchedulingView, lane: LaneName | None) -> SchedulingView:
     """Return a view without the GPUs that the jobs of a lane do not want."""
     if lane is None or not lane.devices:

@@ -157,6 +157,10 @@ class ClusterIndex(Protocol):
     def prediction_changes(self) -> ChangeLog:
         """What changed in the predictions while the arrays were kept."""
 
+    @property
+    def turn_memo(self) -> dict[object, object]:
+        """What a turn of a decision has found, and a later one, about other jobs, need not find again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingView:
@@ -175,6 +179,7 @@ class SchedulingView:
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
+        protected_job_ids: Running jobs that make no room for those that wait now: of a higher class, or another tenant.
         index: What follows from all this.
     """
 
@@ -193,6 +198,7 @@ class SchedulingView:
     nodes_per_job_max: int = 0
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
+    protected_job_ids: AbstractSet[str] = frozenset()
     index: ClusterIndex
 
     def __post_init__(self) -> None:

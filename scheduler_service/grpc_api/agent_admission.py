@@ -29,6 +29,8 @@ from scheduler_service.live_loop import LiveLoop
 # A job that is still to start is ordered again; these may have a process that is not seen any more.
 _WITH_PROCESS = (Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
+# In one fact for the audit; a node runs far fewer, and what a hostile one invents must not fill the log twice.
+UNKNOWN_ATTEMPTS_NOTED_MAX = 1_000
 # Of an incarnation's id in messages: enough to distinguish, short enough to compare.
 _ID_SHOWN = 8
 
@@ -146,7 +148,8 @@ class AgentAdmission:
             and self.standing(hello.node_id, status.key) is AttemptStanding.STALE
         }
         running = node_joined(hello).attempts if unknown else ()
-        return tuple(one for one in running if (one.job_id, one.attempt, one.fence) in unknown)
+        found = [one for one in running if (one.job_id, one.attempt, one.fence) in unknown]
+        return tuple(found[:UNKNOWN_ATTEMPTS_NOTED_MAX])
 
     def _replaced_nodes(self, hello: node_agent_pb2.Hello) -> Sequence[str]:
         """Return the lost nodes that have GPUs of this one."""

@@ -27,7 +27,7 @@ from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
-from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays
+from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
 # When the caller sets no deadline.
@@ -127,12 +127,13 @@ def _decisions(
     policy: Policy, valid: ValidSnapshot, store: PredictionStore, limits: ClusterLimits, *, explain: bool
 ) -> list[scheduling_pb2.Decision]:
     view = _view(valid.snapshot, store, explain=explain)
+    view, expired = stop_expired(view)
     view, beyond_limits = split_by_arrays(view)
-    plan = decide_on_snapshot(view, policy, valid.snapshot, limits)
+    plan = decide_on_snapshot(view, policy, limits, valid.snapshot)
     holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *beyond_limits, *valid.held]
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
-    decided = (*_worded(view, plan.decisions), *holds)
+    decided = (*expired, *_worded(view, plan.decisions), *holds)
     messages = [_decision_message(one, accepted, explain=explain) for one in decided]
     for message in messages:
         if message.HasField("start"):

@@ -15,7 +15,7 @@ from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
-from scheduler_service.adapters.launch_rules import launch_rules
+from scheduler_service.adapters.launch_rules import RANK_PROCESSES, launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 GPUS_PER_NODE_MAX = 1_024
 ATTEMPTS_PER_HELLO_MAX = 10_000
 INSTANCE_ID_CHARACTERS_MAX = 64
+# Of names of devices, racks, versions and enforcements, which people and their terminals are shown.
+SHOWN_TEXT_CHARACTERS_MAX = 200
 # Facts of all agents on their way to the log; beyond it agents are no longer listened to.
 FACTS_WAITING_MAX = 5_000
 _SHOWN_NAMES = 5
@@ -107,6 +109,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             no_profiles=hello.no_profiles,
             instance_id=hello.instance_id,
             launch_rules=launch_rules(hello),
+            starts_ranks=RANK_PROCESSES in hello.enforcements,
             presented_secret=hello.session_secret,
             knows_secret=hello.HasField("seen"),
         )
@@ -294,21 +297,24 @@ async def _outbound(
 ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
     """Yield what is queued for an agent until its session is closed or its own half of the stream has ended."""
     closing = asyncio.ensure_future(session.closed.wait())
+    waiting: Sequence[asyncio.Future[Any]] = (closing,)
     try:
         while not (closing.done() or receiving.done()):
             taking = asyncio.ensure_future(session.outbound.get())
-            waiting: Sequence[asyncio.Future[Any]] = (taking, closing, receiving)
+            waiting = (taking, closing, receiving)
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
-                taking.cancel()
                 return
             yield taking.result()
     finally:
-        closing.cancel()
+        # Also where the call is cancelled in the middle of the wait, as by an agent that hangs up.
+        for one in waiting:
+            if one is not receiving:
+                one.cancel()
 
 
 def _check_texts(hello: node_agent_pb2.Hello) -> None:
-    """Bound what is kept or compared of a Hello."""
+    """Bound what is kept, compared or shown of a Hello."""
     texts = (
         hello.instance_id,
         hello.machine_id,
@@ -320,6 +326,17 @@ def _check_texts(hello: node_agent_pb2.Hello) -> None:
         raise AgentProtocolError(
             f"instance_id and the other ids of a Hello have at most {INSTANCE_ID_CHARACTERS_MAX} characters"
         )
+    of_gpus = (text for gpu in hello.gpus for text in (gpu.gpu_id, gpu.device))
+    for text in (hello.rack_id, hello.agent_version, *hello.enforcements, *of_gpus):
+        if not text.isprintable() or len(text) > SHOWN_TEXT_CHARACTERS_MAX:
+            raise AgentProtocolError(
+                f"{text[:20]!r} in a Hello is longer than {SHOWN_TEXT_CHARACTERS_MAX} characters, or not printable"
+            )
+    for status in hello.attempts:
+        if not NAME_PATTERN.fullmatch(status.key.job_id):
+            raise AgentProtocolError(f"an attempt in a Hello is of {status.key.job_id[:20]!r}, which names no job")
+        if len(status.key.incarnation_id) > INSTANCE_ID_CHARACTERS_MAX:
+            raise AgentProtocolError("an attempt in a Hello names an incarnation that is none")
 
 
 def _certificate_names(context: Context) -> Sequence[str]:

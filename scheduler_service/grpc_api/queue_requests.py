@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cotenant.access.callers import Caller
@@ -221,7 +221,8 @@ class QueueRequests:
         self._check_priority(spec)
         if not spec.after_job_ids:
             return spec
-        parents = dict.fromkeys(job.job_id for name in spec.after_job_ids for job in self._parents(name, spec))
+        arrays = self._named_arrays(spec)
+        parents = dict.fromkeys(job.job_id for name in spec.after_job_ids for job in self._parents(name, spec, arrays))
         if len(parents) > PARENTS_MAX:
             description = f"stands for {len(parents):,} jobs, at most {PARENTS_MAX:,} can be waited for"
             raise InvalidRequestError(FieldViolation(field="spec.after_job_ids", description=description))
@@ -230,8 +231,18 @@ class QueueRequests:
         checked.after_job_ids[:] = list(parents)
         return checked
 
-    def _parents(self, name: str, spec: scheduling_pb2.JobSpec) -> list[JobRecord]:
-        parents = self._tasks(name) if name.startswith("array-") else [known_job(self.engine, name)]
+    def _named_arrays(self, spec: scheduling_pb2.JobSpec) -> Mapping[str, list[JobRecord]]:
+        """Return the known tasks of the arrays that a job waits for, in one look at all jobs."""
+        found: dict[str, list[JobRecord]] = {name: [] for name in spec.after_job_ids if name.startswith("array-")}
+        for job in self._state.jobs.values() if found else ():
+            if job.request.terms.array_id in found:
+                found[job.request.terms.array_id].append(job)
+        return found
+
+    def _parents(
+        self, name: str, spec: scheduling_pb2.JobSpec, arrays: Mapping[str, list[JobRecord]]
+    ) -> list[JobRecord]:
+        parents = arrays[name] if name in arrays else [known_job(self.engine, name)]
         if not parents:
             raise UnknownJobError(name)
         for job in parents:

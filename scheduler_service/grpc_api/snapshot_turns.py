@@ -1,4 +1,4 @@
-"""Classes, tenants, chosen devices and arrays in a decision on a snapshot: the same turns as in a running cluster.
+"""Classes, tenants and arrays in a decision on a snapshot: the same turns as in a running cluster.
 
 What a turn gives away is entered into the view, so that the next one sees what is left.
 """
@@ -13,16 +13,15 @@ from dataclasses import replace
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decision_log import DecisionLog
-from scheduler_service.core.decisions import Decision, Hold, Migrate, Placement, Reshape, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, Migrate, Placement, Reshape, Start, Stop
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.placement_limits import ClusterLimits, LimitedPlan, decide_within_limits
-from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.ready_queue import WaitingJobs
 from scheduler_service.core.records import Assignment, Reason
 from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, UsedTime
-from scheduler_service.core.turns import Turn, admit, decide_in_turns, seen_in_lane
+from scheduler_service.core.turns import Turn, admit, decide_in_turns
 from scheduler_service.core.view import HostUse, PendingJob, Policy, RunningJob, SchedulingView
 
 
@@ -54,15 +53,56 @@ def split_by_arrays(view: SchedulingView) -> tuple[SchedulingView, list[Hold]]:
 
 
 def decide_on_snapshot(
-    view: SchedulingView, policy: Policy, snapshot: scheduling_pb2.Snapshot, limits: ClusterLimits
+    view: SchedulingView, policy: Policy, limits: ClusterLimits, snapshot: scheduling_pb2.Snapshot
 ) -> LimitedPlan:
-    """Ask a policy in turns, or once where there is nothing to take turns about; return its checked decisions."""
+    """Return a policy's checked decisions, asked in turns where there are classes or tenants, else once.
+
+    Args:
+        view: The cluster.
+        policy: Decides about the jobs of one turn.
+        limits: Where jobs may run.
+        snapshot: Has the rules for tenants.
+    """
     rules = tenant_rules(snapshot)
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     if rules is None and not any(one.terms.priority for one in requests):
         return decide_within_limits(policy, view, limits)
     used = {one.tenant: UsedTime(gpu_ms=one.used_gpu_ms, at_ms=snapshot.now_ms) for one in snapshot.tenants}
-    return _SnapshotQueue(view, policy, rules, used, limits).decide()
+    return _SnapshotQueue(view, policy, limits, rules, used).decide()
+
+
+def stop_expired(view: SchedulingView) -> tuple[SchedulingView, list[Stop]]:
+    """Return a view in which jobs whose time limit is over are leaving, and the orders to stop them."""
+    stops: list[Stop] = []
+    running = dict(view.running)
+    for job_id, job in view.running.items():
+        ran_ms, limit_ms = job.attained_gpu_ms / len(job.assignments), job.request.terms.time_limit_ms
+        if 0 < limit_ms <= ran_ms:
+            reason = Reason(code="STOPPING_AT_TIME_LIMIT", numbers={"ran_ms": ran_ms, "time_limit_ms": limit_ms})
+            stops.append(Stop(job_id=job_id, reason=reason))
+            running[job_id] = replace(job, is_stopping=True)
+    return (_occupied(view, running) if stops else view), stops
+
+
+class _AdmittingPolicy:
+    """A policy as one turn asks it: what the turn does not allow is left out, and what was given away is counted."""
+
+    def __init__(self, queue: _SnapshotQueue, policy: Policy, turn: Turn) -> None:
+        self._queue, self._policy, self._turn = queue, policy, turn
+        self.refused: AbstractSet[str] = frozenset()
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return what the turn allows of the policy's decisions."""
+        decisions, refused = admit(self._queue, self._turn, self._policy.decide(view), view.running)
+        self.refused = self.refused | refused
+        for start in decisions:
+            if isinstance(start, Start) and start.job_id in self._queue.jobs:
+                gpus = len(start.assignments)
+                tenant = self._queue.jobs[start.job_id].request.tenant
+                self._queue.tenants.change(tenant, gpus, self._queue.now_ms)
+                if self._turn.gpus_max is not None:
+                    self._turn = replace(self._turn, gpus_max=self._turn.gpus_max - gpus)
+        return decisions
 
 
 class _SnapshotQueue:
@@ -72,9 +112,9 @@ class _SnapshotQueue:
         self,
         view: SchedulingView,
         policy: Policy,
+        limits: ClusterLimits,
         rules: TenantRules | None,
         used: Mapping[str, UsedTime],
-        limits: ClusterLimits,
     ) -> None:
         self._view, self._policy, self._limits = view, policy, limits
         self.now_ms = view.now_ms
@@ -99,8 +139,7 @@ class _SnapshotQueue:
         for record in self.jobs.values():
             self.waiting.add(record)
             self.decisions.expect(record.job_id)
-        self._orders: list[Decision] = []
-        self._reservations: dict[str, int] = {}
+        self._plan = LimitedPlan()
 
     @property
     def gpus_free(self) -> int:
@@ -110,31 +149,31 @@ class _SnapshotQueue:
     def decide(self) -> LimitedPlan:
         """Return one decision per waiting job and those about running ones, in execution order."""
         decide_in_turns(self, self._take_turn)
-        holds = [self.decisions[job_id] for job_id in self.jobs if self.waiting.lane_of(job_id) is not None]
-        return LimitedPlan([*self._orders, *holds], self._reservations)
+        self._plan.decisions.extend(
+            self.decisions[job_id] for job_id in self.jobs if self.waiting.lane_of(job_id) is not None
+        )
+        return self._plan
 
     def _take_turn(self, turn: Turn) -> AbstractSet[str]:
         pending = tuple(self._pending[job.request.job_id] for job in self.waiting.ready_jobs())
-        view = seen_in_lane(replace(self._view, pending=pending, index=FreshIndex()), turn.lane)
-        limited = decide_within_limits(self._policy, view, self._limits)
-        decisions, refused = admit(self, turn, limited.decisions, view.running)
-        plan = check_plan(view, {job.request.job_id: job for job in pending}, decisions)
+        admitting = _AdmittingPolicy(self, self._policy, turn)
+        view = replace(self._view, pending=pending, index=FreshIndex())
+        plan = decide_within_limits(admitting, view, self._limits)
         self.decisions.record_round(plan.decisions, self.waiting.shown_lane or PLAIN_LANE)
         self._carry_out(plan)
-        return refused
+        return admitting.refused
 
-    def _carry_out(self, plan: CheckedPlan) -> None:
+    def _carry_out(self, plan: LimitedPlan) -> None:
         running = dict(self._view.running)
-        self._reservations.update(plan.reservations)
-        for decision in unfolded(plan.decisions):
+        self._plan.reservations.update(plan.reservations)
+        for decision in plan.decisions:
             if isinstance(decision, Hold):
                 continue
-            self._orders.append(decision)
+            self._plan.decisions.append(decision)
             if isinstance(decision, Start):
                 job = self.jobs[decision.job_id]
                 running[decision.job_id] = _started(job, decision, plan.reservations[decision.job_id], self.now_ms)
                 self.waiting.remove(job)
-                self.tenants.change(job.request.tenant, len(decision.assignments), self.now_ms)
             elif isinstance(decision, Stop):
                 running[decision.job_id] = replace(running[decision.job_id], is_stopping=True)
             elif isinstance(decision, Migrate | Reshape):
@@ -159,7 +198,7 @@ def _started(job: JobRecord, start: Start, reserved_bytes: int, now_ms: int) -> 
     )
 
 
-def _moved(job: RunningJob, move: Placement, plan: CheckedPlan) -> RunningJob:
+def _moved(job: RunningJob, move: Placement, plan: LimitedPlan) -> RunningJob:
     reserved_bytes = max(job.memory_reserved_bytes, plan.reservations[move.job_id])
     return replace(job, is_stopping=True, moving_to=move.assignments, memory_reserved_bytes=reserved_bytes)
 

@@ -34,6 +34,7 @@ from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
@@ -71,14 +72,20 @@ class _LongerMakeRoom:
         self._preemption = PreemptionPlanner(
             ledger, gain_min_ms=policy.preemption_gain_min_ms, aging_ms=policy.aging_ms
         )
+        self._is_ordered = not policy.aging_ms
+        self._hopeless: set[object] = set()
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
-        found = self._find(job)
+        # Without aging jobs come by length: where one found no GPUs, no longer one like it does.
+        shape = shape_of(job.request) if self._is_ordered else None
+        found = self._find(job) if shape is None or shape not in self._hopeless else None
         if found is None:
+            self._hopeless.add(shape)
             return None
         remaining_ms, plan = found
         self._preemption.promise(plan)
+        self._hopeless.clear()
         stops = [_stop(victim, job, remaining_ms) for victim in plan.victims]
         return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(plan, remaining_ms))
 

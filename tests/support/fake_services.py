@@ -36,6 +36,12 @@ def refuse(context: grpc.ServicerContext, code: int, message: str, *, reason: st
     context.abort_with_status(rpc_status.to_status(status))
 
 
+def _not_faked(context: grpc.ServicerContext) -> NotImplementedError:
+    """Answer as a server without this method does."""
+    context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+    return NotImplementedError("no test asks this fake for it")
+
+
 @dataclass
 class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     """Answers with what the test put in.
@@ -189,6 +195,46 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.DecideResponse:
         self._note(request, context)
         return scheduling_pb2.DecideResponse()
+
+    def AlterJob(
+        self, request: scheduling_pb2.AlterJobRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.AlterJobResponse:
+        raise _not_faked(context)
+
+    def CancelArray(
+        self, request: scheduling_pb2.CancelArrayRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.CancelArrayResponse:
+        raise _not_faked(context)
+
+    def CordonNode(
+        self, request: scheduling_pb2.CordonNodeRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.CordonNodeResponse:
+        raise _not_faked(context)
+
+    def HoldJob(
+        self, request: scheduling_pb2.HoldJobRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.HoldJobResponse:
+        raise _not_faked(context)
+
+    def ReleaseJob(
+        self, request: scheduling_pb2.ReleaseJobRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.ReleaseJobResponse:
+        raise _not_faked(context)
+
+    def RetryJob(
+        self, request: scheduling_pb2.RetryJobRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.RetryJobResponse:
+        raise _not_faked(context)
+
+    def SubmitArray(
+        self, request: scheduling_pb2.SubmitArrayRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.SubmitArrayResponse:
+        raise _not_faked(context)
+
+    def UncordonNode(
+        self, request: scheduling_pb2.UncordonNodeRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.UncordonNodeResponse:
+        raise _not_faked(context)
 
 
 @dataclass

@@ -82,6 +82,6 @@ def _call(fuzzer: Fuzzer) -> None:
         answers.append(handler.response_serializer(answer))
     except AbortedError:
         pass
-    except Exception:
-        context.code = grpc.StatusCode.UNKNOWN
+    except Exception as error:
+        context.code, context.details = grpc.StatusCode.UNKNOWN, repr(error)
     fuzzer.count(path, context, answers)

@@ -47,6 +47,7 @@ class RoleTally:
         forbidden_reached: Calls that reached a servicer although the table forbids it.
         leaked: Answers with another user's secret, or with another user's job for a user.
         forbidden_changed: Whether another user's job, or the policy, was changed by a role that may not.
+        first_traceback: Of those, what it said at its end.
     """
 
     service: str
@@ -60,11 +61,17 @@ class RoleTally:
     leaked: int = 0
     forbidden_changed: int = 0
     cpu_s: float = 0.0
+    first_traceback: str = ""
 
     @property
     def faults(self) -> int:
         """What must not be."""
         return self.tracebacks + self.unbounded + self.forbidden_reached + self.leaked + self.forbidden_changed
+
+    def note_traceback(self, text: str) -> None:
+        """Count one, and keep what the first one said."""
+        self.tracebacks += 1
+        self.first_traceback = self.first_traceback or text[:500]
 
 
 def check_tally(tally: RoleTally, *, calls: int) -> None:
@@ -199,8 +206,13 @@ class Fuzzer:
         hello.MergeFrom(cast("node_agent_pb2.Hello", drawn))
         hello.node_id = f"{self.tally.role}-1"
         del hello.gpus[:]
-        hello.gpus.add(gpu_id="g0", device="d", memory_bytes=1 << 30, healthy=True)
-        hello.ClearField("seen")
+        # Not healthy: a job that was started there would keep out whoever does not list it.
+        hello.gpus.add(gpu_id="g0", device="d")
+        hello.machine_id, hello.installation_id, hello.instance_id, hello.session_secret = "m", "f", "i", ""
+        for name in ("seen", "rack_id", "agent_version", "enforcements"):
+            hello.ClearField(name)
+        for status in hello.attempts:
+            status.key.job_id, status.key.incarnation_id = OWN_ID, ""
         return node_agent_pb2.ConnectRequest(hello=hello).SerializeToString()
 
     def count(self, path: str, context: CallContext, answers: Sequence[bytes]) -> None:
@@ -210,7 +222,8 @@ class Fuzzer:
         tally.answered += context.code is grpc.StatusCode.OK
         is_permitted = roles is None or tally.role in roles
         tally.refused += context.code is grpc.StatusCode.PERMISSION_DENIED and not is_permitted
-        tally.tracebacks += context.code in _FAILURES or "Traceback" in context.details
+        if context.code in _FAILURES or "Traceback" in context.details:
+            tally.note_traceback(f"{path}: {context.details}")
         size_bytes = sum(map(len, answers))
         tally.unbounded += size_bytes > ANSWER_BYTES_MAX or len(context.details) > DETAILS_CHARACTERS_MAX
         seen = b"".join(answers) + context.details.encode("utf-8", "replace")
@@ -248,7 +261,10 @@ class _Tracebacks(logging.Handler):
         self._tally = tally
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tally.tracebacks += record.exc_info is not None
+        if record.exc_info:
+            self._tally.note_traceback(f"{record.getMessage()}: {record.exc_info[1]!r}")
+        elif record.name == "asyncio" and record.levelno >= logging.ERROR:
+            self._tally.note_traceback(record.getMessage())
 
 
 @contextmanager

@@ -58,8 +58,10 @@ async def fuzz_scheduler(
         loop = scheduler._loop
         assert loop is not None
         policy = loop.engine.state.policy
-        for begun in range(0, calls, _CALLS_TOGETHER):
-            count = min(_CALLS_TOGETHER, calls - begun)
+        # Streams of one node come one after the other: a second one beside it is refused before anything is looked at.
+        together = 1 if fuzzer.tally.role == Role.NODE else _CALLS_TOGETHER
+        for begun in range(0, calls, together):
+            count = min(together, calls - begun)
             await asyncio.gather(*(_call(fuzzer) for _ in range(count)))
         if fuzzer.tally.role != Role.OPERATOR:
             state = loop.engine.state
@@ -104,8 +106,8 @@ async def _call(fuzzer: Fuzzer) -> None:
             answers.append(handler.response_serializer(answer))
     except grpc.aio.AbortError:
         pass
-    except Exception:
-        context.code = grpc.StatusCode.UNKNOWN
+    except Exception as error:
+        context.code, context.details = grpc.StatusCode.UNKNOWN, repr(error)
     fuzzer.count(path, context, answers)
 
 

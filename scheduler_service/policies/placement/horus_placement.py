@@ -7,7 +7,7 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -20,6 +20,7 @@ from scheduler_service.core.capacity import (
     resident_on,
     samples_per_gpu,
 )
+from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.ledger import Ledger
@@ -34,6 +35,7 @@ from scheduler_service.policies.placement.reasons import (
     host_reason,
     impossible_reason,
     nearest_obstacle,
+    nearness_of,
 )
 from scheduler_service.policies.placement.starts import start_on
 
@@ -104,18 +106,47 @@ class _Option:
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
+PRICES_MAX = 2_000_000
+"""Prices that are kept; beyond them all are forgotten."""
+
+
 class _ClassCosts:
-    """What the load classes cost one shape of job, by number; grows with them."""
+    """What the load classes cost one shape of job, by number; grows with them.
+
+    Attributes:
+        nearness: How near to a start the job is on the classes that refuse it (`nearness_of`), and whether the reason
+            names the GPU.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.costs = np.full(64, inf)
+        self.nearness: dict[int, tuple[int, float, bool]] = {}
 
     def grow_to(self, count: int) -> None:
         """Have room for so many classes; those without a price cost everything."""
         if count > len(self.costs):
             self.costs = np.concatenate((self.costs, np.full(max(count, len(self.costs)), inf)))
         self.count = count
+
+
+class _PricedClasses:
+    """What the load classes cost all shapes, kept with the columns from decision to decision.
+
+    Args:
+        changes: Of the predictions; after any of them everything is priced anew.
+    """
+
+    def __init__(self, changes: ChangeLog) -> None:
+        self._changes, self._count = changes, changes.count
+        self._by_shape: dict[object, _ClassCosts] = {}
+
+    def of(self, shape: object, classes_count: int) -> _ClassCosts:
+        """Return what is known of a shape."""
+        if self._count != self._changes.count or len(self._by_shape) * classes_count > PRICES_MAX:
+            self._count = self._changes.count
+            self._by_shape.clear()
+        return self._by_shape.setdefault(shape, _ClassCosts())
 
 
 class HorusPlacement:
@@ -133,7 +164,14 @@ class HorusPlacement:
         self._inventory = view.index.inventory
         self._columns = view.index.arrays.for_one_round()
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
-        self._class_costs: dict[object, _ClassCosts] = {}
+        name = (HorusPlacement, repr(costs), id(view.index.prediction_changes))
+        kept = self._columns.notes.get(name)
+        if not isinstance(kept, _PricedClasses):
+            self._columns.notes[name] = kept = _PricedClasses(view.index.prediction_changes)
+        self._priced = kept
+        self._loads: bytes | None = None
+        self._alike_known: Sequence[tuple[int, GpuView]] | None = None
+        self._rules = name
         self._open_numbers: list[int] = []
         self._seen = 0
         self._note_open_classes()
@@ -160,13 +198,27 @@ class HorusPlacement:
     def place(self, job: PendingJob) -> Start | Reason:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
+        # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
+        same = (self._rules, shape_of(request), self._loads_now())
+        known = self._view.index.turn_memo.get(same)
+        if isinstance(known, Reason):
+            return known
         costs = self._cheapest.costs(request, self._costs_of_classes(request))
         chosen = self._cheapest.choose(request, costs)
         if chosen is not None:
+            self._loads = self._alike_known = None
             return self._start(request, chosen, float(costs[list(chosen)].sum()))
         # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
         wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
-        return impossible_reason(self._view, self._inventory, request) or wait_reason
+        reason = impossible_reason(self._view, self._inventory, request) or wait_reason
+        self._view.index.turn_memo[same] = reason
+        return reason
+
+    def _loads_now(self) -> bytes:
+        """Return the load classes of all GPUs; a start changes them."""
+        if self._loads is None:
+            self._loads = self._columns.class_of.tobytes()
+        return self._loads
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that waits."""
@@ -174,7 +226,8 @@ class HorusPlacement:
 
     def _costs_of_classes(self, request: JobRequest) -> Costs:
         """Return what each load class costs a job; equal jobs share it, and only new classes are priced."""
-        known, classes = self._class_costs.setdefault(shape_of(request), _ClassCosts()), self._columns.classes
+        classes = self._columns.classes
+        known = self._priced.of(shape_of(request), len(classes))
         self._note_open_classes()
         first = known.count
         known.grow_to(len(classes))
@@ -182,6 +235,8 @@ class HorusPlacement:
             price = self._price(request, classes[number])
             if isinstance(price, tuple):
                 known.costs[number] = price[1]
+            else:
+                known.nearness[number] = (*nearness_of(price), bool(price.gpu_ids))
         return known.costs[: known.count]
 
     def _note_open_classes(self) -> None:
@@ -271,13 +326,39 @@ class HorusPlacement:
             if most < request.gpus:
                 return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": most})
             return host_reason(request)
-        obstacles = [one for one in map(partial(self._option, request), self._alike()) if isinstance(one, Reason)]
+        if not request.cpu_cores and not request.host_memory_bytes:
+            return self._nearest_known(request)
+        alike = (entry for _, entry in self._alike())
+        obstacles = [one for one in map(partial(self._option, request), alike) if isinstance(one, Reason)]
         return nearest_obstacle(obstacles) if obstacles else self._full
 
-    def _alike(self) -> Iterator[GpuView]:
-        """Yield the first GPU of every load class that is left: what refuses a job there refuses it on all of them."""
-        for position in np.unique(self._columns.class_of, return_index=True)[1]:
-            yield self._view.gpus[self._columns.gpu_ids[position]]
+    def _nearest_known(self, request: JobRequest) -> Reason:
+        """Return the same where hosts refuse nothing: then a class that was priced needs no other look."""
+        known = self._priced.of(shape_of(request), len(self._columns.classes)).nearness
+        best: tuple[tuple[int, float, tuple[str, ...]], GpuView] | None = None
+        for number, entry in self._alike():
+            found = known.get(number)
+            if found is None:
+                reason = self._option(request, entry)
+                if not isinstance(reason, Reason):
+                    continue
+                order = (*nearness_of(reason), reason.gpu_ids)
+            else:
+                order = (found[0], found[1], (entry.gpu.gpu_id,) if found[2] else ())
+            if best is None or order < best[0]:
+                best = order, entry
+        reason = self._option(request, best[1]) if best is not None else self._full
+        return reason if isinstance(reason, Reason) else self._full
+
+    def _alike(self) -> Sequence[tuple[int, GpuView]]:
+        """Return the load classes that are left, each with its first GPU: what refuses a job there does on all."""
+        if self._alike_known is None:
+            numbers, positions = np.unique(self._columns.class_of, return_index=True)
+            gpu_ids = [self._columns.gpu_ids[position] for position in positions]
+            self._alike_known = [
+                (int(number), self._view.gpus[gpu_id]) for number, gpu_id in zip(numbers, gpu_ids, strict=True)
+            ]
+        return self._alike_known
 
     def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
         arrays = self._columns

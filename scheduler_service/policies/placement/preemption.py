@@ -72,6 +72,10 @@ class PreemptionPlanner:
         self._leaving = {job_id for job_id, job in self._running.items() if job.is_stopping}
         self._on_node = _jobs_by_node(self._view)
         self._remaining_times_ms = ranks or {job_id: self._remaining_ms(job) for job_id, job in self._running.items()}
+        protected = self._view.protected_job_ids
+        if protected:
+            measured = self._remaining_times_ms.items()
+            self._remaining_times_ms = {name: None if name in protected else value for name, value in measured}
 
     def promise(self, plan: PreemptionPlan) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""

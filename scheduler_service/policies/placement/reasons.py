@@ -108,10 +108,11 @@ def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:
     Raises:
         ValueError: There is none.
     """
-    return min(obstacles, key=_nearness)
+    return min(obstacles, key=lambda reason: (*nearness_of(reason), reason.gpu_ids))
 
 
-def _nearness(reason: Reason) -> tuple[int, float, tuple[str, ...]]:
+def nearness_of(reason: Reason) -> tuple[int, float]:
+    """Return how near to a start a reason was, the nearest first; of equal ones the first GPU is shown."""
     rank = NEAREST_FIRST.index(reason.code) if reason.code in NEAREST_FIRST else len(NEAREST_FIRST)
     slowdown_ratio = reason.numbers.get("slowdown_ratio") or reason.numbers.get("pairwise_slowdown_ratio", 0.0)
-    return rank, slowdown_ratio, reason.gpu_ids
+    return rank, slowdown_ratio

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from cotenant import client
-from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, open_channel, service_config
+from cotenant.call_retries import service_config
+from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, open_channel
 from cotenant.client_errors import UnavailableError
 from cotenant.graph_file import graph_sha256
 from cotenant.job_watch import WatchKind, watch_jobs

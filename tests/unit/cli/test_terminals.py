@@ -9,14 +9,34 @@ import sys
 from pathlib import Path
 
 import pytest
+from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.cli.settings import Settings
 from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
 from cotenant.local_cluster import LocalCluster, Program
+from cotenant.v1 import resources_pb2
 from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakeScheduler
 
 COMMAND = [sys.executable, "-c", "from cotenant.cli.main import main; main()"]
+
+
+def test_nothing_that_a_job_or_a_node_wrote_steers_the_terminal(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    hostile = "\x1b[2J\x07\x9b31m\u202egnp"
+    for job in scheduler.jobs.values():
+        job.reason.message, job.spec.name = f"ended: {hostile}", hostile
+    scheduler.nodes[0].enforcements.append(hostile)
+    scheduler.standstill.append(resources_pb2.Warning(code="UNKNOWN_ATTEMPT", message=hostile))
+    for verb in (("ps",), ("explain", "job-000003"), ("nodes",), ("gpus",), ("doctor",)):
+        found = cotenant(*verb)
+        said = found.out + found.err
+        assert [name for name in hostile if name in said and not name.isprintable()] == [], verb
+    assert "\ufffd[2J" in cotenant("nodes").out
+    scheduler.refusals["ReadJobLog"] = (code_pb2.FAILED_PRECONDITION, f"its node refused: {hostile}", "X", "")
+    assert "its node refused: \ufffd[2J" in cotenant("logs", "job-000003").err
 
 
 def test_a_full_disk_under_stdout_is_one_line_and_exit_one() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from scheduler_service.core import commands, events, queue_events
+from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.records import Phase, Share
-from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, parse_tenants
+from scheduler_service.core.records import Phase, Reason, Share
+from scheduler_service.core.tenants import USED_TENANTS_MAX, TenantRule, TenantRules, TenantUse, parse_tenants
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import node, prediction
+from tests.support.scheduling import job, node, prediction
 
 HOUR_MS = 3_600_000
 
@@ -69,12 +73,35 @@ def test_a_policy_stops_jobs_of_its_own_class_and_lower_ones_never_of_a_higher_o
         submit(scene, "short", share=Share.NEVER, graph="g" * 64)
         orders = _predict(scene, "short")
         assert any(isinstance(order, commands.StopJob) for order in orders) is stopped
-        assert scene.code("short") == ("STOPS_LONGER" if stopped else "PROTECTED")
+        assert scene.code("short") == ("STOPS_LONGER" if stopped else "NO_FREE_GPU")
 
 
 def _predict(scene: Play, job_id: str) -> list[commands.Command]:
     known = prediction(f"key-{job_id}", step_ms={(1, 1): 1_000.0})
     return scene.tell(events.PredictionArrived, prediction=known)
+
+
+class StopsEverything:
+    """A policy that knows nothing of protected jobs."""
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Stop whatever runs for the first that waits."""
+        first = tuple(job.request.job_id for job in view.pending[:1])
+        stops = [
+            Stop(job_id=job_id, reason=Reason(code="STOPPED_FOR_SHORTER", job_ids=first)) for job_id in view.running
+        ]
+        return [*(stops if first else ()), *Fifo().decide(view)]
+
+
+def test_a_policy_that_heeds_nothing_is_not_followed_and_the_job_reads_why() -> None:
+    engine = SchedulerEngine(make_policy=lambda name, parameters: StopsEverything(), policy="stops")
+    engine.handle(events.NodeJoined(at_ms=1, node=node("n0", 1)))
+    for number, priority in enumerate((5, 0)):
+        terms = QueueTerms(priority=priority)
+        orders = engine.handle(events.JobSubmitted(at_ms=2 + number, request=job(f"j{number}", terms=terms)))
+    assert not [order for order in orders if isinstance(order, commands.StopJob)]
+    reason = engine.explain("j1").reason
+    assert (reason.code, reason.job_ids) == ("PROTECTED", ("j0",))
 
 
 def test_a_tenant_holds_no_more_gpus_than_its_quota() -> None:
@@ -135,6 +162,17 @@ def test_gpu_time_fades_by_half_in_a_half_life() -> None:
     assert use.used_gpu_ms("a", 60_000 + HOUR_MS) == pytest.approx(had / 2)
 
 
+def test_inventing_tenants_fills_no_memory_and_forgets_nobody_that_has_had_much() -> None:
+    use = TenantUse()
+    use.choose(TenantRules(), {}, 0)
+    for number in range(USED_TENANTS_MAX + 50):
+        held_ms = 10_000 if number == 0 else 1
+        use.change(f"t{number}", 1, number * 10_000)
+        use.change(f"t{number}", -1, number * 10_000 + held_ms)
+    assert len(use.stored()) == USED_TENANTS_MAX
+    assert "t0" in use.stored()
+
+
 def test_rules_and_what_tenants_have_had_survive_a_restart() -> None:
     scene = with_tenants(gpus=1, a=TenantRule(gpus_max=1))
     for name in ("a0", "b0", "b1"):
@@ -169,8 +207,7 @@ def test_a_policy_that_stops_jobs_leaves_those_of_other_tenants_alone() -> None:
     scene.submit("short", tenant="b", share=Share.NEVER, graph="g" * 64)
     orders = _predict(scene, "short")
     assert not [order for order in orders if isinstance(order, commands.StopJob)]
-    assert scene.code("short") == "PROTECTED"
-    assert scene.engine.explain("short").reason.code == "PROTECTED"
+    assert scene.code("short") == "NO_FREE_GPU"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,19 @@ CHANGING = [
 ]
 # Call -> a request that changes something in `served`, what the audit calls it, and about what it is.
 EXAMPLES: Mapping[str, tuple[Message, str, str]] = {
-    "SubmitJob": (scheduling_pb2.SubmitJobRequest(spec=job_spec()), "submit", "job-1"),
+    "SubmitJob": (scheduling_pb2.SubmitJobRequest(spec=job_spec()), "submit", "job-5"),
+    "RetryJob": (scheduling_pb2.RetryJobRequest(job_id="job-2"), "submit", "job-5"),
+    "SubmitArray": (
+        scheduling_pb2.SubmitArrayRequest(spec=job_spec(), tasks=[scheduling_pb2.ArrayTask(index=0)]),
+        "submit",
+        "job-5",
+    ),
+    "CancelArray": (scheduling_pb2.CancelArrayRequest(array_id="array-4"), "cancel", "job-4"),
+    "HoldJob": (scheduling_pb2.HoldJobRequest(job_id="job-1"), "hold", "job-1"),
+    "ReleaseJob": (scheduling_pb2.ReleaseJobRequest(job_id="job-3"), "release", "job-3"),
+    "AlterJob": (scheduling_pb2.AlterJobRequest(job_id="job-1", priority=1), "alter", "job-1"),
+    "CordonNode": (scheduling_pb2.CordonNodeRequest(node_id="n0"), "cordon node", "n0"),
+    "UncordonNode": (scheduling_pb2.UncordonNodeRequest(node_id="n1"), "uncordon node", "n1"),
     "CancelJob": (scheduling_pb2.CancelJobRequest(job_id="running"), "cancel", "running"),
     "PauseJob": (scheduling_pb2.PauseJobRequest(job_id="running"), "pause", "running"),
     "ResumeJob": (scheduling_pb2.ResumeJobRequest(job_id="paused"), "resume", "paused"),
@@ -52,6 +64,17 @@ EXAMPLES: Mapping[str, tuple[Message, str, str]] = {
     "ForgetNode": (scheduling_pb2.ForgetNodeRequest(node_id="n0"), "forget node", "n0"),
     "ConfirmRestore": (scheduling_pb2.ConfirmRestoreRequest(request_id="r"), "confirm restore", OWN),
 }
+
+
+CONTEXT = cast("Context", SimpleNamespace(time_remaining=lambda: None))
+# A cordoned node, a job that waits, a cancelled one, a held one, and an array of one job.
+PREPARED: Sequence[tuple[str, Message]] = (
+    ("CordonNode", scheduling_pb2.CordonNodeRequest(node_id="n1")),
+    *(("SubmitJob", scheduling_pb2.SubmitJobRequest(spec=job_spec())) for _ in range(3)),
+    ("CancelJob", scheduling_pb2.CancelJobRequest(job_id="job-2")),
+    ("HoldJob", scheduling_pb2.HoldJobRequest(job_id="job-3")),
+    ("SubmitArray", scheduling_pb2.SubmitArrayRequest(spec=job_spec(), tasks=[scheduling_pb2.ArrayTask(index=0)])),
+)
 
 
 class NothingToSay:
@@ -62,13 +85,13 @@ class NothingToSay:
 
 
 async def served(loop: LiveLoop, standstill: Standstill) -> SchedulingServicer:
-    """A running and a paused job on one node, in a state that was restored."""
+    """A restored state: a running and a paused job on one node, and what sam has done (`PREPARED`)."""
     await loop.tell(events.NodeJoined(at_ms=0, node=node("n0", 2, enforcements=("cgroup_freezer",))))
     for job_id in ("running", "paused"):
         await loop.tell(events.JobSubmitted(at_ms=0, request=job(job_id)))
     await loop.tell(events.PauseRequested(at_ms=0, job_id="paused", paused_ms_max=60_000))
     absent = cast("Any", None)
-    return SchedulingServicer(
+    servicer = SchedulingServicer(
         Cluster(
             loop=loop,
             numbers=JobNumbers(),
@@ -80,6 +103,11 @@ async def served(loop: LiveLoop, standstill: Standstill) -> SchedulingServicer:
             standstill=standstill,
         )
     )
+    await loop.tell(events.NodeJoined(at_ms=0, node=node("n1", 1)))
+    answer_for(Caller(role=Role.OPERATOR, name="sam"))
+    for method, request in PREPARED:
+        await getattr(servicer, method)(request, CONTEXT)
+    return servicer
 
 
 def lines_after(*calls: tuple[str, Message], standstill: Standstill | None = None) -> list[Mapping[str, str | int]]:
@@ -92,7 +120,7 @@ def lines_after(*calls: tuple[str, Message], standstill: Standstill | None = Non
         servicer = await served(loop, standstill or waiting)
         answer_for(OLGA)
         for method, request in calls:
-            await getattr(servicer, method)(request, cast("Context", SimpleNamespace(time_remaining=lambda: None)))
+            await getattr(servicer, method)(request, CONTEXT)
 
     run(work, log, starting_engine())
     return [line for line in deeds(log.read_from(1)) if line["name"] == "olga"]

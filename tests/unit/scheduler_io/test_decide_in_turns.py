@@ -127,5 +127,21 @@ def test_of_two_rules_for_a_tenant_the_first_counts() -> None:
 
 
 def test_a_row_that_asks_for_what_no_job_can_have_is_held() -> None:
-    found = answer(pending=[pending("a", priority=5_000), pending("bb", allowed_devices=["!"]), pending("ccc")])
+    found = answer(pending=[pending("a", priority=5_000), pending("bb", array_running_max=-1), pending("ccc")])
     assert actions(found) == {"a": "INVALID_ROW", "bb": "INVALID_ROW", "ccc": "start"}
+
+
+def test_a_job_whose_time_is_over_is_stopped_with_a_checkpoint_and_takes_no_other_job() -> None:
+    over = running("over", "g0", time_limit_ms=1_000)
+    over.attained_gpu_ms = 1_000
+    within = running("within", "g1", time_limit_ms=1_000)
+    found = answer(gpus=2, running=[over, within], pending=[pending("a")])
+    assert actions(found) == {"over": "stop", "a": "NO_FREE_GPU"}
+    assert found["over"].stop.checkpoint
+
+
+def test_whatever_a_tenant_is_called_its_quota_holds() -> None:
+    tenants = [scheduling_pb2.SnapshotTenant(tenant=name, gpus_max=1) for name in ("/", "")]
+    jobs = [pending(name * length, tenant="/") for length, name in ((1, "a"), (2, "b"), (3, "c"))]
+    found = answer(gpus=3, tenants=tenants, pending=jobs)
+    assert sorted(actions(found).values()) == ["QUOTA", "QUOTA", "start"]

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.launch_rules import LaunchRules, launch_rules, node_obstacles
+from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.core.commands import LaunchJob
+from scheduler_service.core.events import Event, LaunchRefused
 from tests.support.scheduler_process import job_spec
 from tests.support.scheduling import gpu, node
 
@@ -116,3 +121,22 @@ def test_a_node_that_says_too_much_is_taken_as_one_that_does_not_say(fields: dic
 def test_no_pattern_keeps_a_submission_waiting() -> None:
     rules = rules_of(environment_patterns=["*a" * 60 + "b[", "[!", "[z-a]", "(((", "?" * 100])
     assert findings(rules, command=["x"], environment={"a" * 127: "1"})
+
+
+@pytest.mark.parametrize(("ranks", "starts_ranks", "is_sent"), [(2, True, True), (2, False, False), (0, False, True)])
+def test_an_agent_that_knows_no_ranks_is_sent_no_job_with_ranks(ranks: int, starts_ranks: bool, is_sent: bool) -> None:
+    """A policy knows nothing of agents' versions, and the job would run as one process without a word."""
+    sessions, told = AgentSessions(), list[Event]()
+    session = sessions.open("n", now_ms=0, starts_ranks=starts_ranks)
+    performer = CommandPerformer(
+        sessions=sessions, predictor=PredictorClient(None, deadline_s=1), launch_of=lambda _: {}, deliver=told.append
+    )
+    order = LaunchJob(
+        node_id="n", job_id="j", attempt=1, fence=7, assignments=(), micro_batch_size=1, accumulation_steps=1,
+        granted_fences=(), memory_limit_bytes=0, steps_done=0, launch={"ranks": ranks} if ranks else {},
+    )  # fmt: skip
+    performer.perform(order)
+    assert (session.outbound.qsize() == 1) is is_sent
+    assert [(one.code, one.fence) for one in told if isinstance(one, LaunchRefused)] == (
+        [] if is_sent else [("RANKS_NOT_SUPPORTED", 7)]
+    )

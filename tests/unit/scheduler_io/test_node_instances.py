@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -91,6 +92,45 @@ def test_an_instance_id_of_any_length_is_not_kept() -> None:
     async def work(cluster: Cluster) -> None:
         refused = await cluster.dial(hello("node-1", instance_id="x" * 65))
         assert isinstance(refused.failure, AgentProtocolError)
+
+    play(work)
+
+
+def test_a_stream_that_is_cancelled_leaves_no_task_behind() -> None:
+    async def work(cluster: Cluster) -> None:
+        before = asyncio.all_tasks()
+        agent = await cluster.dial(hello("node-1", instance_id="a"))
+        agent._holding.cancel()
+        await until(lambda: agent.has_ended, "the stream ends")
+        await cluster.settle()
+        assert asyncio.all_tasks() - before == set()
+
+    play(work)
+
+
+HOSTILE = "\x1b[2Jjob-1"
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        messages.Hello(rack_id=HOSTILE),
+        messages.Hello(agent_version="v" * 201),
+        messages.Hello(enforcements=["watchdog", "\u202edrawrof"]),
+        messages.Hello(gpus=[messages.AgentGpu(gpu_id=HOSTILE, device="d")]),
+        messages.Hello(gpus=[messages.AgentGpu(gpu_id="g", device="d\n")]),
+        messages.Hello(attempts=[status(key(HOSTILE), messages.ATTEMPT_STATE_RUNNING)]),
+        messages.Hello(attempts=[status(messages.AttemptKey(job_id="job-1", incarnation_id="a" * 65), RUNNING)]),
+    ],
+    ids=lambda spoilt: spoilt.ListFields()[0][0].name,
+)
+def test_texts_that_would_steer_the_terminal_of_who_lists_nodes_are_not_taken_in(spoilt: messages.Hello) -> None:
+    async def work(cluster: Cluster) -> None:
+        greeting = hello("node-1", instance_id="a")
+        greeting.MergeFrom(spoilt)
+        refused = await cluster.dial(greeting)
+        assert isinstance(refused.failure, AgentProtocolError)
+        assert refused.failure.message.isprintable()
 
     play(work)
 

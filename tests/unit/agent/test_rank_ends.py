@@ -1,0 +1,54 @@
+"""What the ends of a gang's ranks come to, in any order."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from cotenant_agent.rank_ends import RankEnds
+
+FAILED, LEFT, KILLED, TOLD = 3 << 8, 85 << 8, int(signal.SIGKILL), int(signal.SIGTERM)
+
+
+def ends_of(*statuses: tuple[int, int], ranks: int = 3) -> RankEnds:
+    ends = RankEnds(ranks)
+    for rank, status in statuses:
+        ends.note(rank, status, 1_000 * (rank + 1))
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("statuses", "was_stopped", "code", "failed_rank"),
+    [
+        ([(0, 0), (1, 0), (2, 0)], False, 0, None),
+        ([(2, 0), (1, FAILED), (0, KILLED)], False, 3, 1),
+        ([(1, KILLED), (0, FAILED), (2, FAILED)], False, -9, 1),
+        ([(0, TOLD), (1, LEFT), (2, LEFT)], True, 85, 0),
+        ([(0, TOLD), (1, LEFT), (2, LEFT)], False, -15, 0),
+        ([(0, 0), (1, 0), (2, 0)], True, 0, None),
+    ],
+)
+def test_the_first_that_failed_speaks_for_all_and_after_a_stop_one_that_saved(
+    statuses: list[tuple[int, int]], was_stopped: bool, code: int, failed_rank: int | None
+) -> None:
+    ends = ends_of(*statuses)
+    assert (ends.return_code(was_stopped=was_stopped), ends.failed_rank) == (code, failed_rank)
+    assert ends.are_complete
+    assert ends.peers_grace_ms(30_000) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "grace_ms"), [(0, None), (FAILED, 5_000), (KILLED, 5_000), (LEFT, 30_000), (TOLD, 30_000)]
+)
+def test_the_others_have_the_time_of_a_stop_only_where_there_may_be_something_to_save(
+    status: int, grace_ms: int | None
+) -> None:
+    assert ends_of((1, status)).peers_grace_ms(30_000) == grace_ms
+    assert ends_of((1, FAILED)).peers_grace_ms(200) == 200
+
+
+def test_what_the_kernel_killed_with_its_namespace_is_killed_and_no_end_counts_twice() -> None:
+    ends = ends_of((0, 0), (0, FAILED), (7, FAILED), (-1, FAILED))
+    ends.note_killed()
+    assert (ends.return_code(was_stopped=False), ends.failed_rank, ends.max_resident_bytes) == (-9, 1, 1_000)
