@@ -24,6 +24,7 @@ from cotenant.call_retries import service_config
 from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
+from cotenant.measurement_calls import MeasurementCalls
 from cotenant.node_calls import NodeCalls
 from cotenant.queue_calls import QueueCalls
 from cotenant.tls_probe import TlsFiles
@@ -232,7 +233,7 @@ class SchedulerClient(NodeCalls, QueueCalls):
             return call(self._timeout_s)
 
 
-class PredictorClient:
+class PredictorClient(MeasurementCalls):
     """Predictions about jobs before they run."""
 
     def __init__(
@@ -265,12 +266,6 @@ class PredictorClient:
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
 
-    def record_measurement_windows(
-        self, request: prediction_pb2.RecordMeasurementWindowsRequest
-    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
-        """Reports what was measured of running jobs; a window that is sent again counts once."""
-        return self._ask(lambda timeout: self._stub.RecordMeasurementWindows(request, timeout=timeout))
-
     def predict_memory_risk(
         self, request: prediction_pb2.PredictMemoryRiskRequest
     ) -> prediction_pb2.PredictMemoryRiskResponse:
@@ -287,20 +282,6 @@ class PredictorClient:
         """Predicts from short runs how fast a job steps on other resources."""
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.FitSpeedModel(request, timeout=timeout))
-
-    def list_measured_pairs(self, device: str = "") -> list[prediction_pb2.MeasuredPair]:
-        """Returns the pairs of jobs that were measured co-located, by device type and keys.
-
-        Args:
-            device: This device type only; empty = all.
-        """
-
-        def read_page(token: str) -> tuple[Sequence[prediction_pb2.MeasuredPair], str]:
-            request = prediction_pb2.ListMeasuredPairsRequest(device=device, page_size=LIST_PAGE_SIZE, page_token=token)
-            page = self._ask(lambda timeout: self._stub.ListMeasuredPairs(request, timeout=timeout))
-            return page.pairs, page.next_page_token
-
-        return read_pages(read_page)
 
     def list_devices(self) -> list[prediction_pb2.Device]:
         """Returns the device types with a trained model or known peaks."""

@@ -10,7 +10,6 @@ import click
 from cotenant import system_clock
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import InputError, ServiceError
-from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.engines.bridge import Bridge
 from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.slurm.adapter import SlurmEngine
@@ -18,6 +17,9 @@ from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.engines.slurm.reading import DeviceRule
 from cotenant.option_types import FiniteRange
 from cotenant.quantities import parse_bytes
+
+POLICY = "horus"
+"""The default policy weighs how long jobs will run, which jobs of other engines do not state."""
 
 
 @click.group()
@@ -39,7 +41,7 @@ Example:  cotenant engine slurm --advise --gpu 'gpu-a*=NVIDIA A100-SXM4-80GB:80G
     metavar="NODES=DEVICE:MEMORY",
     help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
 )
-@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="That decides.")
+@click.option("--policy", default=POLICY, show_default=True, help="That decides.")
 @click.option(
     "--interval", "interval_s", type=FiniteRange(0.1, 3600), default=5.0, show_default=True, metavar="SECONDS"
 )

@@ -7,6 +7,7 @@ another one in its place, finds it there and goes on.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from cotenant.v1 import scheduling_pb2
 NOTE_CHARACTERS_MAX: Final = 400
 JOBS_PER_ROUND_MAX: Final = 500
 """Jobs decided about at once: one order takes some 40 ms, and what was read grows old meanwhile."""
+NOTES_PER_ROUND_MAX: Final = 50
+_CODE: Final = re.compile(r" \[([A-Z_]+)\]$")
 
 
 @dataclass(slots=True)
@@ -91,23 +94,22 @@ class Bridge:
         answer = self._decide(scheduling_pb2.DecideRequest(policy=self._policy, snapshot=snapshot))
         report.lines += [f"warning: {one.code}: {one.message}" for one in answer.warnings]
         slots = _Slots(state)
+        notes: list[tuple[EngineJob, str]] = []
         for decision in answer.decisions:
             job = waiting.get(decision.job_id)
             if job is None:
                 continue
+            obstacle = slots.obstacle(job, decision) if _is_start(decision) and self._places else ""
+            if obstacle or not (_is_start(decision) and self._places):
+                notes.append((job, f"cotenant: waits: {obstacle}" if obstacle else _advice(job, decision)))
+                continue
             try:
-                if decision.WhichOneof("action") == "start" and self._places:
-                    self._place(job, decision, slots, report)
-                else:
-                    self._note(job, _advice(job, decision), report)
+                self._place(job, decision, slots, report)
             except EngineRefusedError as error:
                 report.lines.append(f"job {job.job_id}: {error.message}")
+        self._note(notes, report)
 
     def _place(self, job: EngineJob, decision: scheduling_pb2.Decision, slots: _Slots, report: RoundReport) -> None:
-        obstacle = slots.obstacle(job, decision)
-        if obstacle:
-            self._note(job, f"cotenant: waits: {obstacle}", report)
-            return
         gpu_id = decision.start.assignments[0].gpu_id
         taken = slots.take(gpu_id, decision.memory_reserved_bytes)
         note = f"{placed_note(gpu_id, taken)}: {decision.reason.message}"[:NOTE_CHARACTERS_MAX]
@@ -117,9 +119,15 @@ class Bridge:
         report.placed.append(job.job_id)
         report.lines.append(f"job {job.job_id}: {note}")
 
-    def _note(self, job: EngineJob, note: str, report: RoundReport) -> None:
-        if note != job.note:
-            self._engine.annotate(job.job_id, note)
+    def _note(self, notes: Iterable[tuple[EngineJob, str]], report: RoundReport) -> None:
+        """Write what is new, after all placements: GPUs do not wait for words."""
+        fresh = [(job, note) for job, note in notes if not _says_the_same(job.note, note)]
+        for job, note in fresh[:NOTES_PER_ROUND_MAX]:
+            try:
+                self._engine.annotate(job.job_id, note)
+            except EngineRefusedError as error:
+                report.lines.append(f"job {job.job_id}: {error.message}")
+                continue
             report.lines.append(f"job {job.job_id}: {note}")
 
     def _finish_interrupted(self, state: EngineState, report: RoundReport) -> None:
@@ -157,15 +165,25 @@ def _strangers_on(gpu_id: str, job: EngineJob, jobs: Iterable[EngineJob]) -> Ite
             yield other.job_id
 
 
+def _is_start(decision: scheduling_pb2.Decision) -> bool:
+    return decision.WhichOneof("action") == "start"
+
+
+def _says_the_same(before: str, note: str) -> bool:
+    """Say whether a note tells its user nothing new: the same, or that the job waits for the same reason."""
+    codes = _CODE.search(before), _CODE.search(note)
+    return before == note or (codes[0] is not None and codes[1] is not None and codes[0][1] == codes[1][1])
+
+
 def _advice(job: EngineJob, decision: scheduling_pb2.Decision) -> str:
-    """Return what is told about a job that is not placed now."""
-    said = decision.reason.message
-    if decision.WhichOneof("action") == "start":
+    """Return what is told about a job that is not placed now; why one waits ends with the reason's code."""
+    said, code = decision.reason.message, f" [{decision.reason.code}]"
+    if _is_start(decision):
         gpus = ", ".join(part.gpu_id for part in decision.start.assignments)
         memory = f"{decision.memory_reserved_bytes / 2**30:.1f} GiB"
-        said = f"would start on {gpus} with {memory} of its memory: {said}"
+        said, code = f"would start on {gpus} with {memory} of its memory: {said}", ""
     complaints = f" ({'; '.join(job.tag.complaints)})" if job.tag is not None and job.tag.complaints else ""
-    return f"cotenant: {said}{complaints}"[:NOTE_CHARACTERS_MAX]
+    return f"cotenant: {said}{complaints}"[: NOTE_CHARACTERS_MAX - len(code)] + code
 
 
 class _Slots:

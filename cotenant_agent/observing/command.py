@@ -17,6 +17,7 @@ from cotenant.option_types import FiniteRange, Integers
 from cotenant.quantities import format_percent, format_slowdown
 from cotenant.v1 import prediction_pb2
 from cotenant_agent import system_clock
+from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.observing.foreign_jobs import ForeignJobs
 from cotenant_agent.observing.observer import ObservedWindow, Observer, UsedDevices
@@ -76,7 +77,10 @@ def observe(
 
 def _inventory(standin_cores: tuple[int, ...]) -> UsedDevices:
     if not standin_cores:
-        return NvmlInventory()
+        try:
+            return NvmlInventory()
+        except DriverMissingError as error:
+            raise DeviceError(f"{error}; install the driver, or observe cores: --standin-cores 0,1") from error
     unknown = [core for core in standin_cores if core >= (os.cpu_count() or 1)]
     if unknown:
         raise InputError(f"--standin-cores: there is no core {unknown[0]}", remedy="name cores of this machine")

@@ -78,7 +78,7 @@ def shadow(
     for seed in range(seeds):
         sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
         drawn = assume(table.jobs, known, Consent(max_slowdown_ratio=max_slowdown), seed=seed)
-        runs.append(_run(drawn, machines, policy=policy, error=error, seed=seed))
+        runs.append(simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
     sys.stderr.write("\n")
     found = shadow_report(
         runs,
@@ -105,13 +105,13 @@ def shadow(
 def _past_jobs(sacct: Path | None, trace: Path | None) -> Accounting:
     if (sacct is None) == (trace is None):
         raise InputError("name one of --sacct FILE and --trace FILE")
-    table = read_accounting(sacct) if sacct is not None else _of_trace(trace or Path())
+    table = read_accounting(sacct) if sacct is not None else past_jobs_of_trace(trace or Path())
     if len(table.jobs) > JOBS_MAX:
         raise InputError(f"{len(table.jobs):,} jobs are more than {JOBS_MAX:,}; ask about fewer days")
     return table
 
 
-def _of_trace(path: Path) -> Accounting:
+def past_jobs_of_trace(path: Path) -> Accounting:
     """Return the jobs of a trace as if each had got its GPUs at once."""
     found = read_trace(path, Consent())
     return Accounting(jobs=tuple(_past_job(found, place) for place in range(len(found.jobs))), skipped=found.skipped)
@@ -145,7 +145,9 @@ def _machines(text: str, device: str, memory_gib: float) -> Cluster:
     return replace(found, nodes=nodes)
 
 
-def _run(trace: Trace, machines: Cluster, *, policy: str, error: float, seed: int) -> ShadowRun:
+def simulate_draw(trace: Trace, machines: Cluster, *, policy: str, error: float, seed: int) -> ShadowRun:
+    """Return drawn jobs with GPUs of their own, and sharing under a policy whose predictions err by `error`."""
+
     def simulated(name: str, predictions: str) -> RunResult:
         predictor = TruthPredictor(trace.truth, parse_errors(predictions, seed=seed))
         settings = RunSettings(policy=name, seed=seed, keeps_history=True)

@@ -18,7 +18,7 @@ _WORST_UTILIZATION_RATIO: Final = 1.0
 class SnapshotPredictions(PredictionStore):
     """Predictions of a snapshot, else of the predictor, else the figures that the caller states of its jobs.
 
-    Of the many pairs few are asked for, so each is read when it first is.
+    Of the many rows few are asked for, so each is read when it first is.
 
     Args:
         snapshot: Snapshot with valid rows only; of the jobs with figures and one key the first counts.
@@ -33,8 +33,7 @@ class SnapshotPredictions(PredictionStore):
         for job in translate_snapshot.snapshot_jobs(snapshot):
             if translate_snapshot.states_figures(job):
                 self._stating.setdefault(translate_snapshot.request(job).key, job)
-        for prediction in snapshot.job_predictions:
-            self.put_job(translate_snapshot.job_prediction(prediction))
+        self._unread_jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
 
     @cached_property
     def _unread(self) -> dict[tuple[str, str, str, int], scheduling_pb2.SnapshotPairPrediction]:
@@ -45,6 +44,9 @@ class SnapshotPredictions(PredictionStore):
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is predicted of a key on a device type, else what is stated of it."""
+        unread = self._unread_jobs.pop((key, device), None) if self._unread_jobs else None
+        if unread is not None:
+            self.put_job(translate_snapshot.job_prediction(unread))
         known = super().job(key, device)
         if known is None and key in self._stating:
             known = self._stated.get((key, device))

@@ -116,6 +116,7 @@ class _Ranges:
 
 
 _NODE_RANGES, _JOB_RANGES = _Ranges(_NODE), _Ranges(_JOB)
+_MEMORY_POINT_RANGES, _STEP_POINT_RANGES = _Ranges(_MEMORY_POINT), _Ranges(_STEP_POINT)
 _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
 
 
@@ -137,7 +138,7 @@ def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
             for row in snapshot.running
         )
         and all(_PENDING_RANGES.hold(row) and _job_is_valid(row.job) for row in snapshot.pending)
-        and not any(one for row in snapshot.job_predictions for one in job_prediction_violations(row))
+        and all(map(_prediction_is_valid, snapshot.job_predictions))
         and all(
             _SLOWDOWN_MIN <= pair.slowdown_ratio <= _SLOWDOWN_MAX
             and _SLOWDOWN_MIN <= pair.slowdown_upper_ratio <= _SLOWDOWN_MAX
@@ -151,6 +152,17 @@ def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
 def _holds_once(row: scheduling_pb2.SnapshotRunning, gpu_ids: set[str]) -> bool:
     held = [part.gpu_id for part in row.assignments]
     return bool(held) and len(set(held)) == len(held) and gpu_ids.issuperset(held)
+
+
+def _prediction_is_valid(row: scheduling_pb2.SnapshotJobPrediction) -> bool:
+    return (
+        0 <= row.utilization_ratio <= 1
+        and 0 <= row.sm_activity_ratio <= 1
+        and row.level in _LEVELS
+        and all(map(_MEMORY_POINT_RANGES.hold, row.micro_batches))
+        and all(map(_STEP_POINT_RANGES.hold, row.step_times))
+        and not (row.HasField("memory_triple") and any(job_prediction_violations(row)))
+    )
 
 
 def _job_is_valid(job: scheduling_pb2.SnapshotJob) -> bool:

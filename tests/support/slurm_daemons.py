@@ -129,6 +129,13 @@ class SlurmDaemons:
             raise subprocess.SubprocessError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
         return done.stdout
 
+    def run_or_again(self, command: Sequence[str]) -> str:
+        """Return the same; `again` while Slurm does not answer."""
+        try:
+            return self.run(command)
+        except subprocess.SubprocessError:
+            return "again"
+
     def submit(self, *flags: str, script: str) -> str:
         """Submit a job; return its id."""
         path = self.folder / "job.sh"

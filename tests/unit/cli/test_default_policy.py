@@ -24,6 +24,8 @@ ELSEWHERE = {
     # What the default is compared with, and the demo's own choice, which says why.
     "cotenant_simulator/commands/simulate.py: BASELINE",
     "cotenant/cli/demo/demonstration.py: POLICY",
+    # For jobs of which no length is known; it says why.
+    "cotenant/cli/engine_command.py: POLICY",
     # Before the first stored event, which chooses one.
     "scheduler_service/commands/running_scheduler.py: _FIRST_POLICY",
 }

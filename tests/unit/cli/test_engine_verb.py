@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,21 @@ def test_a_held_job_gets_its_gpu_and_is_released(slurm: Path, scheduler: FakeSch
     assert released == "release 1"
 
 
+def test_jobs_share_by_default_on_what_a_comment_can_say(
+    slurm: Path, scheduler: FakeScheduler, cotenant: CommandLine
+) -> None:
+    """Also without any length, which the default policy of our own queue would ask for."""
+    squeue = json.loads((RECORDED / "squeue_22_05.json").read_text())
+    waiting = squeue["jobs"][0] | {"comment": "cotenant memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"}
+    jobs = [waiting | {"job_id": number} for number in range(10, 15)]
+    (slurm.parent / "jobs.json").write_text(json.dumps({"jobs": jobs}))
+    (slurm.parent / "bin" / "squeue").write_text(f"#!/bin/sh\ncat {slurm.parent / 'jobs.json'}\n")
+    assert cotenant("engine", "slurm", "--place", "--once", "--gpu", GPU).code == 0
+    orders = [line.split()[1:4] for line in slurm.read_text().splitlines() if line.startswith("update")]
+    assert len(orders) == 5
+    assert len({(node, gres) for _, node, gres in orders}) == 4
+
+
 @pytest.mark.parametrize("rule", ["n1", "n*=A10", "=A10:1GiB", "n*=:1GiB", "n*=A10:lots"])
 def test_a_rule_that_says_no_device_is_refused_with_the_form(
     slurm: Path, scheduler: FakeScheduler, cotenant: CommandLine, rule: str
@@ -79,7 +94,7 @@ def test_without_slurm_or_a_scheduler_once_fails_and_says_why(
     away = cotenant("engine", "slurm", "--once", "--gpu", GPU, "--scheduler", "127.0.0.1:1", "--timeout", "0.2")
     assert away.code == 5
     assert slurm.read_text() == ""
-    shutil.rmtree(slurm.parent / "bin")
+    monkeypatch.setenv("PATH", str(slurm.parent / "empty"))
     missing = cotenant("engine", "slurm", "--once", "--gpu", GPU)
     assert missing.code != 0
     assert "squeue is not installed here" in missing.err

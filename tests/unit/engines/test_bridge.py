@@ -62,6 +62,24 @@ def test_advice_changes_nothing_but_the_note_and_is_written_once() -> None:
     assert "with 6.0 GiB of its memory" in engine.jobs["1"].note
 
 
+def test_a_crowd_is_placed_before_it_is_told_why_it_waits_and_told_once() -> None:
+    engine = SimulatedEngine()
+    for number in range(80):
+        engine.submit(str(number), HEAVY)
+    run_round(engine)
+    verbs = [order.split()[0] for order in engine.orders]
+    assert verbs == [*["place", "release"] * 2, *["annotate"] * 50]
+    run_round(engine)
+    run_round(engine)
+    assert sum(order.startswith("annotate") for order in engine.orders) == 78
+    assert engine.jobs["79"].note.endswith("[SLOWDOWN_TOO_HIGH]")
+    engine.finish("0")
+    engine.finish("1")
+    orders = len(engine.orders)
+    run_round(engine)
+    assert [order.split()[0] for order in engine.orders[orders:]] == ["place", "release"] * 2
+
+
 def test_complaints_about_the_comment_reach_its_user() -> None:
     engine = SimulatedEngine()
     engine.submit("1", "cotenant memroy=6GiB", phase=EnginePhase.WAITING)

@@ -1,0 +1,171 @@
+"""The bridge beside a real Slurm: how much longer jobs take than under plain sbatch, and what kills lose or double.
+
+    python -m benchmarks.slurm_bridge [--jobs 200] [--seeds 5]
+
+Needs Slurm's daemons and root rights (docs/slurm.md). Two nodes with two fake GPUs each; jobs of 0.2 to 1 s, half of
+which may share. Plain jobs ask for a GPU each. Every job must begin and end once, on the GPU that was planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cotenant.engines.bridge import Bridge
+from cotenant.engines.errors import EngineUnreachableError
+from cotenant.engines.placement_notes import planned_gpu
+from cotenant.engines.records import Placement
+from cotenant.engines.slurm.adapter import SlurmEngine
+from cotenant.engines.slurm.commands import InstalledCommands
+from cotenant.engines.slurm.reading import DeviceRule
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.grpc_api.decide import decide
+from tests.support.slurm_daemons import NODES, SlurmDaemons, missing_daemons
+
+KILLS = ("slurmctld", "slurmd", "bridge")
+LIMIT_S = 300.0
+_LIGHT = "cotenant memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"
+_HEAVY = "cotenant memory=6GiB utilization=0.9 slowdown=0.9 max_slowdown=0.1"
+_SCRIPT = 'echo "begin $SLURM_JOB_ID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"; sleep {seconds}; echo end'
+
+
+class MortalEngine(SlurmEngine):
+    """Slurm, told by a bridge that is killed once, after some orders."""
+
+    orders_left = -1
+
+    def place(self, placement: Placement) -> None:
+        """See `Engine.place`."""
+        super().place(placement)
+        self._die_in_time()
+
+    def release(self, job_id: str) -> None:
+        """See `Engine.release`."""
+        super().release(job_id)
+        self._die_in_time()
+
+    def _die_in_time(self) -> None:
+        self.orders_left -= 1
+        if self.orders_left == 0:
+            raise KeyboardInterrupt
+
+
+def main(jobs: int = 200, seeds: int = 5) -> dict[str, object]:
+    """Return the times, and what went wrong by kill and seed; without Slurm why nothing was done."""
+    if missing_daemons():
+        return {"not_run": f"not installed: {', '.join(missing_daemons())}"}
+    with _slurm() as daemons:
+        plain_s = _timed(lambda: _run_plain(daemons, jobs))
+        placed_s = _timed(lambda: _run_placed(daemons, jobs, seed=0))
+        found: dict[str, object] = {"jobs": jobs, "plain_s": plain_s, "placed_s": placed_s}
+        found["placed_over_plain_ratio"] = round(placed_s / plain_s, 2)
+        for kill in KILLS:
+            found[f"faults_with_killed_{kill}"] = {
+                seed: faults for seed in range(seeds) if (faults := _run_placed(daemons, jobs, seed=seed, kill=kill))
+            }
+    return found
+
+
+@contextmanager
+def _slurm() -> Iterator[SlurmDaemons]:
+    folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))
+    try:
+        with SlurmDaemons(folder) as daemons:
+            os.environ |= {name: daemons.environment[name] for name in ("PATH", "SLURM_CONF")}
+            yield daemons
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _timed(run: object) -> float:
+    began_s = time.monotonic()
+    faults = run()  # type: ignore[operator]
+    if faults:
+        raise RuntimeError(f"without any kill: {faults[:3]}")
+    return round(time.monotonic() - began_s, 1)
+
+
+def _run_plain(daemons: SlurmDaemons, jobs: int) -> list[str]:
+    generator = random.Random(0)
+    for _ in range(jobs):
+        daemons.submit("--gres=gpu:1", script=_SCRIPT.format(seconds=generator.choice((0.2, 0.5, 1))))
+    while daemons.run(["squeue", "-h"]).strip():
+        time.sleep(0.2)
+    return []
+
+
+def _run_placed(daemons: SlurmDaemons, jobs: int, *, seed: int, kill: str = "") -> list[str]:
+    """Run jobs to their ends; return what was lost, doubled or elsewhere than planned."""
+    generator = random.Random(seed)
+    engine = MortalEngine(InstalledCommands(), [DeviceRule(nodes="n*", device="NVIDIA A10", memory_bytes=24 * 2**30)])
+    submitted = [
+        daemons.submit(
+            "--requeue",
+            "--comment",
+            generator.choice((_LIGHT, _HEAVY)),
+            script=_SCRIPT.format(seconds=generator.choice((0.2, 0.5, 1))),
+        )
+        for _ in range(jobs)
+    ]
+    if kill == "slurmctld":
+        # It loses what it accepted since it last saved its state; that is not ours to keep.
+        daemons.wait_saved()
+    kill_round, end_s = generator.randrange(1, 4), time.monotonic() + LIMIT_S
+    engine.orders_left = generator.randrange(1, jobs) if kill == "bridge" else -1
+    number = 0
+    while daemons.run_or_again(["squeue", "-h"]).strip() and time.monotonic() < end_s:
+        number += 1
+        with suppress(KeyboardInterrupt, EngineUnreachableError):
+            Bridge(engine, _ask, policy="horus", places=True).run_round(now_ms=1_000 * number)
+        if number == kill_round:
+            _kill(daemons, kill, generator)
+        time.sleep(0.1)
+    return _faults(daemons, submitted)
+
+
+def _kill(daemons: SlurmDaemons, kill: str, generator: random.Random) -> None:
+    if kill == "slurmctld":
+        daemons.wait_saved()
+        daemons.stop("slurmctld", signal.SIGKILL)
+        daemons.start_controller()
+        daemons.wait_answering()
+    elif kill == "slurmd":
+        node = generator.choice(NODES)
+        daemons.stop(node, signal.SIGKILL)
+        daemons.start_node(node)
+
+
+def _ask(request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
+    return asyncio.run(decide(request, predictor=None, seconds_left=60))
+
+
+def _faults(daemons: SlurmDaemons, submitted: list[str]) -> list[str]:
+    rows = {str(row["job_id"]): row for row in json.loads(daemons.run(["squeue", "--json"]))["jobs"]}
+    faults = []
+    for job_id in submitted:
+        lines = daemons.output(job_id).splitlines()
+        planned = planned_gpu(str(rows.get(job_id, {}).get("admin_comment", "")))
+        node, _, type_name = planned.partition("/")
+        if lines.count("end") != 1 or len(lines) != 2:
+            faults.append(f"{job_id} printed {lines}")
+        elif lines[0] != f"begin {job_id} {node} {type_name.removeprefix('g')}":
+            faults.append(f"{job_id} was planned on {planned}: {lines[0]}")
+    return faults
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    print(json.dumps(main(asked.jobs, asked.seeds), indent=2))
