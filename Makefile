@@ -14,7 +14,7 @@ endif
 ALONE := tests/end_to_end tests/unit/profiler
 TOGETHER := --numprocesses 3 --dist loadfile
 
-.PHONY: help setup demo test test-all check format protos benchmarks compose-test
+.PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,12 +34,12 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 	$(BIN)/cotenant demo
 
 test: setup check ## checks and every test that needs neither a GPU nor Docker
-	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm' $(PYTEST_ARGS)
 
 test-all: setup check ## the same with the tests that take minutes
-	$(BIN)/pytest -m 'alone and not gpu and not compose' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm' $(PYTEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -60,3 +60,6 @@ benchmarks: setup ## every figure that the documents promise, as JSON
 
 compose-test: setup ## build and run docker-compose.yml with a local Docker engine
 	bash deploy/compose_test.sh
+
+slurm-test: setup ## the bridge to Slurm with real daemons, which Debian's packages bring (docs/slurm.md)
+	$(BIN)/pytest -m slurm tests/end_to_end $(PYTEST_ARGS)

@@ -23,6 +23,7 @@ from benchmarks.simulator import shared_traces
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import read_trace
 from cotenant_simulator.run.expected_starts import ExpectedStart, expect_starts
+from cotenant_simulator.run.present_changes import changed_snapshot
 from cotenant_simulator.run.present_run import PresentRun
 from cotenant_simulator.run.records import RunSettings
 from cotenant_simulator.run.simulation import Simulation
@@ -35,8 +36,6 @@ CLUSTER = "6x8"
 GPUS_MAX = 48
 PREDICTIONS = "noise:0.5"
 POLICIES = ("fifo", "sjf", "sjf_bsbf", "horus")
-HELD_RATIO_MIN = 0.70
-WIDTH_RATIO_MAX = 2.0
 
 
 class Asking:
@@ -70,7 +69,8 @@ class Asking:
     def _ask(self, job_id: str) -> None:
         assert self.simulation is not None
         engine, began_s = self.simulation.engine, time.process_time()
-        snapshot, now_ms = json.loads(json.dumps(engine.snapshot())), engine.state.now_ms
+        snapshot, _ = changed_snapshot(json.loads(json.dumps(engine.snapshot())), {})
+        now_ms = engine.state.now_ms
         found = expect_starts(
             lambda seed: PresentRun(snapshot, now_ms=now_ms, seed=seed, nodes_per_job_max=0),
             now_ms=now_ms,
@@ -128,7 +128,6 @@ def main(
         "trace": f"philly, the first {jobs} jobs of at most {GPUS_MAX} GPUs",
         "cluster": CLUSTER,
         "predictions": PREDICTIONS,
-        "bars": {"held_ratio_min": HELD_RATIO_MIN, "width_over_wait_max": WIDTH_RATIO_MAX, "policy": "fifo"},
         "policies": found,
     }
 

@@ -45,7 +45,7 @@ _REPEATABLE = {
     ),
     "cotenant.v1.PredictionService": (
         "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
-        "FitSpeedModel", "ListMeasuredPairs",
+        "FitSpeedModel", "ListMeasuredPairs", "RecordMeasurementWindows",
     ),
 }  # fmt: skip
 
@@ -298,6 +298,12 @@ class PredictorClient:
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
 
+    def record_measurement_windows(
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest
+    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
+        """Reports what was measured of running jobs; a window that is sent again counts once."""
+        return self._ask(lambda timeout: self._stub.RecordMeasurementWindows(request, timeout=timeout))
+
     def predict_memory_risk(
         self, request: prediction_pb2.PredictMemoryRiskRequest
     ) -> prediction_pb2.PredictMemoryRiskResponse:
@@ -352,6 +358,9 @@ def job_settings(
     mode: str = "train",
     input_wait_ratio: float = 0.0,
     dimension_bindings: Mapping[str, int] | None = None,
+    channels_last: bool = False,
+    activation_checkpointing: bool = False,
+    ddp_bucket_bytes: int | None = None,
 ) -> resources_pb2.JobSettings:
     """Builds settings from the short names that users type.
 
@@ -365,6 +374,9 @@ def job_settings(
         mode=resources_pb2.RunMode.Value(enum_name(resources_pb2.RunMode.keys(), "RUN_MODE_", mode)),
         input_wait_ratio=input_wait_ratio,
         dimension_bindings=dict(dimension_bindings or {}),
+        channels_last=channels_last,
+        activation_checkpointing=activation_checkpointing,
+        ddp_bucket_bytes=ddp_bucket_bytes,
     )
 
 

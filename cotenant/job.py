@@ -278,8 +278,8 @@ def accumulation_steps() -> int:
 
 
 def rank() -> int:
-    """Which process of a gang this is; 0 in a job of one process."""
-    return _integer("RANK") or _integer("COTENANT_RANK")
+    """Which process of a gang this is; 0 in a job of one process, whatever a variable RANK means there."""
+    return _integer("RANK") or _integer("COTENANT_RANK") if world_size() > 1 else 0
 
 
 def world_size() -> int:

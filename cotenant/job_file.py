@@ -174,8 +174,8 @@ def _read_allowed_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
 def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
     if not isinstance(value, dict):
         raise InputError("settings must be a mapping", remedy="e.g. settings: {batch_size: 64}")
-    valid = ("batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "dimension_bindings")
-    _check_keys(value, valid, "setting")
+    _check_keys(value, _SETTINGS, "setting")
+    bucket_bytes = value.get("ddp_bucket_bytes")
     spec.settings.CopyFrom(
         job_settings(
             batch_size=_whole_number("batch_size", value.get("batch_size", 0)),
@@ -184,8 +184,23 @@ def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
             mode=str(value.get("mode", "train")),
             input_wait_ratio=_real_number("input_wait_ratio", value.get("input_wait_ratio", 0.0)),
             dimension_bindings=_read_bindings(value.get("dimension_bindings") or {}),
+            channels_last=_switch("channels_last", value.get("channels_last", False)),
+            activation_checkpointing=_switch("activation_checkpointing", value.get("activation_checkpointing", False)),
+            ddp_bucket_bytes=None if bucket_bytes is None else _whole_number("ddp_bucket_bytes", bucket_bytes),
         )
     )
+
+
+_SETTINGS = (
+    "batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "dimension_bindings", "channels_last",
+    "activation_checkpointing", "ddp_bucket_bytes",
+)  # fmt: skip
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false", remedy=f"e.g. {name}: true")
+    return value
 
 
 def _read_bindings(value: object) -> dict[str, int]:

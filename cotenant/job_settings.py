@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 BATCH_SIZE_MAX: Final = 1_000_000
+DDP_BUCKET_BYTES_MAX: Final = 1 << 40
 MODES: Final = ("train", "infer")
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 
 _ENUM_PREFIXES: Final = {"mode": "RUN_MODE_", "precision": "PRECISION_", "optimizer": "OPTIMIZER_"}
-_WHOLE_NUMBERS: Final = frozenset({"global_batch_size", "host_memory_bytes"})
+_WHOLE_NUMBERS: Final = frozenset({"global_batch_size", "host_memory_bytes", "ddp_bucket_bytes"})
+_SWITCHES: Final = frozenset({"channels_last", "activation_checkpointing"})
+_LATER: Final = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -51,6 +54,9 @@ class JobSettings:
         host_memory_bytes: Host memory offered; None = unknown.
         disk_read_bytes_per_s: Disk rate offered; None = unknown.
         network_bytes_per_s: Network rate offered; None = unknown.
+        channels_last: Whether images lie in memory with their channels last.
+        activation_checkpointing: Whether activations are computed again in the backward pass instead of kept.
+        ddp_bucket_bytes: Size of the buckets in which DistributedDataParallel exchanges gradients; None = it does not.
 
     A record that was read from a disk may hold what no edge accepts any more; `checked` reports it.
     """
@@ -64,6 +70,9 @@ class JobSettings:
     host_memory_bytes: int | None = None
     disk_read_bytes_per_s: float | None = None
     network_bytes_per_s: float | None = None
+    channels_last: bool = False
+    activation_checkpointing: bool = False
+    ddp_bucket_bytes: int | None = None
 
     def checked(self) -> JobSettings:
         """Return these settings.
@@ -88,6 +97,12 @@ class JobSettings:
             )
         for name in ("host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
             _check_rate(name, getattr(self, name))
+        if self.ddp_bucket_bytes is not None and not 1 <= self.ddp_bucket_bytes <= DDP_BUCKET_BYTES_MAX:
+            raise JobSettingsError(
+                "ddp_bucket_bytes",
+                f"ddp_bucket_bytes is {self.ddp_bucket_bytes}",
+                remedy=f"use the size of a bucket, 1 to {DDP_BUCKET_BYTES_MAX} bytes (PyTorch's own is 26214400)",
+            )
         return self
 
     def key(self, graph_sha256: str) -> str:
@@ -100,8 +115,8 @@ class JobSettings:
 
     def keys(self, graph_sha256: str) -> Callable[[int], str]:
         """Return a function from a batch size to the key of the job that differs from this one in it only."""
-        # The key keeps the first name of the batch size: measurements are stored under it. It is the first of the
-        # settings by name, and quotes inside of the hash before it are escaped.
+        # The key keeps the first name of the batch size: measurements are stored under it. Before it stand
+        # no words of a caller but the hash, whose quotes are escaped.
         text = _ENCODER.encode([graph_sha256, {"batch_size": -1, **self._said()}])
         before, _, after = text.partition('"batch_size":-1')
         return lambda batch_size: hashlib.sha256(f'{before}"batch_size":{batch_size}{after}'.encode()).hexdigest()
@@ -115,6 +130,9 @@ class JobSettings:
         for name in ("input_wait_ratio", "host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
             if value := getattr(self, name):
                 plain[name] = _canonical_number(value)
+        for name in _LATER:
+            if value := getattr(self, name):
+                plain[name] = value
         if self.dimension_bindings:
             plain["dimension_bindings"] = {name: int(size) for name, size in self.dimension_bindings.items()}
         return plain
@@ -156,8 +174,10 @@ def _plain(name: str, value: object) -> object:
         return _whole(name, value)
     if name == "dimension_bindings" and isinstance(value, Mapping):
         return {str(symbol): _whole(f"{name}.{symbol}", size) for symbol, size in value.items()}
+    if name in _SWITCHES and isinstance(value, bool):
+        return value
     is_of_its_type = isinstance(value, str) if prefix else isinstance(value, int | float)
-    if isinstance(value, bool) or not is_of_its_type:
+    if isinstance(value, bool) or name in _SWITCHES or not is_of_its_type:
         raise JobSettingsError(name, f"{name} is {value!r}", remedy="submit the job again")
     return value
 

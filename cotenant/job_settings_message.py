@@ -37,6 +37,9 @@ def unchecked_settings(message: resources_pb2.JobSettings) -> JobSettings:
         host_memory_bytes=message.host_memory_bytes if message.HasField("host_memory_bytes") else None,
         disk_read_bytes_per_s=message.disk_read_bytes_per_s if message.HasField("disk_read_bytes_per_s") else None,
         network_bytes_per_s=message.network_bytes_per_s if message.HasField("network_bytes_per_s") else None,
+        channels_last=message.channels_last,
+        activation_checkpointing=message.activation_checkpointing,
+        ddp_bucket_bytes=message.ddp_bucket_bytes if message.HasField("ddp_bucket_bytes") else None,
     )
 
 
@@ -52,4 +55,7 @@ def settings_message(settings: JobSettings) -> resources_pb2.JobSettings:
         host_memory_bytes=settings.host_memory_bytes,
         disk_read_bytes_per_s=settings.disk_read_bytes_per_s,
         network_bytes_per_s=settings.network_bytes_per_s,
+        channels_last=settings.channels_last,
+        activation_checkpointing=settings.activation_checkpointing,
+        ddp_bucket_bytes=settings.ddp_bucket_bytes,
     )

@@ -117,7 +117,7 @@ class Attempt:
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
         self._init: ProcessIdentity | None = None
-        self._rank_pids: tuple[int, ...] = ()
+        self._ranks: tuple[ProcessIdentity, ...] = ()
 
     @property
     def state(self) -> AttemptState:
@@ -185,8 +185,7 @@ class Attempt:
                 self._shim = self._identity(record, "shim")
                 self._leader = self._identity(record, "job")
                 self._init = self._identity(record, "init") if "init_pid" in record else None
-                pids = record.get("rank_pids")
-                self._rank_pids = tuple(pid for pid in pids if type(pid) is int) if isinstance(pids, list) else ()
+                self._ranks = self._rank_identities(record)
         return self._shim, self._leader
 
     def members(self, processes: Processes) -> tuple[int, ...]:
@@ -195,13 +194,14 @@ class Attempt:
         if self._init is not None:
             # The namespace's first process is no part of the job.
             return processes.tree(self._init.pid)[1:]
-        if len(self._rank_pids) > 1:
+        if self._ranks:
             return tuple(pid for rank in self.rank_members(processes) for pid in rank)
         return () if leader is None else processes.tree(leader.pid)
 
     def rank_members(self, processes: Processes) -> tuple[tuple[int, ...], ...]:
         """Pids of each rank of a gang, in the order of its devices; empty where there is one process for all."""
-        return tuple(processes.tree(pid) for pid in self._rank_pids) if self.processes()[1] is not None else ()
+        self.processes()
+        return tuple(processes.tree(rank.pid) if processes.is_alive(rank) else () for rank in self._ranks)
 
     def note_pauses(self) -> bool:
         """Close what is being measured where the job has begun or ceased to stand still; whether it has."""
@@ -370,6 +370,18 @@ class Attempt:
             return checkpoint.written_ns >= self.directory.stop.stat().st_mtime_ns
         except OSError:
             return True
+
+    def _rank_identities(self, record: dict[str, object]) -> tuple[ProcessIdentity, ...]:
+        found = record.get("ranks")
+        ranks = [rank for rank in found if isinstance(rank, dict)] if isinstance(found, list) and self.ranks else []
+        return tuple(
+            ProcessIdentity(
+                boot_id=read_text(record, "boot_id"),
+                pid=read_integer(rank, "pid"),
+                start_ticks=read_integer(rank, "start_ticks"),
+            )
+            for rank in ranks
+        )
 
     def _identity(self, record: dict[str, object], role: str) -> ProcessIdentity:
         return ProcessIdentity(

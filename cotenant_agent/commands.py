@@ -17,6 +17,7 @@ from cotenant.option_types import Integers
 from cotenant.structured_log import start_logging
 from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, SettingsError
 from cotenant_agent.leaving import leave_cluster
+from cotenant_agent.observing.command import observe
 from cotenant_agent.probe import probe
 from cotenant_agent.settings import SETTINGS, AgentSettings
 from cotenant_agent.wiring import build_agent
@@ -63,6 +64,9 @@ def leave(state_dir: Path) -> None:
     """Let this node join another cluster: the next one that its agent dials. Checkpoints of the former one are kept."""
     left = leave_cluster(state_dir)
     click.echo(f"left cluster {left[:8]}" if left else "this node belongs to no cluster")
+
+
+cli.add_command(observe)
 
 
 def main() -> int:

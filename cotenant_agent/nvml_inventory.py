@@ -93,6 +93,12 @@ class NvmlInventory:
         usages = {key: self._usage(job, memory) for key, job in jobs.items()}
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
 
+    def users(self) -> Mapping[str, frozenset[int]]:
+        """The processes that compute on each GPU, also those of others; none where the driver does not list them."""
+        handles = {device.gpu_id: self._handle(device) for device in self._devices}
+        listed = {gpu_id: _memory_by_process(handle) if handle else None for gpu_id, handle in handles.items()}
+        return {gpu_id: frozenset(pids or ()) for gpu_id, pids in listed.items()}
+
     def peak_bytes(self, max_resident_bytes: int) -> int:
         """See `GpuInventory.peak_bytes`; host memory is no measure of a GPU's."""
         return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -196,3 +196,32 @@ def _children(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 children += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return children
+
+
+def pinned_processes(cores: Mapping[str, int], *, own_pid: int) -> dict[str, frozenset[int]]:
+    """Return the processes that may run on the core of a stand-in device and on no other, by GPU id.
+
+    Args:
+        cores: Core of each stand-in device.
+        own_pid: A process that is left out.
+    """
+    found: dict[str, set[int]] = {gpu_id: set() for gpu_id in cores}
+    gpu_of = {core: gpu_id for gpu_id, core in cores.items()}
+    for name in (entry.name for entry in Path("/proc").iterdir()):
+        if name.isdigit() and int(name) != own_pid and _has_program(int(name)):
+            try:
+                allowed = os.sched_getaffinity(int(name))
+            except OSError:
+                continue
+            gpu_ids = [gpu_of[core] for core in allowed if core in gpu_of]
+            for gpu_id in gpu_ids if len(allowed) == len(gpu_ids) else ():
+                found[gpu_id].add(int(name))
+    return {gpu_id: frozenset(pids) for gpu_id, pids in found.items()}
+
+
+def _has_program(pid: int) -> bool:
+    """Say whether a process is no thread of the kernel."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False

@@ -119,7 +119,7 @@ class AttemptSupervisor:
                 "shim_start_ticks": start_ticks(supervisor),
                 "job_pid": self._pids[0],
                 "job_start_ticks": start_ticks(self._pids[0]),
-                **({"rank_pids": self._pids} if len(self._pids) > 1 else {}),
+                "ranks": [{"pid": pid, "start_ticks": start_ticks(pid)} for pid in self._pids],
                 **({"init_pid": self._init, "init_start_ticks": start_ticks(self._init)} if self._init else {}),
                 "started_boot_ms": boot_ms(),
                 "started_wall_ms": time.time_ns() // 1_000_000,

@@ -10,6 +10,7 @@ time of its cores. There is nothing like SM activity here, so it is absent.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from cotenant_agent.durable_files import read_integer, read_json, read_text, write_json
 from cotenant_agent.errors import DeviceError
-from cotenant_agent.processes import Processes
+from cotenant_agent.processes import Processes, pinned_processes
 from cotenant_agent.records import (
     AttemptKey,
     DeviceBinding,
@@ -127,6 +128,10 @@ class StandinInventory:
                 )
             )
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
+
+    def users(self) -> Mapping[str, frozenset[int]]:
+        """The processes that may run on a device's core and on no other, by device: also those of others."""
+        return pinned_processes(self._core_of, own_pid=os.getpid())
 
     def peak_bytes(self, max_resident_bytes: int) -> int:
         """See `GpuInventory.peak_bytes`."""

@@ -12,7 +12,6 @@ SchedulerServiceError
 │   ├── NotPausableError
 │   ├── NoNodeRunsItError
 │   ├── FitsNoDeviceError
-│   ├── MissingPredictionsError
 │   ├── UnidentifiedCallerError
 │   ├── NotPermittedError
 │   └── SettingsError
@@ -125,10 +124,6 @@ class NoNodeRunsItError(CallerError):
 
 class FitsNoDeviceError(CallerError):
     """The job needs more memory than the largest device has."""
-
-
-class MissingPredictionsError(CallerError):
-    """Jobs of a snapshot have no prediction, and none could be had in time."""
 
 
 class UnidentifiedCallerError(CallerError):

@@ -6,6 +6,7 @@ from math import inf
 
 from cotenant.v1 import scheduling_pb2
 
+_NOW_MS = 1_000
 _UNITS = ((90_000, 1_000, "s"), (90 * 60_000, 60_000, "min"), (36 * 3_600_000, 3_600_000, "h"), (inf, 86_400_000, "d"))
 
 
@@ -26,7 +27,7 @@ def expected_start_text(expected: scheduling_pb2.ExpectedStart, *, at_ms: int) -
         max(wait_ms - age_ms, 0) for wait_ms in (expected.wait_lower_ms, expected.wait_ms, expected.wait_upper_ms)
     )
     range_text = f"{_number(lower_ms, upper_ms)} to {_number(upper_ms, upper_ms)}"
-    start = f"starts in about {_about(middle_ms, upper_ms)} ({range_text})"
+    start = f"starts in about {_about(middle_ms, upper_ms)} ({range_text})" if upper_ms >= _NOW_MS else "starts now"
     return ", ".join(filter(None, [start, position, age]))
 
 

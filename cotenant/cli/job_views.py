@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from cotenant import quantities, system_clock
@@ -179,7 +180,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("ended", job.exit_detail),
         ("paused", pause_text(job, system_clock.now_ms()).removeprefix("paused ") if job.HasField("pause") else ""),
         ("reason", coded_reason(job.reason)),
-        ("command", " ".join(job.spec.command)),
+        ("command", shlex.join(job.spec.command)),
         ("ranks", f"{len(job.assignments) or job.spec.ranks} processes, one per GPU" if job.spec.ranks else ""),
         (
             "steps",

@@ -29,6 +29,7 @@ from cotenant.cli.prediction_views import (
     quantity_rows,
 )
 from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.setting_options import flags_of_settings, with_setting_options
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import ProgramError
@@ -67,6 +68,7 @@ Examples:
 @click.option("--precision", help="fp32, tf32, bf16 or fp16.  [default: fp32]")
 @click.option("--mode", help="train or infer.  [default: train]")
 @click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), help="Part of a step.  [default: 0]")
+@with_setting_options
 @click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension.")
 @click.option(
     "--micro-batch-size",
@@ -162,6 +164,7 @@ def _offline_flags(request: prediction_pb2.PredictJobRequest) -> list[str]:
     flags += ["--optimizer", _short(resources_pb2.Optimizer.Name(settings.optimizer), "OPTIMIZER_")]
     flags += ["--precision", _short(resources_pb2.Precision.Name(settings.precision), "PRECISION_")]
     flags += ["--input-wait-ratio", str(settings.input_wait_ratio)]
+    flags += flags_of_settings(settings)
     for name, size in settings.dimension_bindings.items():
         flags += ["--bind", f"{name}={size}"]
     if settings.mode == resources_pb2.RUN_MODE_INFER:

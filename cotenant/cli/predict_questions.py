@@ -12,6 +12,7 @@ import click
 from cotenant.calibration_files import newest_calibration
 from cotenant.cli.graph_input import AskedJob
 from cotenant.cli.session import Session, tell
+from cotenant.cli.setting_options import SETTING_NAMES
 from cotenant.cli.settings import state_folder
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError
@@ -29,7 +30,7 @@ CELLS_MAX = 100
 _Question = (
     prediction_pb2.PredictJobRequest | prediction_pb2.PredictPairsRequest | prediction_pb2.PredictMemoryRiskRequest
 )
-_SETTING_FLAGS = ("optimizer", "precision", "mode", "input_wait_ratio")
+_SETTING_FLAGS = ("optimizer", "precision", "mode", "input_wait_ratio", *SETTING_NAMES)
 
 
 class NumberList(Kind):

@@ -1,4 +1,4 @@
-"""Verbs that a service's own program runs: backup, restore, export-log, log, audit, decide, datasets, calibrate."""
+"""Verbs that a service's own program runs: backup, restore, export-log, log, audit, decide, observe, datasets, ..."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ datasets = _pass_on(
 profiles = _pass_on(
     "profiles", "List, export and forget what running jobs taught (python -m predictor_service profiles)."
 )
+observe = _pass_on("observe", "Measure what runs on this machine's devices (python -m cotenant_agent observe).")
 evaluate = _pass_on("evaluate", "Score a model on measured rows (python -m predictor_service evaluate).")
 simulate = _pass_on("simulate", "Run a workload in simulated time (python -m cotenant_simulator simulate).")
+shadow = _pass_on("shadow", "Report what sharing would have saved (python -m cotenant_simulator shadow).")
 models = _pass_on("models", "List, show, promote, roll back model versions (python -m predictor_service models).")
 retrain = _pass_on("retrain", "Learn anew, serve it if not worse (python -m predictor_service retrain).")

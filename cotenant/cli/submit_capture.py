@@ -18,7 +18,9 @@ SCRIPT_BYTES_MAX = 1 << 20
 PREDICTOR_TIMEOUT_S = 2.0
 _PYTHON = re.compile(r"python[0-9.]*")
 _TORCH = re.compile(
-    r"^[ \t]*(?:import|from)[ \t]+(?:torch|lightning|pytorch_lightning|transformers|accelerate)\b", re.M
+    r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*){0,20})"
+    r"(?:torch|lightning|pytorch_lightning|transformers|accelerate)\b",
+    re.M,
 )
 _FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resume)\}")
 

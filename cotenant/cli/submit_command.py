@@ -15,6 +15,7 @@ from cotenant.cli.job_waiting import wait_for_job
 from cotenant.cli.predict_questions import parse_bindings
 from cotenant.cli.prediction_views import prediction_lines, quantity_columns, quantity_rows
 from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
@@ -54,6 +55,7 @@ _FLAGS = (
     click.option("--optimizer", help="sgd, momentum, adam or adamw."),
     click.option("--precision", help="fp32, tf32, bf16 or fp16."),
     click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), help="Part of a step."),
+    *SETTING_OPTIONS,
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
     click.option("--gpus", type=click.IntRange(min=1), help="GPUs.  [default: 1]"),
@@ -181,7 +183,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
     return content | ({"settings": settings} if settings else {})
 
 
-_SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio")
+_SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio", *SETTING_NAMES)
 _SPEC_FLAGS = (
     "name", "graph", "steps", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
     "no_trial", "working_directory",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -67,12 +67,34 @@ def render_table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> 
     return Text("\n").join(lines)
 
 
+def wrap_cells(text: str, width: int) -> list[str]:
+    """Breaks a text into lines of at most `width` terminal cells: a Chinese character takes two of them."""
+    lines: list[str] = []
+    for gap, word in re.findall(r"(\s*)(\S+)", text):
+        if lines and cell_len(lines[-1]) + len(gap) + cell_len(word) <= width:
+            lines[-1] += " " * len(gap) + word
+        else:
+            lines += _chopped(word, width)
+    return lines
+
+
+def _chopped(word: str, width: int) -> Iterator[str]:
+    """Yields the pieces of a word, more than one where it is longer than a line."""
+    piece = ""
+    for character in word:
+        if piece and cell_len(piece) + cell_len(character) > width:
+            yield piece
+            piece = ""
+        piece += character
+    yield piece
+
+
 def render_labelled(lines: Sequence[tuple[str, str]], width: int) -> Text:
     """Lays (label, text) lines out, long texts wrapped; an empty label continues the one above."""
     indent = max((len(label) for label, _ in lines), default=0) + GAP
     laid_out = []
     for label, text in lines:
-        wrapped = textwrap.wrap(text, width=max(20, width - indent), break_on_hyphens=False) or [""]
+        wrapped = wrap_cells(text, max(20, width - indent)) or [""]
         laid_out.append(Text.assemble((f"{label:<{indent}}", "bold"), wrapped[0]))
         laid_out += [Text(" " * indent + line) for line in wrapped[1:]]
     return Text("\n").join(laid_out)
@@ -98,7 +120,7 @@ def _fit_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> l
 def _fold(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """Yields a row line by line: a sentence that is too long goes on below."""
     folded = [
-        textwrap.wrap(cell, width=width, break_on_hyphens=False) if column.wraps else [cell]
+        wrap_cells(cell, width) if column.wraps else [cell]
         for column, cell, width in zip(columns, cells, widths, strict=True)
     ]
     yield from zip_longest(*folded, fillvalue="")
@@ -119,7 +141,7 @@ def _render_line(
 def _cut(text: str, width: int, *, keeps_end: bool) -> str:
     if cell_len(text) <= width:
         return text
-    return "…" + text[len(text) - width + 1 :] if keeps_end else set_cell_size(text, width - 1) + "…"
+    return "…" + set_cell_size(text[::-1], width - 1)[::-1] if keeps_end else set_cell_size(text, width - 1) + "…"
 
 
 def _pad(text: str, width: int, *, right: bool) -> str:
@@ -128,6 +150,5 @@ def _pad(text: str, width: int, *, right: bool) -> str:
 
 
 def _wrap_note(note: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        note, width=max(20, width), initial_indent="  └ ", subsequent_indent="    ", break_on_hyphens=False
-    )
+    indents = chain(["  └ "], repeat("    "))
+    return [indent + line for indent, line in zip(indents, wrap_cells(note, max(16, width - 4)), strict=False)]

@@ -202,6 +202,9 @@ class JobSettings(_message.Message):
     HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     DISK_READ_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     NETWORK_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    CHANNELS_LAST_FIELD_NUMBER: _builtins.int
+    ACTIVATION_CHECKPOINTING_FIELD_NUMBER: _builtins.int
+    DDP_BUCKET_BYTES_FIELD_NUMBER: _builtins.int
     global_batch_size: _builtins.int
     """Samples per optimizer step over all GPUs, 1 to 1,000,000."""
     mode: Global___RunMode.ValueType
@@ -213,6 +216,12 @@ class JobSettings(_message.Message):
     """What the host offers to the job; absent = unknown."""
     disk_read_bytes_per_s: _builtins.float
     network_bytes_per_s: _builtins.float
+    channels_last: _builtins.bool
+    """Whether images lie in memory with their channels last."""
+    activation_checkpointing: _builtins.bool
+    """Whether activations are computed again in the backward pass instead of kept."""
+    ddp_bucket_bytes: _builtins.int
+    """Size of the buckets in which DistributedDataParallel exchanges gradients, above 0; absent = it does not run."""
     @_builtins.property
     def dimension_bindings(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Sizes of symbolic dimensions of the graph other than the batch."""
@@ -229,17 +238,24 @@ class JobSettings(_message.Message):
         host_memory_bytes: _builtins.int | None = ...,
         disk_read_bytes_per_s: _builtins.float | None = ...,
         network_bytes_per_s: _builtins.float | None = ...,
+        channels_last: _builtins.bool = ...,
+        activation_checkpointing: _builtins.bool = ...,
+        ddp_bucket_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "host_memory_bytes", b"host_memory_bytes", "network_bytes_per_s", b"network_bytes_per_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "ddp_bucket_bytes", b"ddp_bucket_bytes", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "host_memory_bytes", b"host_memory_bytes", "network_bytes_per_s", b"network_bytes_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "activation_checkpointing", b"activation_checkpointing", "channels_last", b"channels_last", "ddp_bucket_bytes", b"ddp_bucket_bytes", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ddp_bucket_bytes: _TypeAlias = _typing.Literal["ddp_bucket_bytes"]  # noqa: Y015
+    _WhichOneofArgType__ddp_bucket_bytes: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes"]  # noqa: Y015
     _WhichOneofReturnType__disk_read_bytes_per_s: _TypeAlias = _typing.Literal["disk_read_bytes_per_s"]  # noqa: Y015
     _WhichOneofArgType__disk_read_bytes_per_s: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s"]  # noqa: Y015
     _WhichOneofReturnType__host_memory_bytes: _TypeAlias = _typing.Literal["host_memory_bytes"]  # noqa: Y015
     _WhichOneofArgType__host_memory_bytes: _TypeAlias = _typing.Literal["_host_memory_bytes", b"_host_memory_bytes"]  # noqa: Y015
     _WhichOneofReturnType__network_bytes_per_s: _TypeAlias = _typing.Literal["network_bytes_per_s"]  # noqa: Y015
     _WhichOneofArgType__network_bytes_per_s: _TypeAlias = _typing.Literal["_network_bytes_per_s", b"_network_bytes_per_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ddp_bucket_bytes) -> _WhichOneofReturnType__ddp_bucket_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_read_bytes_per_s) -> _WhichOneofReturnType__disk_read_bytes_per_s | None: ...
     @_typing.overload

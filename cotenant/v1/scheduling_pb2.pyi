@@ -1656,6 +1656,7 @@ class DecideRequest(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    COMPARED_POLICIES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     policy: _builtins.str
     explain: _builtins.bool
@@ -1665,6 +1666,10 @@ class DecideRequest(_message.Message):
     def snapshot(self) -> Global___Snapshot: ...
     @_builtins.property
     def parameters(self) -> _struct_pb2.Struct: ...
+    @_builtins.property
+    def compared_policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further policies to decide on the same snapshot, each with its default parameters; at most 8."""
+
     def __init__(
         self,
         *,
@@ -1674,10 +1679,11 @@ class DecideRequest(_message.Message):
         parameters: _struct_pb2.Struct | None = ...,
         explain: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
+        compared_policies: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1691,6 +1697,7 @@ class DecideResponse(_message.Message):
     EFFECTIVE_PARAMETERS_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    COMPARISONS_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
@@ -1700,9 +1707,13 @@ class DecideResponse(_message.Message):
     def effective_parameters(self) -> _struct_pb2.Struct: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
-        """Rows that were answered with less than was asked for, and why: INVALID_ROW, NO_GRAPH, UNKNOWN_DEVICE, PAIRS_UNKNOWN, or the
-        predictor's reason; at most 20 of a code and one that counts the others.
+        """Rows that were answered with less than was asked for, and why: INVALID_ROW, NO_GRAPH, UNKNOWN_DEVICE, PAIRS_UNKNOWN,
+        NO_PREDICTOR, or the predictor's reason; at most 20 of a code and one that counts the others.
         """
+
+    @_builtins.property
+    def comparisons(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyDecisions]:
+        """One entry per compared policy, in the order asked; each as if it alone had been asked."""
 
     def __init__(
         self,
@@ -1711,14 +1722,44 @@ class DecideResponse(_message.Message):
         effective_parameters: _struct_pb2.Struct | None = ...,
         model_version: _builtins.str = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+        comparisons: _abc.Iterable[Global___PolicyDecisions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["effective_parameters", b"effective_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecideResponse: _TypeAlias = DecideResponse  # noqa: Y015
+
+@_typing.final
+class PolicyDecisions(_message.Message):
+    """What one more policy decides on the same snapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_PARAMETERS_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]: ...
+    @_builtins.property
+    def effective_parameters(self) -> _struct_pb2.Struct: ...
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        effective_parameters: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["effective_parameters", b"effective_parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "effective_parameters", b"effective_parameters", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyDecisions: _TypeAlias = PolicyDecisions  # noqa: Y015
 
 @_typing.final
 class Snapshot(_message.Message):
@@ -1776,6 +1817,7 @@ class SnapshotNode(_message.Message):
     HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     SCHEDULABLE_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     rack_id: _builtins.str
     cpu_cores: _builtins.float
@@ -1783,6 +1825,10 @@ class SnapshotNode(_message.Message):
     schedulable: _builtins.bool
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotGpu]: ...
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Queues (partitions) whose jobs may run here; empty = all."""
+
     def __init__(
         self,
         *,
@@ -1792,10 +1838,11 @@ class SnapshotNode(_message.Message):
         host_memory_bytes: _builtins.int = ...,
         schedulable: _builtins.bool = ...,
         gpus: _abc.Iterable[Global___SnapshotGpu] | None = ...,
+        queues: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_cores", b"cpu_cores", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "node_id", b"node_id", "rack_id", b"rack_id", "schedulable", b"schedulable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_cores", b"cpu_cores", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "node_id", b"node_id", "queues", b"queues", "rack_id", b"rack_id", "schedulable", b"schedulable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1855,6 +1902,15 @@ class SnapshotJob(_message.Message):
     GRAPH_SHA256_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     NO_TRIAL_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ALLOWED_NODE_IDS_FIELD_NUMBER: _builtins.int
+    EXCLUDED_NODE_IDS_FIELD_NUMBER: _builtins.int
+    ALLOWED_DEVICES_FIELD_NUMBER: _builtins.int
+    ANTI_AFFINITY_GROUP_FIELD_NUMBER: _builtins.int
+    STATED_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    STATED_UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
+    STATED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    STATED_STEP_MS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     tenant: _builtins.str
     job_key: _builtins.str
@@ -1875,6 +1931,20 @@ class SnapshotJob(_message.Message):
     """For asking the predictor when the prediction is absent; without one the job runs on GPUs of its own."""
     no_trial: _builtins.bool
     """As in JobSpec."""
+    queue: _builtins.str
+    """Queue (partition) of the job: it runs on nodes that serve this queue; empty = on any node."""
+    anti_affinity_group: _builtins.str
+    """Jobs of one group never run on the same node; empty = no group."""
+    stated_memory_bytes: _builtins.int
+    """The caller's own figures; with them no graph is needed. They stand for every device type on which nothing else is known.
+    Device memory on each of its GPUs.
+    """
+    stated_utilization_ratio: _builtins.float
+    """Share of its time alone in which the job keeps the GPU busy."""
+    stated_slowdown_ratio: _builtins.float
+    """How much longer a step takes next to any other job than alone, at most: 0.29 = 29 % longer."""
+    stated_step_ms: _builtins.float
+    """Time of one step alone."""
     @_builtins.property
     def allowed_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1883,6 +1953,18 @@ class SnapshotJob(_message.Message):
     def server_demand(self) -> Global___TaskDemand: ...
     @_builtins.property
     def settings(self) -> _resources_pb2.JobSettings: ...
+    @_builtins.property
+    def allowed_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes that it may run on; empty = all."""
+
+    @_builtins.property
+    def excluded_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes that it must not run on."""
+
+    @_builtins.property
+    def allowed_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Device types that it may run on, as named in SnapshotGpu; empty = all."""
+
     def __init__(
         self,
         *,
@@ -1904,12 +1986,28 @@ class SnapshotJob(_message.Message):
         graph_sha256: _builtins.str = ...,
         settings: _resources_pb2.JobSettings | None = ...,
         no_trial: _builtins.bool = ...,
+        queue: _builtins.str = ...,
+        allowed_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        excluded_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        allowed_devices: _abc.Iterable[_builtins.str] | None = ...,
+        anti_affinity_group: _builtins.str = ...,
+        stated_memory_bytes: _builtins.int = ...,
+        stated_utilization_ratio: _builtins.float | None = ...,
+        stated_slowdown_ratio: _builtins.float | None = ...,
+        stated_step_ms: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["server_demand", b"server_demand", "settings", b"settings", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "server_demand", b"server_demand", "settings", b"settings", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_utilization_ratio", b"stated_utilization_ratio", "worker_demand", b"worker_demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "cpu_cores", b"cpu_cores", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "queue", b"queue", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["stated_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofArgType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__stated_utilization_ratio: _TypeAlias = _typing.Literal["stated_utilization_ratio"]  # noqa: Y015
+    _WhichOneofArgType__stated_utilization_ratio: _TypeAlias = _typing.Literal["_stated_utilization_ratio", b"_stated_utilization_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stated_slowdown_ratio) -> _WhichOneofReturnType__stated_slowdown_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stated_utilization_ratio) -> _WhichOneofReturnType__stated_utilization_ratio | None: ...
 
 Global___SnapshotJob: _TypeAlias = SnapshotJob  # noqa: Y015
 
@@ -2228,7 +2326,12 @@ class Decision(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    MEMORY_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
+    memory_reserved_bytes: _builtins.int
+    """Of a start: device memory to reserve on each of its GPUs, the number for a limit that the engine enforces; all of the GPU's
+    memory = it must have the GPU alone.
+    """
     @_builtins.property
     def start(self) -> Global___StartDecision: ...
     @_builtins.property
@@ -2256,10 +2359,11 @@ class Decision(_message.Message):
         hold: Global___HoldDecision | None = ...,
         reason: Global___Reason | None = ...,
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        memory_reserved_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "hold", b"hold", "migrate", b"migrate", "reason", b"reason", "reshape", b"reshape", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "candidates", b"candidates", "hold", b"hold", "job_id", b"job_id", "migrate", b"migrate", "reason", b"reason", "reshape", b"reshape", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "candidates", b"candidates", "hold", b"hold", "job_id", b"job_id", "memory_reserved_bytes", b"memory_reserved_bytes", "migrate", b"migrate", "reason", b"reason", "reshape", b"reshape", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["start", "stop", "migrate", "reshape", "hold"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015

@@ -1,4 +1,4 @@
-"""The command line: simulate. Data on stdout, everything else on stderr."""
+"""The command line: simulate, shadow. Data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant_simulator.commands.forecast import forecast
+from cotenant_simulator.commands.shadow import shadow
 from cotenant_simulator.commands.simulate import simulate
 from cotenant_simulator.errors import InputError, SimulatorError
 
@@ -19,6 +20,7 @@ def program() -> None:
 
 program.add_command(simulate)
 program.add_command(forecast)
+program.add_command(shadow)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What if: a live cluster's snapshot in which one waiting job asks for something else."""
+"""A live cluster's snapshot as it is simulated on: without what has ended, and with what would be different."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from cotenant_simulator.errors import InputError
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.engine_snapshot import StoredState
-from scheduler_service.core.records import JobPrediction, JobRequest, Share
+from scheduler_service.core.records import ENDED_PHASES, JobPrediction, JobRequest, Share
 from scheduler_service.core.step_times import passes_of
 from scheduler_service.core.stored_predictions import StoredPredictions
 
@@ -26,6 +26,8 @@ _SETTERS: Mapping[str, Callable[[JobRequest, Any], JobRequest]] = {
 def changed_snapshot(snapshot: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
     """Return the snapshot as it would be, and the policy that would be chosen; None = the cluster's own.
 
+    Ended jobs and what is known of keys that no living job has are left out: many runs read the rest.
+
     Args:
         snapshot: Of an engine.
         changes: `policy`; with `job_id` also gpus, steps, share, max_slowdown, memory_bytes and batch_size of that job.
@@ -36,9 +38,9 @@ def changed_snapshot(snapshot: Mapping[str, Any], changes: Mapping[str, Any]) ->
     """
     rest = dict(changes)
     policy, job_id = rest.pop("policy", None), rest.pop("job_id", "")
+    stored = _living(decode(StoredState, snapshot.get("state")))
     if not rest:
-        return snapshot, policy
-    stored: StoredState = decode(StoredState, snapshot.get("state"))
+        return {**snapshot, "state": encode(StoredState, stored)}, policy
     job = next((job for job in stored.jobs if job.job_id == job_id), None)
     if job is None:
         raise InputError(f"there is no job {job_id!r} to change; name one that waits")
@@ -59,6 +61,29 @@ def changed_snapshot(snapshot: Mapping[str, Any], changes: Mapping[str, Any]) ->
         living_keys=living_keys,
     )
     return {**snapshot, "state": encode(StoredState, changed)}, policy
+
+
+def _living(stored: StoredState) -> StoredState:
+    jobs = tuple(job.changed(history=()) for job in stored.jobs if job.phase not in ENDED_PHASES)
+    keys, known = {job.request.key for job in jobs}, stored.predictions
+    counted = known.observed_windows or (1,) * len(known.observed)
+    observed = [pair for pair in zip(known.observed, counted, strict=True) if keys.issuperset(pair[0][:2])]
+    predictions = replace(
+        known,
+        recent=tuple(key for key in known.recent if key in keys),
+        jobs=tuple(one for one in known.jobs if one.key in keys),
+        failures=tuple(one for one in known.failures if one[0] in keys),
+        outstanding=tuple(one for one in known.outstanding if one[0] in keys),
+        pairs=tuple(one for one in known.pairs if one.victim_key in keys and one.other_key in keys),
+        observed=tuple(pair for pair, _ in observed),
+        observed_windows=tuple(count for _, count in observed),
+        outstanding_pairs=tuple(one for one in known.outstanding_pairs if one[0] in keys),
+        solo=tuple(one for one in known.solo if one[0] in keys),
+        alone=tuple(one for one in known.alone if one[0] in keys),
+        broken_trials=tuple(one for one in known.broken_trials if keys.issuperset(one[:2])),
+        doubted=tuple(one for one in known.doubted if keys.issuperset(one[:2])),
+    )
+    return replace(stored, jobs=jobs, predictions=predictions, rejected=())
 
 
 def _with_batch(

@@ -11,17 +11,19 @@ from cotenant_simulator.run.attempts import Attempt, GpuOccupancy
 from cotenant_simulator.run.event_queue import EventPriority
 from cotenant_simulator.run.machines import Machines
 from cotenant_simulator.run.records import JobResult, OverheadCosts, RunSettings
-from cotenant_simulator.run.remaining_lengths import LONGEST_MS, RemainingLengths
+from cotenant_simulator.run.remaining_lengths import RemainingLengths
 from cotenant_simulator.run.simulation_state import SimulationState
 from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.progress_extrapolation import extrapolated
 from scheduler_service.core.records import ENDED_PHASES, Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.policy_registry import make_policy
 
 EVENTS_MAX = 200_000
+HORIZON_MS = 365 * 86_400_000
 IDLE_TIMERS_MAX = 1_000
 """Timers in a row that may fire while nothing runs."""
 UNKNOWN_SLOWDOWN_RATIO = 0.3
@@ -52,8 +54,12 @@ class _PresentMachines(Machines):
         self.unknown: set[str] = set()
 
     def adopt(self, job: JobRecord) -> None:
-        """Let a job that runs now go on."""
-        simulation, attempt = self._simulation, self._attempt(job)
+        """Let a job that runs now go on; it has made steps since its newest report."""
+        simulation = self._simulation
+        reported = simulation.engine.state.running.get(job.job_id)
+        if reported is not None:
+            job = job.changed(steps_done=extrapolated(reported, simulation.now_ms).steps_done)
+        attempt = self._attempt(job)
         if attempt is not None:
             simulation.occupancy.put(attempt)
             simulation.occupancy.train(attempt, simulation.now_ms)
@@ -154,14 +160,14 @@ class PresentRun:
         return self._waiting
 
     def run(self, *, goes_on: Callable[[], bool] = lambda: True) -> Starts:
-        """Run until every waiting job has started, nothing can happen any more, or a month has passed.
+        """Run until every waiting job has started, nothing can happen any more, or a year has passed.
 
         Args:
             goes_on: Asked now and then; False ends the run where it is.
         """
         self._begin()
         simulation, count = self._simulation, 0
-        end_ms = simulation.now_ms + LONGEST_MS
+        end_ms = simulation.now_ms + HORIZON_MS
         while simulation.event_queue and len(self._starts) < len(self._waiting) and count < EVENTS_MAX:
             at_ms, act, subject = simulation.event_queue.pop()
             if at_ms > end_ms or self._idle_timers > IDLE_TIMERS_MAX or (count % 64 == 0 and not goes_on()):

@@ -21,9 +21,10 @@ from predictor_service.commands.models import models
 from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
 from predictor_service.commands.predict_many import predict_many_command
 from predictor_service.commands.profiles import profiles
+from predictor_service.commands.public_models import train_public_models_command
 from predictor_service.commands.retrain import retrain_command
 from predictor_service.commands.serve import serve
-from predictor_service.commands.train import train_command, train_once
+from predictor_service.commands.train import make_first_version, train_command
 from predictor_service.errors import (
     CallerError,
     PredictorError,
@@ -65,6 +66,7 @@ program.add_command(profiles)
 program.add_command(retrain_command)
 program.add_command(train_command)
 program.add_command(train_cross_device_command)
+program.add_command(train_public_models_command)
 
 
 @program.command("serve")
@@ -82,6 +84,9 @@ def serve_command(settings: Settings) -> None:
 @click.option("--precision", type=click.Choice(["unspecified", *PRECISIONS]), default="fp32", show_default=True)
 @click.option("--optimizer", type=click.Choice(["unspecified", *OPTIMIZERS]), default="sgd", show_default=True)
 @click.option("--input-wait-ratio", type=float, default=0.0, show_default=True)
+@click.option("--channels-last", is_flag=True, help="Images lie in memory with their channels last.")
+@click.option("--activation-checkpointing", is_flag=True, help="Activations are computed again, not kept.")
+@click.option("--ddp-bucket-bytes", type=int, help="Of DistributedDataParallel, where the job runs under it.")
 @click.option("--bind", "bindings", multiple=True, help="NAME=SIZE of a symbolic dimension.")
 @click.option(
     "--device-memory-bytes",
@@ -110,6 +115,9 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
                 optimizer=flags["optimizer"].replace("unspecified", "sgd"),
                 input_wait_ratio=flags["input_wait_ratio"],
                 dimension_bindings=dict(_binding(text) for text in flags["bindings"]),
+                channels_last=flags["channels_last"],
+                activation_checkpointing=flags["activation_checkpointing"],
+                ddp_bucket_bytes=flags["ddp_bucket_bytes"],
             )
         ),
         device=flags["device"],
@@ -124,8 +132,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
     resolve_device(question.device, max(question.device_memory_bytes, 0))
     store = VersionStore(settings.state_dir / "models")
     if store.current() is None:
-        click.echo("no model yet: training once, some ten seconds", err=True)
-        train_once(settings)
+        make_first_version(settings, lambda line: click.echo(line, err=True))
     answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))
     context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)

@@ -119,7 +119,7 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
 
 
 def _train_first(settings: Settings) -> None:
-    """Trains in a process of its own: the libraries that train never enter the one that serves."""
+    """Takes over what comes with the program, or trains: in a process of its own, whose libraries never enter this."""
     arguments = ["train", "--state-dir", str(settings.state_dir), "--datasets", str(settings.datasets)]
     command = [sys.executable, "-m", "predictor_service", *arguments, "--seed", str(settings.seed)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -2,37 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import click
 
 from cotenant.structured_log import start_logging
+from predictor_service.errors import ModelError
+from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.model_registry import ModelRegistry, current_user
+from predictor_service.registry.public_version import PackedVersion, read_public_version
+from predictor_service.retraining.datasets import hash_datasets
+from predictor_service.retraining.public_rows import TEACHING_SETS
 from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
+Tell = Callable[[str], None]
 
 
 @click.command("train")
 @SETTINGS.options("state_dir", "datasets", "seed")
 def train_command(settings: Settings) -> None:
-    """Train on every dataset and make the result the version to serve; prints its name."""
+    """Train on every dataset and make the result the version to serve; prints its name.
+
+    Where the data sets are those that come with the program, so do the models, and nothing is trained.
+    """
     start_logging("predictor", settings.log_level)
-    click.echo(train_once(settings))
+    click.echo(make_first_version(settings, lambda line: click.echo(line, err=True)))
 
 
-def train_once(settings: Settings) -> str:
-    """Trains, serves the result, and returns its name."""
+def make_first_version(settings: Settings, tell: Tell) -> str:
+    """Serves a first version and returns its name: the one that comes with the program, or one that is trained.
+
+    Args:
+        settings: State folder, data sets and seed.
+        tell: Receives what is done, one line each.
+
+    Raises:
+        TrainingDataError: There is no data set, or nothing can be learned.
+    """
+    packed = _read_packed(tell)
+    found = serve_packed(settings, packed)
+    if found is not None:
+        tell("no model yet: taking over the models that come with the program")
+        return found
+    tell("no model yet: training once, some twenty seconds")
+    return _train(settings, packed)
+
+
+def serve_packed(settings: Settings, packed: PackedVersion | None) -> str | None:
+    """Serves the version that comes with the program and returns its name; None where it was made from other data."""
+    if packed is None or packed.manifest.seed != settings.seed:
+        return None
+    own = {name: sha256 for name, sha256 in packed.manifest.datasets.items() if name not in TEACHING_SETS}
+    if own != hash_datasets(settings.datasets):
+        return None
+    return _serve(settings, packed.manifest, packed.files, "comes with the program")
+
+
+def _read_packed(tell: Tell) -> PackedVersion | None:
+    try:
+        return read_public_version()
+    except ModelError as error:  # its own data sets still teach the stand-in
+        tell(f"{error.message}; {error.remedy}")
+        return None
+
+
+def _train(settings: Settings, packed: PackedVersion | None) -> str:
     # Imported here: the libraries that train take seconds to load and never enter a process that serves.
+    from predictor_service.retraining.carried_devices import carry_over, models_of_package
     from predictor_service.retraining.datasets import read_datasets
     from predictor_service.retraining.training import train_version
 
-    trained = train_version(read_datasets(settings.datasets), settings.seed)
+    datasets = read_datasets(settings.datasets)
+    trained = train_version(datasets, settings.seed)
+    if packed is not None:
+        trained = carry_over(trained, datasets, models_of_package(packed))
+    return _serve(settings, trained.manifest, trained.files, "trained by command")
+
+
+def _serve(settings: Settings, manifest: Manifest, files: Mapping[str, bytes], why: str) -> str:
     registry = ModelRegistry(settings.state_dir / "models", current_user())
     try:
-        registry.add(trained.manifest, trained.files, "trained by command")
-        registry.promote(trained.manifest.version, "trained by command")
+        registry.add(manifest, files, why)
+        registry.promote(manifest.version, why)
     finally:
         registry.close()
-    return trained.manifest.version
+    return manifest.version

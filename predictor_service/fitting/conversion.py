@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from predictor_service.errors import ModelError
-from predictor_service.registry.manifest import GoldenVectors, SpreadRecord
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
+from predictor_service.registry.spread_record import GoldenVectors, SpreadRecord
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
 from predictor_service.selection.local_bounds import LocalBounds

@@ -16,7 +16,7 @@ from cotenant.job_settings import PRECISIONS
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.fitting.answers import describe_choice, forecast_known, list_results
 from predictor_service.fitting.conversion import NotLearnable, golden_of, prove, store_spread
-from predictor_service.fitting.familiar_networks import learn_familiar
+from predictor_service.fitting.familiar_networks import FamiliarRows, learn_familiar
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
 from predictor_service.fitting.step_bases import unseen_step_ms
@@ -25,16 +25,17 @@ from predictor_service.registry.manifest import (
     OF_ALL_TYPES,
     OF_DEVICE,
     BasisRecord,
-    GoldenVectors,
     NearRecord,
     ScoredCandidate,
-    SpreadRecord,
     TargetRecord,
 )
 from predictor_service.registry.served_version import ServedTarget, load_target
+from predictor_service.registry.spread_record import GoldenVectors, SpreadRecord
 from predictor_service.regressors.candidates import (
+    BOUND_PARTNERS,
     CANDIDATES,
     FASTER_FOR_PAIRS,
+    SMALL_CANDIDATES,
     UNCORRECTED,
     CandidateBuilder,
     uncorrected,
@@ -43,10 +44,10 @@ from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
-from predictor_service.selection.local_bounds import learn_bounds
+from predictor_service.selection.local_bounds import BRIEF, COMPACT, SpreadSearch, learn_bounds
 from predictor_service.selection.operator_mix import learn_operator_mix
 from predictor_service.selection.scoring import CandidateScore, choose_unseen, predict_unchosen, score_candidates
-from predictor_service.selection.targets import SLOWDOWN, Target
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
 
 ROWS_MIN = 6
 
@@ -67,6 +68,7 @@ class FittingTask:
         all_types_ms: Of step times, what the model of all device types says that has not seen the row's family, shape
             (rows,): the other basis that is tried; None = there is none.
         is_of_all_types: Whether `analytical_estimate` is that.
+        is_public: Whether others measured the rows, and the models come with the program: small ones compete.
     """
 
     target: Target
@@ -79,15 +81,22 @@ class FittingTask:
     features: FloatArray | None = None
     all_types_ms: FloatArray | None = None
     is_of_all_types: bool = False
+    is_public: bool = False
+
+    @property
+    def search(self) -> SpreadSearch:
+        """How spreads of errors are learned."""
+        return COMPACT if self.is_public else BRIEF
 
 
-def task_of(learning_task: LearningTask, level: str, seed: int) -> FittingTask:
+def task_of(learning_task: LearningTask, level: str, seed: int, *, is_public: bool = False) -> FittingTask:
     """What is to be learned from rows that `known_rows.why_unlearnable` has no reason against.
 
     Args:
         learning_task: Rows of one device type, in any order: what is learned follows from their content.
         level: What will be unseen, one of `learning_task.LEVELS`.
         seed: Of every regressor.
+        is_public: See `FittingTask`.
     """
     rows = read_known_rows(learning_task)
     return FittingTask(
@@ -100,6 +109,7 @@ def task_of(learning_task: LearningTask, level: str, seed: int) -> FittingTask:
         seed=seed,
         features=rows.features,
         all_types_ms=unseen_step_ms(learning_task),
+        is_public=is_public,
     )
 
 
@@ -150,9 +160,9 @@ class FittedTarget:
         return task.target.decode(total / np.maximum(count, 1), task.analytical_estimate)
 
 
-def fit_rows(learning_task: LearningTask, level: str, seed: int) -> FittedTarget:
+def fit_rows(learning_task: LearningTask, level: str, seed: int, *, is_public: bool = False) -> FittedTarget:
     """Learns one target from measured rows; see `task_of` for the arguments and `fit_target` for what is raised."""
-    return fit_target(task_of(learning_task.in_content_order(), level, seed))
+    return fit_target(task_of(learning_task.in_content_order(), level, seed, is_public=is_public))
 
 
 def fit_target(task: FittingTask) -> FittedTarget:
@@ -211,10 +221,12 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
 
 
 def _list_candidates(task: FittingTask) -> Mapping[str, CandidateBuilder]:
+    # Memory decides what fits, and one model of it speaks for many device types: there a forest may take its megabyte.
+    candidates = SMALL_CANDIDATES if task.is_public and task.target is not MEMORY else CANDIDATES
     if task.is_of_all_types:  # few rows of a type may teach nothing that the model does not know
-        return {UNCORRECTED: uncorrected, **CANDIDATES}
+        return {UNCORRECTED: uncorrected, **candidates}
     if task.target is not SLOWDOWN:
-        return CANDIDATES
+        return candidates
     return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
 
 
@@ -258,7 +270,9 @@ def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> 
         return None
     rows = score.held_out.row
     columns, groups = task.columns[rows], [task.groups[row] for row in rows.tolist()]
-    local = learn_bounds(columns.astype(np.float64), residuals, groups, task.seed, one_vote_per_group=True)
+    local = learn_bounds(
+        columns.astype(np.float64), residuals, groups, task.seed, one_vote_per_group=True, search=task.search
+    )
     return store_spread(local, columns, _file_name(task, "spread.onnx"))
 
 
@@ -287,11 +301,15 @@ def _with_familiar(
     mix = None if task.features is None else learn_operator_mix(task.features, task.groups)
     if task.features is None or mix is None:
         return record
+    if task.is_public and task.target is not MEMORY:  # no other target has a bound that answers state
+        return replace(record, operator_mix=mix)
     builder, name = _list_candidates(task)[record.winner], _file_name(task, "familiar.onnx")
-    found = learn_familiar(builder, task.columns, encoded, task.features, seed=task.seed, file_name=name)
+    rows = FamiliarRows(columns=task.columns, encoded=encoded, features=task.features)
+    partners = {name: partner for name, partner in BOUND_PARTNERS.items() if name != record.winner}
+    found = learn_familiar(rows, builder, partners, seed=task.seed, file_name=name)
     if found is None:
         return replace(record, operator_mix=mix)
-    files[name] = found[1]
+    files |= found[1]
     return replace(record, operator_mix=mix, familiar=found[0])
 
 
@@ -342,6 +360,7 @@ def _record(
         value_low=float(encoded.min()),
         value_high=float(encoded.max()),
         precisions=_list_precisions(task),
+        is_public=task.is_public,
     )
 
 

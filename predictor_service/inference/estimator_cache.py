@@ -9,6 +9,7 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.memory_of_others import memory_model_of_others
 from predictor_service.inference.version_cache import VersionCache
 from predictor_service.registry.served_version import ServedVersion
 
@@ -47,7 +48,9 @@ class EstimatorCache:
         work = self._work.find(shared, version)
         if work is None:
             models = version.devices.get(device.name, {}) if version else {}
-            work = JobWork(graph, settings, device, models, tuple(version.devices) if version else ())
+            measured = tuple(version.devices) if version else ()
+            others = memory_model_of_others(version)
+            work = JobWork(graph, settings, device, models, measured, memory_of_others=others)
             self._work.keep(shared, work, graph.description.nodes, version)
         made = JobEstimator(work, settings.input_wait_ratio, confidence)
         self._kept.keep(key, made, graph.description.nodes, version)
@@ -64,6 +67,9 @@ def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confid
         settings.host_memory_bytes,
         settings.disk_read_bytes_per_s,
         settings.network_bytes_per_s,
+        settings.channels_last,
+        settings.activation_checkpointing,
+        settings.ddp_bucket_bytes,
         device.name,
         device.memory_bytes,
         confidence,

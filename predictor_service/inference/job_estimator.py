@@ -12,6 +12,7 @@ from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, 
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
+from predictor_service.features.untaught_settings import memory_factors, step_factors
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (
     JobSamples,
@@ -24,6 +25,7 @@ from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, 
 from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID
+from predictor_service.inference.memory_of_others import widen_to_contexts
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.inference.untrained_step import (
     estimate_untrained_step,
@@ -31,7 +33,7 @@ from predictor_service.inference.untrained_step import (
     step_of_all_types_at_ms,
     step_of_all_types_ms,
 )
-from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
+from predictor_service.inference.unusual_features import UnusualFeatures, as_known_here, find_unusual
 from predictor_service.registry.manifest import BasisRecord
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_chance_above
@@ -39,6 +41,7 @@ from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILI
 
 _LENGTHENED_BY: Final = 4
 _WORK: Final = [FEATURE_INDEX[name] for name in ("log_flops", "log_traffic_bytes", "is_training")]
+_DEPTH: Final = FEATURE_INDEX["log_depth"]
 _UNLIKE_ALL: Final = np.ones(len(GRID))
 
 
@@ -94,7 +97,13 @@ class JobEstimator:
     @property
     def has_memory_model(self) -> bool:
         """Whether a trained model answers for the job's memory, so that `oom_risk` is a number."""
-        return MEMORY.name in self._models
+        return self._checked_memory is not None
+
+    @property
+    def _checked_memory(self) -> ServedTarget | None:
+        """The model of memory, if its errors are those of machines here."""
+        model = self._models.get(MEMORY.name)
+        return None if model is None or model.record.is_public or self._work.untaught else model
 
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
@@ -103,7 +112,7 @@ class JobEstimator:
 
     def estimate_memory(self, batch: int) -> MemoryEstimate | None:
         """The estimate of the job's memory; None without a trained model."""
-        model = self._models.get(MEMORY.name)
+        model = self._checked_memory
         if model is None:
             return None
         place, spreads = nearest_point(batch), {} if model.sees_wait else self._work.memory_spreads
@@ -151,14 +160,20 @@ class JobEstimator:
         """Predictions of a target at consecutive points of `GRID`."""
         table, model = self._samples.table(points.stop), self._models.get(target.name)
         if model is None and target is MEMORY:
-            return self._uncalibrated_memory(table, points)
+            return self._memory_without_model(table, points)
         analytical_estimate = _anchors(target, table)[points]
         if model is None:
             return self._untrained_step(points, analytical_estimate)
         if model.is_of_all_types:
             analytical_estimate = step_of_all_types_ms(self._work, points) / table.utilization_ceiling_ratio
-        near = self._novelty_at(model, points, table.values[points])
-        columns, excess = self._work.columns(model, points, table.values, self._input_wait_ratio)
+        found = self._ask(model, points, table.values, analytical_estimate)
+        if target is not MEMORY or not model.record.is_public:
+            return found
+        return widen_to_contexts(found, self._device, of_this_type=True)
+
+    def _ask(self, model: ServedTarget, points: slice, vectors: FloatArray, analytical_estimate: FloatArray) -> Bounded:
+        near = self._novelty_at(model, points, vectors[points])
+        columns, excess = self._work.columns(model, points, vectors, self._input_wait_ratio)
         return model.predict_bounded(
             columns,
             analytical_estimate,
@@ -185,6 +200,14 @@ class JobEstimator:
         value, lower, upper = (each / busy_ratio for each in (found.value, found.lower, found.upper))
         return Bounded(value=value, lower=lower, upper=upper, upper_99=upper)
 
+    def _memory_without_model(self, table: JobTable, points: slice) -> Bounded:
+        """By what others measured of such jobs on another device type, else by constants."""
+        model = self._work.memory_of_others
+        if model is not None:
+            found = self._ask(model, points, table.values, table.analytical_memory_bytes[points])
+            return widen_to_contexts(found, self._device, of_this_type=False)
+        return self._uncalibrated_memory(table, points)
+
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
         found = [
             estimate_uncalibrated(counted, self._device, convolves=table.convolves)
@@ -204,15 +227,33 @@ class JobEstimator:
             # Larger and larger batches would otherwise have the curve made again at each power of two.
             reach = min(points if curve is None else max(points, curve.points + _LENGTHENED_BY), len(GRID))
             kept = self._work.curves if self._work.is_the_same(target, reach) else self._curves
-            curve = kept[target.name] = BoundedCurve(self._bounded(target, slice(0, reach)))
+            bounded = self._bounded(target, slice(0, reach))
+            curve = kept[target.name] = BoundedCurve(self._with_untaught(target, bounded, reach))
         return curve
+
+    def _with_untaught(self, target: Target, bounded: Bounded, points: int) -> Bounded:
+        """What the settings change that no model sees, at the first points of the grid."""
+        if not self._work.untaught:
+            return bounded
+        table, settings = self._samples.table(points), self._work.settings
+        if target is STEP:
+            factors = step_factors(settings, convolves=table.convolves)
+        else:
+            layers = math.expm1(float(table.values[0, _DEPTH]))
+            factors = memory_factors(settings, table.counted_memory[:points], layers)
+        return Bounded(
+            value=bounded.value * factors.value,
+            lower=bounded.lower * factors.lower,
+            upper=bounded.upper * factors.upper,
+            upper_99=bounded.upper_99 * factors.upper_99,
+        )
 
     def _read(self, target: Target, batch: int) -> Estimate:
         value, lower, upper, upper_99 = self._curve(target, points_up_to(batch)).at(batch)
         model = self._models.get(target.name)
         if model is None:
             bound = upper_99 if target is MEMORY else None
-            unchecked = target is not STEP or not is_step_range_calibrated(self._device)
+            unchecked = target is not STEP or bool(self._work.untaught) or not is_step_range_calibrated(self._device)
             return Estimate(
                 value,
                 lower,
@@ -255,7 +296,7 @@ class JobEstimator:
         key = (model.target.name, nearest_point(batch))
         known = self._unusual.get(key)
         if known is None:
-            known = self._unusual[key] = self._ask_unusual(model, key, batch)
+            known = self._unusual[key] = as_known_here(model, self._ask_unusual(model, key, batch), self._work.untaught)
         return known
 
     def _ask_unusual(self, model: ServedTarget, key: tuple[str, int], batch: int) -> UnusualFeatures:

@@ -11,9 +11,11 @@ from functools import cached_property
 from typing import Final
 
 from cotenant.job_settings import JobSettings
+from predictor_service.cross_device.step_model import answers_for
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import WorkTable, tabulate_work
 from predictor_service.features.operator_times import FloatArray, rates_of
+from predictor_service.features.untaught_settings import name_untaught
 from predictor_service.inference.bounded_curve import BoundedCurve
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.unusual_features import UnusualFeatures
@@ -33,6 +35,7 @@ class JobWork:
         device: What they run on.
         models: Trained targets of the device type; empty = none.
         measured_devices: Device types that any model was trained for.
+        memory_of_others: Of another device type, for a device without a model of memory; None = there is none.
 
     Attributes:
         curves: Those of targets that `is_the_same` holds for, by target.
@@ -47,12 +50,15 @@ class JobWork:
         device: DeviceType,
         models: Mapping[str, ServedTarget],
         measured_devices: Sequence[str] = (),
+        *,
+        memory_of_others: ServedTarget | None = None,
     ) -> None:
         self.graph = graph
         self.settings = settings
         self.device = device
         self.models = models
         self._measured_devices = measured_devices
+        self._memory_of_others = memory_of_others
         self.curves: dict[str, BoundedCurve] = {}
         self.unusual: dict[tuple[str, int], UnusualFeatures] = {}
         self.memory_spreads: dict[int, float] = {}
@@ -62,10 +68,24 @@ class JobWork:
         self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
 
     @cached_property
-    def unmeasured(self) -> tuple[str]:
+    def memory_of_others(self) -> ServedTarget | None:
+        """What answers for memory without a model of the device type: that of another one, learned from such jobs."""
+        model, settings = self._memory_of_others, self.settings
+        if model is None or not answers_for(self.device) or settings.precision not in model.record.precisions:
+            return None
+        # Rows of inference, and of networks made of other operators, say nothing of this one: constants answer.
+        return model if settings.mode == "train" and self.is_familiar(model) else None
+
+    @cached_property
+    def untaught(self) -> tuple[str, ...]:
+        """Settings that no model sees, in words; empty where models see all."""
+        return name_untaught(self.settings)
+
+    @cached_property
+    def unmeasured(self) -> tuple[str, ...]:
         """Why nothing that is said of the device without a model is in domain."""
         measured = ", ".join(sorted(self._measured_devices)[:_NAMED_MAX]) or "none"
-        return (f"device {self.device.name}, measured {measured}",)
+        return (f"device {self.device.name}, measured {measured}", *self.untaught)
 
     def table(self, points: int) -> WorkTable:
         """Features at the first points of `GRID`; further ones may follow."""
@@ -79,7 +99,7 @@ class JobWork:
         """Whether the curve of a target over the first points of `GRID` is the same whatever the wait."""
         if target is not MEMORY:  # all others are counted in, or limited by, the time that is spent waiting
             return False
-        model = self.models.get(target.name)
+        model = self.models.get(target.name) or self.memory_of_others
         if model is None:
             return True
         return not model.sees_wait and (model.nearness_sha256 is None or self.is_unlike_all(model, slice(0, points)))

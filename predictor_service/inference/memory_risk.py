@@ -9,6 +9,7 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import MEMORY_MARGIN, ObservedJob, weigh_observed_memory
 from predictor_service.inference.records import Estimate, Level, Notice, PairJob, RiskAnswer
+from predictor_service.inference.unusual_features import OF_OTHERS
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.oom_risk import JOBS_MAX, MemoryEstimate, estimate_oom_risk
 
@@ -87,10 +88,16 @@ def _notices(jobs: Sequence[PairJob], estimates: Sequence[Estimate]) -> Iterator
             code="NO_TRAINED_MODEL",
             message=f"no risk: the memory of {', '.join(counted)} is counted, not learned from measurements",
         )
+    public = [job.job_id for job, each in zip(jobs, estimates, strict=True) if OF_OTHERS in each.unusual_features]
+    if public:
+        yield Notice(
+            code="PUBLIC_MODEL",
+            message=f"no risk: the memory of {', '.join(public)} was learned from what others measured",
+        )
     strange = [
         job.job_id
         for job, estimate in zip(jobs, estimates, strict=True)
-        if not estimate.in_domain and estimate.level is not Level.FALLBACK
+        if not estimate.in_domain and estimate.level is not Level.FALLBACK and job.job_id not in public
     ]
     if strange:
         yield Notice(code="OUT_OF_DOMAIN", message=f"unlike every job that was measured: {', '.join(strange)}")

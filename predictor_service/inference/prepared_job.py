@@ -18,6 +18,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, RelatedJob, line_key, weigh_observed
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.inference.related_jobs import Curve, follow_memory, follow_step, keep_above_smaller
+from predictor_service.inference.unusual_features import OF_OTHERS
 from predictor_service.registry.manifest import BasisRecord, say_basis
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
@@ -28,6 +29,7 @@ _NO_TRAINED_MODEL: Final = Notice(
     code="NO_TRAINED_MODEL",
     message="no model of this device type: estimated from others; `cotenant retrain` learns what was measured",
 )
+_PUBLIC_MODEL: Final = "learned from what others measured of this device type (public sets): ranges not checked here"
 _GENERIC_PEAKS_FACTOR: Final = 5.0
 """How far the peaks of the known GPUs are from their middle, either way; times the error of a bare roofline."""
 _GIBIBYTE: Final = 1 << 30
@@ -249,6 +251,9 @@ _RISK_NOT_KNOWN: Final = _risk("a chance that is not known")
 
 @lru_cache(_REASONS_MAX)
 def _out_of_domain(unusual_features: tuple[str, ...]) -> Notice:
+    if unusual_features[0] == OF_OTHERS:
+        others = "".join(f"; {text}" for text in unusual_features[1:])
+        return Notice(code="PUBLIC_MODEL", message=f"{_PUBLIC_MODEL}{others}")
     return Notice(
         code="OUT_OF_DOMAIN",
         message="unlike every job that was measured on this device type: " + "; ".join(unusual_features),

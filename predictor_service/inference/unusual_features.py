@@ -44,6 +44,7 @@ class UnusualFeatures(NamedTuple):
     is_beyond: bool
 
 
+OF_OTHERS: Final = "measured by others (public sets), not on this machine"
 USUAL: Final = UnusualFeatures((), False)
 
 
@@ -75,6 +76,18 @@ def find_unusual(
     differences = _differences(model, values) if is_familiar else _mix_differences(model, vector)
     texts = (*settings, *beyond) or tuple(differences)
     return UnusualFeatures(tuple(texts[:UNUSUAL_MAX]), bool(settings or beyond))
+
+
+def as_known_here(model: ServedTarget, found: UnusualFeatures, untaught: tuple[str, ...]) -> UnusualFeatures:
+    """The same, after what makes every answer unsure.
+
+    Args:
+        model: Of rows that others measured, on machines of theirs, or of own rows.
+        found: What is unusual about the job.
+        untaught: Settings that no model sees, in words.
+    """
+    texts = (*((OF_OTHERS,) if model.record.is_public else ()), *untaught)
+    return UnusualFeatures((*texts, *found.texts)[:UNUSUAL_MAX], True) if texts else found
 
 
 def _say_precision(model: ServedTarget, precision: str) -> list[str]:

@@ -115,7 +115,7 @@ def _read_row(set_name: str, row: SoloRow) -> StepRow | None:
         return None
     published = json.loads(row.features_json or "{}")
     device = find_device_type(row.device)
-    if device is None or "compiled" in row.campaign or published.get("set.layout", "nchw") != "nchw":
+    if device is None or not runs_as_usual(row):
         return None
     facts = dict(_facts(published))
     if work_of_facts([(facts, row.sub_batch)]) is None:
@@ -132,6 +132,12 @@ def _read_row(set_name: str, row: SoloRow) -> StepRow | None:
         batch=row.sub_batch,
         step_ms=step_ms,
     )
+
+
+def runs_as_usual(row: SoloRow) -> bool:
+    """Whether a row's model is neither compiled nor has its images in another memory layout: settings name neither."""
+    published = json.loads(row.features_json or "{}")
+    return "compiled" not in row.campaign and published.get("set.layout", "nchw") == "nchw"
 
 
 def kind_of_row(row: SoloRow, device: DeviceType) -> StepKind:

@@ -11,13 +11,21 @@ from typing import Any, Final
 import numpy as np
 
 from predictor_service.errors import ModelError
+from predictor_service.registry.spread_record import (
+    GoldenVectors,
+    SpreadRecord,
+    bounds_from_json,
+    golden_from_json,
+    spread_from_json,
+    spread_to_json,
+)
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.domain import TrainingDomain
 from predictor_service.selection.nearness import Nearness
 from predictor_service.selection.operator_mix import OperatorMix
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 10
+LEARNING_VERSION: Final = 11
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -37,40 +45,6 @@ class ScoredCandidate:
     error_mean: float
     error_mean_unit: float
     refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenVectors:
-    """Inputs and answers that a loaded model must reproduce.
-
-    Attributes:
-        inputs: Shape (vectors, columns).
-        outputs: Shape (vectors,), in the target's own scale.
-    """
-
-    inputs: tuple[tuple[float, ...], ...]
-    outputs: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadRecord:
-    """How far errors spread, learned from held-out residuals: widths of intervals are quantiles times it.
-
-    Attributes:
-        scores: Residuals divided by their spread.
-        lowest: Smallest spread that is answered, above 0.
-        highest: Largest spread that is answered.
-        file_name: ONNX file inside the version's folder.
-        file_sha256: Its hash.
-        golden: Replayed before the version is served.
-    """
-
-    scores: ConformalBounds
-    lowest: float
-    highest: float
-    file_name: str
-    file_sha256: str
-    golden: GoldenVectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,6 +116,7 @@ class TargetRecord:
         basis: What it was learned relative to; None = the target's own basis, and no other was tried.
         operator_mix: Tells networks of known families from others; None = too few networks to learn that.
         familiar: How far errors spread on the former; None = as on all.
+        is_public: Whether others measured its rows, on machines of theirs: it comes with the program.
     """
 
     target: str
@@ -165,12 +140,13 @@ class TargetRecord:
     basis: BasisRecord | None = None
     operator_mix: OperatorMix | None = None
     familiar: SpreadRecord | None = None
+    is_public: bool = False
 
     @property
     def file_names(self) -> tuple[str, ...]:
         """Of all of its files."""
-        spreads = (each.file_name for each in (self.spread, self.familiar) if each is not None)
-        return (self.file_name, *spreads)
+        spreads = (each for each in (self.spread, self.familiar) if each is not None)
+        return (self.file_name, *(name for each in spreads for name in each.file_names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -285,13 +261,14 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
             "distance_max": record.domain.distance_max,
         },
         "golden": asdict(record.golden),
-        "spread": asdict(record.spread) if record.spread else None,
+        "spread": spread_to_json(record.spread) if record.spread else None,
         # Left out where there is none: versions of before keep their names.
         **({"near": _near_to_json(record.near)} if record.near else {}),
         **({"precisions": record.precisions} if record.precisions else {}),
         **({"basis": asdict(record.basis)} if record.basis else {}),
         **({"operator_mix": _mix_to_json(record.operator_mix)} if record.operator_mix else {}),
-        **({"familiar": asdict(record.familiar)} if record.familiar else {}),
+        **({"familiar": spread_to_json(record.familiar)} if record.familiar else {}),
+        **({"is_public": True} if record.is_public else {}),
     }
 
 
@@ -321,19 +298,20 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         **{name: read[name] for name in plain},
         columns=tuple(read["columns"]),
         candidates=tuple(ScoredCandidate(**candidate) for candidate in read["candidates"]),
-        bounds=_bounds_from_json(read["bounds"]),
-        graph_bounds=_bounds_from_json(read["graph_bounds"]) if read["graph_bounds"] else None,
+        bounds=bounds_from_json(read["bounds"]),
+        graph_bounds=bounds_from_json(read["graph_bounds"]) if read["graph_bounds"] else None,
         domain=TrainingDomain(
             **{name: np.array(domain[name], dtype=np.float64) for name in ("low", "high", "scale", "rows")},
             distance_max=domain["distance_max"],
         ),
-        golden=_golden_from_json(read["golden"]),
-        spread=_spread_from_json(read["spread"]) if read["spread"] else None,
+        golden=golden_from_json(read["golden"]),
+        spread=spread_from_json(read["spread"]) if read["spread"] else None,
         near=_near_from_json(read["near"]) if read.get("near") else None,
         precisions=tuple(read.get("precisions", ())),
         basis=BasisRecord(**read["basis"]) if read.get("basis") else None,
         operator_mix=_mix_from_json(read["operator_mix"]) if read.get("operator_mix") else None,
-        familiar=_spread_from_json(read["familiar"]) if read.get("familiar") else None,
+        familiar=spread_from_json(read["familiar"]) if read.get("familiar") else None,
+        is_public=read.get("is_public") is True,
     )
 
 
@@ -344,17 +322,4 @@ def _near_from_json(read: Mapping[str, Any]) -> NearRecord:
         scale=np.array(read["scale"], dtype=np.float64),
         jobs=np.array(read["jobs"], dtype=np.float64),
     )
-    return NearRecord(scores=_bounds_from_json(read["scores"]), nearness=nearness)
-
-
-def _bounds_from_json(read: Mapping[str, Any]) -> ConformalBounds:
-    return ConformalBounds(residuals=tuple(read["residuals"]), rows=read["rows"], groups=read["groups"])
-
-
-def _golden_from_json(read: Mapping[str, Any]) -> GoldenVectors:
-    return GoldenVectors(inputs=tuple(tuple(row) for row in read["inputs"]), outputs=tuple(read["outputs"]))
-
-
-def _spread_from_json(read: Mapping[str, Any]) -> SpreadRecord:
-    plain = {name: read[name] for name in ("lowest", "highest", "file_name", "file_sha256")}
-    return SpreadRecord(**plain, scores=_bounds_from_json(read["scores"]), golden=_golden_from_json(read["golden"]))
+    return NearRecord(scores=bounds_from_json(read["scores"]), nearness=nearness)

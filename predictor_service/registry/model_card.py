@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from predictor_service.registry.manifest import Manifest, NearRecord, SpreadRecord, TargetRecord, say_basis
+from predictor_service.registry.manifest import Manifest, NearRecord, TargetRecord, say_basis
+from predictor_service.registry.spread_record import SpreadRecord
 from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
 from predictor_service.selection.operator_mix import OperatorMix
 

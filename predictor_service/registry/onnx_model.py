@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from predictor_service.errors import ModelError
-from predictor_service.registry.manifest import GoldenVectors
+from predictor_service.registry.spread_record import GoldenVectors
 
 AGREEMENT: Final = 1e-4
 """Largest accepted difference between a converted model and its original, relative to max(1, |value|)."""

@@ -62,6 +62,7 @@ class ServedTarget:
         model: Its loaded model.
         spread: The loaded model of the spread that the record names; None = errors are as large everywhere.
         familiar: The same of the spread on networks of known families; None = it is that of all.
+        partner: The loaded second model that the latter names; None = there is none.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class ServedTarget:
         model: OnnxModel,
         spread: OnnxModel | None = None,
         familiar: OnnxModel | None = None,
+        partner: OnnxModel | None = None,
     ) -> None:
         self.record = record
         self.target: Target = TARGETS_BY_NAME[record.target]
         self._model = model
         self._spread = spread
         self._familiar = familiar
+        self._partner = partner
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._kept_reaches: dict[float, _Reaches] = {}
         self._indices = _places(record.columns)
@@ -174,7 +177,7 @@ class ServedTarget:
             half_width = self._narrow(half_width, novelty, confidence)
         half_width = self._as_measurable(half_width, analytical_estimate)
         if familiar is not None:
-            upper_99_offset = self._bound_familiar(upper_99_offset, columns, familiar)
+            upper_99_offset = self._bound_familiar(upper_99_offset, columns, raw, familiar)
         if self.target is not SLOWDOWN:
             # What is smaller than all that was trained holds less: its bound would else, as bounds never fall with the
             # batch, be that of every batch.
@@ -203,14 +206,21 @@ class ServedTarget:
         return half_width, upper_99_offset
 
     def _bound_familiar(
-        self, offset: float | FloatArray, columns: FeatureArray, familiar: npt.NDArray[np.bool_] | bool
+        self,
+        offset: float | FloatArray,
+        columns: FeatureArray,
+        raw: FloatArray,
+        familiar: npt.NDArray[np.bool_] | bool,
     ) -> float | FloatArray:
         """99 % offsets, those of familiar networks by what held-out networks taught; never above the others."""
         record = self.record.familiar
         if record is None or self._familiar is None or not np.any(familiar):
             return offset
         spread = _within(self._familiar.predict(columns), record.lowest, record.highest)
-        own = spread * self._quantiles(record.scores, 0.99)[1]
+        own = spread**record.exponent * self._quantiles(record.scores, 0.99)[1]
+        if self._partner is not None:
+            partner = _within(self._partner.predict(columns), self.record.value_low, self.record.value_high)
+            own = np.maximum(own + (partner - raw) / 2, 0.0)
         return np.where(familiar, np.minimum(offset, own), offset)
 
     def _reaches(self, confidence: float) -> _Reaches:
@@ -320,8 +330,9 @@ def load_target(record: TargetRecord, files: Mapping[str, bytes]) -> ServedTarge
     Raises:
         ModelError: A file is no model.
     """
-    spreads = [OnnxModel(files[each.file_name]) if each else None for each in (record.spread, record.familiar)]
-    return ServedTarget(record, OnnxModel(files[record.file_name]), *spreads)
+    partner = record.familiar.partner if record.familiar else None
+    others = [OnnxModel(files[each.file_name]) if each else None for each in (record.spread, record.familiar, partner)]
+    return ServedTarget(record, OnnxModel(files[record.file_name]), *others)
 
 
 def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:
@@ -344,3 +355,11 @@ class ServedVersion:
     def version(self) -> str:
         """Name of the version."""
         return self.manifest.version
+
+    def without_public(self) -> ServedVersion:
+        """The same without the models that come with the program."""
+        devices = {
+            device: {name: model for name, model in models.items() if not model.record.is_public}
+            for device, models in self.devices.items()
+        }
+        return ServedVersion(manifest=self.manifest, devices=devices)

@@ -20,9 +20,10 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.feature_meaning import means_the_same
 from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_from_json
-from predictor_service.registry.manifest import GoldenVectors, Manifest
+from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
+from predictor_service.registry.spread_record import GoldenVectors
 
 _MODEL_BYTES_MAX = 256 << 20
 
@@ -165,13 +166,14 @@ class VersionStore:
     def _load_target(self, manifest: Manifest, device: str, target: str) -> ServedTarget:
         record, what = manifest.targets[device][target], f"{target} for {device}"
         model = self._load_model(manifest, record.file_name, record.file_sha256, record.golden, what)
-        spreads = [
-            self._load_model(manifest, each.file_name, each.file_sha256, each.golden, f"the spread of {what}")
+        partner = record.familiar.partner if record.familiar else None
+        others = [
+            self._load_model(manifest, each.file_name, each.file_sha256, each.golden, f"a bound of {what}")
             if each
             else None
-            for each in (record.spread, record.familiar)
+            for each in (record.spread, record.familiar, partner)
         ]
-        return ServedTarget(record, model, *spreads)
+        return ServedTarget(record, model, *others)
 
     def _load_model(
         self, manifest: Manifest, file_name: str, file_sha256: str, golden: GoldenVectors, what: str

@@ -1,23 +1,51 @@
-"""Device types that new data do not mention keep their served models: a set of one GPU type must not cost the others.
+"""Models that a new version takes over: of device types without data, and public ones where they are better.
 
-They are taken over as they are, with what they predicted of held-out rows, so that the gate finds them unchanged.
-Models of older features or rules are not taken over: they are learned anew from their data, or promoted by hand.
+A set of one GPU type must not cost the others: the served models of types that it does not mention are taken over as
+they are, with what they predicted of held-out rows, so that the gate finds them unchanged. Models that come with the
+program (`TargetRecord.is_public`) yield to what own rows of the same type teach, but only where that errs less on the
+own rows. Models of older features or rules are not taken over: they are learned anew from their data, or promoted by
+hand.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_to_json
-from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, TargetRecord, seal
+from predictor_service.registry.manifest import Manifest, TargetRecord, seal
 from predictor_service.registry.model_card import write_card
+from predictor_service.registry.public_version import PackedVersion, learns_alike
 from predictor_service.retraining.datasets import Dataset, fingerprint
+from predictor_service.retraining.public_models import PublicTarget, is_better
 from predictor_service.retraining.training import TrainedVersion
+
+_Records = dict[str, dict[str, TargetRecord]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredModels:
+    """Models that may be taken over.
+
+    Attributes:
+        manifest: Of their version.
+        held_out: What it predicted of held-out rows.
+        read: Returns the content of a file by its name; raises OSError.
+    """
+
+    manifest: Manifest
+    held_out: HeldOut
+    read: Callable[[str], bytes]
+
+
+def models_of_package(packed: PackedVersion) -> StoredModels:
+    """The models of others that come with the program; those of the stand-in are learned from its own rows."""
+    manifest = dataclasses.replace(packed.manifest, targets=_public_only(packed.manifest.targets))
+    return StoredModels(manifest=manifest, held_out=packed.held_out, read=lambda name: packed.files[name])
 
 
 def list_mentioned(datasets: Iterable[Dataset]) -> frozenset[str]:
@@ -27,32 +55,61 @@ def list_mentioned(datasets: Iterable[Dataset]) -> frozenset[str]:
     return frozenset(device.name if (device := find_device_type(name)) else name for name in names)
 
 
-def carry_over(
-    trained: TrainedVersion, datasets: Sequence[Dataset], served: Manifest, held_out: HeldOut, folder: Path
-) -> TrainedVersion:
-    """Adds the served models of device types that the data do not mention.
+def carry_over(trained: TrainedVersion, datasets: Sequence[Dataset], source: StoredModels) -> TrainedVersion:
+    """Adds models that were served, or that come with the program.
 
     Args:
         trained: From the data alone.
         datasets: The data.
-        served: Manifest of the served version.
-        held_out: What it predicted of held-out rows.
-        folder: Of its files.
+        source: What may be taken over.
 
     Returns:
         The version with both; `trained` itself where nothing is to be added.
 
     Raises:
-        OSError: A file of the served version cannot be read.
+        OSError: A file of the source cannot be read.
     """
-    if (served.feature_version, served.learning_version) != (FEATURE_VERSION, LEARNING_VERSION):
+    served = source.manifest
+    if not learns_alike(served):
         return trained
     mentioned = list_mentioned(datasets)
-    kept = {device: records for device, records in served.targets.items() if device not in mentioned}
-    if not kept:
-        return trained
-    own = trained.manifest
-    rows = {**trained.held_out, **{device: held_out[device] for device in kept if device in held_out}}
+    kept = {device: dict(records) for device, records in served.targets.items() if device not in mentioned}
+    kept |= _better_ones(trained, datasets, source, mentioned)
+    return _join(trained, kept, source) if kept else trained
+
+
+def _better_ones(
+    trained: TrainedVersion, datasets: Sequence[Dataset], source: StoredModels, mentioned: frozenset[str]
+) -> _Records:
+    """Models of others for device types that have own rows: where these teach nothing, or nothing better."""
+    kept: _Records = {}
+    for device, records in _public_only(source.manifest.targets).items():
+        if device not in mentioned:
+            continue
+        for target, record in records.items():
+            own = trained.held_out.get(device, {}).get(target)
+            known = source.held_out.get(device, {}).get(target)
+            if own is None or is_better(PublicTarget(device, record, known, source.read), datasets, own):
+                kept.setdefault(device, {})[target] = record
+    return kept
+
+
+def _public_only(targets: Mapping[str, Mapping[str, TargetRecord]]) -> _Records:
+    public = {
+        device: {name: record for name, record in records.items() if record.is_public}
+        for device, records in targets.items()
+    }
+    return {device: records for device, records in public.items() if records}
+
+
+def _join(trained: TrainedVersion, kept: _Records, source: StoredModels) -> TrainedVersion:
+    own, served = trained.manifest, source.manifest
+    rows = {device: dict(targets) for device, targets in trained.held_out.items()}
+    targets = {device: dict(records) for device, records in own.targets.items()}
+    for device, records in kept.items():
+        targets.setdefault(device, {}).update(records)
+        found = source.held_out.get(device, {})
+        rows.setdefault(device, {}).update({name: found[name] for name in records if name in found})
     text = held_out_to_json(rows).encode()
     hashes = {**served.datasets, **own.datasets}
     manifest = seal(
@@ -61,13 +118,13 @@ def carry_over(
             version="",
             fingerprint=fingerprint(hashes),
             datasets=hashes,
-            targets={**own.targets, **kept},
+            targets=targets,
             skipped=tuple(sorted({*own.skipped, *(line for line in served.skipped if _is_about(line, kept))})),
             seen=_merge(served.seen, own.seen),
             held_out_sha256=hashlib.sha256(text).hexdigest(),
         )
     )
-    files = {**trained.files, **{name: (folder / name).read_bytes() for name in _file_names(kept)}}
+    files = {**trained.files, **{name: source.read(name) for name in _file_names(kept)}}
     files |= {HELD_OUT_FILE: text, "card.md": write_card(manifest).encode()}
     return TrainedVersion(manifest=manifest, files=files, held_out=rows)
 

@@ -21,6 +21,7 @@ from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import GraphError, GraphLimitError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.features.untaught_settings import name_untaught
 from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
 from predictor_service.profile_store.rows import Names, drop_duplicate_reports, make_rows
 from predictor_service.retraining.datasets import Dataset
@@ -121,6 +122,9 @@ def _refuse(window: MeasurementWindow) -> str:
     """Why a window teaches nothing; empty when it does."""
     if window.quality_flags:
         return "flagged: " + ", ".join(sorted(window.quality_flags))
+    untaught = name_untaught(window.job.settings)
+    if untaught:
+        return f"with settings that no row states: {', '.join(untaught)}"
     return "its batch was divided" if window.micro_batch_size != window.job.settings.global_batch_size else ""
 
 

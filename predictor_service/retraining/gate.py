@@ -103,8 +103,8 @@ def _compare_target(
 ) -> TargetComparison:
     place = {row: index for index, row in enumerate(challenger.row_ids)}
     common = [(index, place[row]) for index, row in enumerate(champion.row_ids) if row in place]
-    theirs = _errors(target, champion)[[index for index, _ in common]]
-    ours = _errors(target, challenger)[[index for _, index in common]]
+    theirs = errors_of(target, champion)[[index for index, _ in common]]
+    ours = errors_of(target, challenger)[[index for _, index in common]]
     groups = [frozenset(champion.groups[index]) for index, _ in common]
     margin = _margin(ours, theirs, groups, seed) if common else MARGIN_MIN
     champion_error = float(theirs.mean()) if common else 0.0
@@ -126,7 +126,7 @@ def _compare_target(
     )
 
 
-def _errors(target: str, rows: HeldOutRows) -> FloatArray:
+def errors_of(target: str, rows: HeldOutRows) -> FloatArray:
     """Absolute errors in the learned scale: logarithms of sizes and of shared time, plain differences of shares."""
     measured, predicted = np.array(rows.measured), np.array(rows.predicted)
     if target in ("memory_bytes", "step_ms"):

@@ -21,11 +21,13 @@ from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import pool_problems
 from predictor_service.retraining.datasets import Dataset
-from predictor_service.selection.targets import SLOWDOWN, Target
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
 
 TABLE_ROWS_MAX: Final = 2_500
+PUBLIC_ROWS_MAX: Final = 1_000
+"""Of models that come with the program, but for memory."""
 FAILED: Final = "memory that no training step can have left"
-NOT_DRAWN: Final = f"not among the {TABLE_ROWS_MAX:,} that were drawn evenly by family"
+NOT_DRAWN: Final = "not among those that were drawn evenly by family"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,13 +45,16 @@ class LearnedRows:
     left_out: Mapping[str, int]
 
 
-def select_rows(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> LearnedRows:
+def select_rows(
+    datasets: Sequence[Dataset], target: Target, device: DeviceType, *, is_public: bool = False
+) -> LearnedRows:
     """Selects the rows of a device type; whatever is not returned is counted.
 
     Args:
         datasets: At least one.
         target: What was measured.
         device: Of the rows.
+        is_public: Whether models are learned that come with the program: smaller ones, of fewer rows.
     """
     read = pool_problems(datasets, target, device.name)
     known, left_out = split_learnable(read.learning_task)
@@ -58,7 +63,8 @@ def select_rows(datasets: Sequence[Dataset], target: Target, device: DeviceType)
     left_out[WITHOUT_GRAPH] -= len(without)
     known = _drop(known, np.flatnonzero(find_failed_runs(known)).tolist(), FAILED, left_out)
     if target is not SLOWDOWN:
-        known = _drop(known, _not_drawn(known), NOT_DRAWN, left_out)
+        most = PUBLIC_ROWS_MAX if is_public and target is not MEMORY else TABLE_ROWS_MAX
+        known = _drop(known, _not_drawn(known, most), NOT_DRAWN, left_out)
     return LearnedRows(with_graphs=known.in_content_order(), without_graphs=without, left_out=+left_out)
 
 
@@ -70,23 +76,23 @@ def _drop(learning_task: LearningTask, places: Sequence[int], reason: str, left_
     return learning_task.subset([place for place in range(len(learning_task)) if place not in dropped])
 
 
-def _not_drawn(learning_task: LearningTask) -> list[int]:
+def _not_drawn(learning_task: LearningTask, rows_max: int) -> list[int]:
     """Places of the table rows beyond the limit: of every family those with the largest hashes."""
     families: dict[str, list[int]] = defaultdict(list)
     for place, job in enumerate(learning_task.jobs):
         if not has_vector(job):
             families[job.family].append(place)
-    if sum(map(len, families.values())) <= TABLE_ROWS_MAX:
+    if sum(map(len, families.values())) <= rows_max:
         return []
-    most = _share([len(places) for places in families.values()])
+    most = _share([len(places) for places in families.values()], rows_max)
     names = name_rows(learning_task)
     return [place for places in families.values() for place in sorted(places, key=names.__getitem__)[most:]]
 
 
-def _share(sizes: Sequence[int]) -> int:
-    """The largest number that every family may have, so that all together have at most `TABLE_ROWS_MAX`."""
+def _share(sizes: Sequence[int], rows_max: int) -> int:
+    """The largest number that every family may have, so that all together have at most `rows_max`."""
     low, high = 0, max(sizes)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if sum(min(size, middle) for size in sizes) <= TABLE_ROWS_MAX else (low, middle - 1)
+        low, high = (middle, high) if sum(min(size, middle) for size in sizes) <= rows_max else (low, middle - 1)
     return low

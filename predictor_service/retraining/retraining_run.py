@@ -15,12 +15,15 @@ from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.profile_store.intake import open_profiles
 from predictor_service.profile_store.store import FILE_NAME as PROFILES_FILE
 from predictor_service.registry.model_registry import ModelRegistry
+from predictor_service.registry.public_version import learns_alike, read_public_version
+from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.batch_check import find_contradictions, find_repeated_runs
-from predictor_service.retraining.carried_devices import carry_over
+from predictor_service.retraining.carried_devices import StoredModels, carry_over, models_of_package
 from predictor_service.retraining.collected_rows import collect_profiles
 from predictor_service.retraining.datasets import Dataset, find_datasets, read_datasets
 from predictor_service.retraining.first_rows import find_mixed_labels
 from predictor_service.retraining.gate import TargetComparison, compare_held_out
+from predictor_service.retraining.public_models import without_public
 from predictor_service.retraining.training import TrainedVersion, train_version
 
 LOCK_FILE: Final = ".retraining.lock"
@@ -126,13 +129,25 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
 
 def _keep_others(trained: TrainedVersion, datasets: Sequence[Dataset], registry: ModelRegistry) -> TrainedVersion:
     """The version with the served models of device types that the data do not mention."""
-    served, store = registry.store.current(), registry.store
     try:
-        if served is None:
-            return trained
-        return carry_over(trained, datasets, store.manifest(served), store.held_out(served), store.folder(served))
+        source = _find_source(registry.store)
+        return trained if source is None else carry_over(trained, datasets, source)
     except (ModelError, OSError):  # a version that cannot be read any more has nothing to give
         return trained
+
+
+def _find_source(store: VersionStore) -> StoredModels | None:
+    """What may be taken over: the served models, or where these are of older rules those that come with the program."""
+    served = store.current()
+    if served is None:
+        return None
+    manifest, folder = store.manifest(served), store.folder(served)
+    if learns_alike(manifest):
+        return StoredModels(
+            manifest=manifest, held_out=store.held_out(served), read=lambda name: (folder / name).read_bytes()
+        )
+    packed = read_public_version()
+    return None if packed is None else models_of_package(packed)
 
 
 def _decide(
@@ -167,12 +182,12 @@ def _judge(
     if served is None:
         return find_mixed_labels(trained.held_out, {}), [], "the first version"
     try:
-        held_out = registry.store.held_out(served)
         champion = registry.store.load(served)
+        held_out = without_public(registry.store.held_out(served), champion.manifest)
     except ModelError as error:
         return [], [], f"version {served} cannot be served any more ({error.message})"
     comparisons = compare_held_out(held_out, trained.held_out, plan.seed)
-    objections = find_contradictions(datasets, champion, held_out)
+    objections = find_contradictions(datasets, champion.without_public(), held_out)
     objections += find_mixed_labels(trained.held_out, held_out)
     objections += [
         f"{comparison.device}, {comparison.target}: {comparison.objection}"

@@ -44,6 +44,7 @@ class _Collected:
     files: dict[str, bytes] = field(default_factory=dict)
     held_out: dict[str, dict[str, HeldOutRows]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    is_public: bool = False
 
     def add(self, learning_task: LearningTask, fitted: FittedTarget) -> None:
         name = fitted.record.target
@@ -95,17 +96,18 @@ def train(datasets_root: Path, store: VersionStore, seed: int) -> str:
     return trained.manifest.version
 
 
-def train_version(datasets: Sequence[Dataset], seed: int) -> TrainedVersion:
+def train_version(datasets: Sequence[Dataset], seed: int, *, is_public: bool = False) -> TrainedVersion:
     """Trains on datasets; stores nothing.
 
     Args:
         datasets: At least one.
         seed: Of every regressor.
+        is_public: See `FittingTask`.
 
     Raises:
         TrainingDataError: Nothing can be learned from them.
     """
-    collected = _Collected()
+    collected = _Collected(is_public=is_public)
     # Sums of several threads depend on how many there are, and so would the version's name.
     with threadpool_limits(1):
         for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
@@ -143,14 +145,14 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
     left_out: Counter[str] = Counter()
     predicted: dict[str, dict[str, float]] = {}
     for target in SOLO_TARGETS:
-        learning_task, reasons = _read(datasets, target, device)
+        learning_task, reasons = _read(datasets, target, device, is_public=collected.is_public)
         left_out |= reasons
         fitted = _fit(learning_task, device, seed, collected)
         if fitted is not None:
             collected.add(learning_task, fitted)
             predicted[target.name] = _mean_by_job(learning_task, fitted.held_out_values())
     collected.skip(device, "solo rows", left_out)
-    pairs, left_out = _read(datasets, SLOWDOWN, device)
+    pairs, left_out = _read(datasets, SLOWDOWN, device, is_public=collected.is_public)
     collected.skip(device, "pairs", left_out)
     fitted = _fit(pairs, device, seed, collected)
     if fitted is not None:
@@ -158,16 +160,18 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
         collected.add(pairs, dataclasses.replace(fitted, record=record))
 
 
-def _read(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> tuple[LearningTask, Counter[str]]:
+def _read(
+    datasets: Sequence[Dataset], target: Target, device: DeviceType, *, is_public: bool
+) -> tuple[LearningTask, Counter[str]]:
     """Rows to learn from, in the order of their content, and how many were left out by reason."""
-    rows = select_rows(datasets, target, device)
+    rows = select_rows(datasets, target, device, is_public=is_public)
     without = Counter({WITHOUT_GRAPH: len(rows.without_graphs)})
     return rows.with_graphs, +(Counter(rows.left_out) + without)
 
 
 def _fit(learning_task: LearningTask, device: DeviceType, seed: int, collected: _Collected) -> FittedTarget | None:
     try:
-        return fit_rows(learning_task, LEVEL, seed)
+        return fit_rows(learning_task, LEVEL, seed, is_public=collected.is_public)
     except NotLearnable as reason:
         collected.skipped.append(f"{device.name}, {learning_task.target.name}: {reason}")
         return None

@@ -20,10 +20,9 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
-from predictor_service.selection.folds import IndexArray, grouped_folds
+from predictor_service.selection.folds import grouped_folds
 
 _ROWS_MIN: Final = 60
-_TREES: Final = 60
 _OUTLIER_QUANTILE: Final = 0.98
 _SPREAD_MAX_QUANTILES: Final = (0.9, 0.95, 0.98, 1.0)
 """No spread is above one of these quantiles of the learned ones: in logarithms a wide one times a high quantile
@@ -41,16 +40,20 @@ class SpreadSearch:
         exponents: Powers of the learned spread: below 1 it is trusted less, above 1 more.
         folds_max: Folds that the spread is held out by, at least 2.
         lowest_ratio: No spread is below this share of the median residual: rows that fit by chance narrow no bound.
+        trees: Of every spread.
     """
 
     leaf_rows: tuple[int, ...] = (4, 16)
     exponents: tuple[float, ...] = (1.0,)
     folds_max: int = 4
     lowest_ratio: float = 0.35
+    trees: int = 60
 
 
 BRIEF: Final = SpreadSearch()
 """For spreads that are stored and served, which have no exponent."""
+COMPACT: Final = SpreadSearch(leaf_rows=(16,), trees=30)
+"""For spreads that come with the program: a tenth of the size."""
 THOROUGH: Final = SpreadSearch(leaf_rows=(2, 4), exponents=(0.8, 1.0, 1.2), folds_max=6, lowest_ratio=1.0)
 
 
@@ -132,14 +135,14 @@ def learn_bounds(
     for leaf_rows in search.leaf_rows:
         held_out = np.zeros(len(residuals))
         for fold in folds:
-            spread = _fit_spread(table, capped, fold.train, leaf_rows, seed)
+            spread = _fit_spread(table[fold.train], capped[fold.train], leaf_rows, search.trees, seed)
             held_out[fold.test] = _predict_spread(spread, table[fold.test], lowest)
         ways += _scale_each(residuals, held_out, vote, leaf_rows, search.exponents)
     chosen = min(ways, key=lambda way: way.cost)
     return LocalBounds(
         plain=plain,
         scores=chosen.scores,
-        spread=_fit_spread(table, capped, np.arange(len(size)), chosen.leaf_rows, seed),
+        spread=_fit_spread(table, capped, chosen.leaf_rows, search.trees, seed),
         lowest=lowest,
         highest=chosen.highest,
         exponent=chosen.exponent,
@@ -179,11 +182,11 @@ def _cost(residuals: FloatArray, upper: FloatArray | float) -> float:
     return float(np.exp(np.clip(upper - residuals, -_EXPONENT_MAX, _EXPONENT_MAX)).mean())
 
 
-def _fit_spread(table: FloatArray, size: FloatArray, rows: IndexArray, leaf_rows: int, seed: int) -> Any:  # noqa: ANN401 (no types)
+def _fit_spread(table: FloatArray, size: FloatArray, leaf_rows: int, count: int, seed: int) -> Any:  # noqa: ANN401 (no types)
     trees = ExtraTreesRegressor(
-        n_estimators=_TREES, min_samples_leaf=leaf_rows, max_features=0.4, random_state=seed, n_jobs=1
+        n_estimators=count, min_samples_leaf=leaf_rows, max_features=0.4, random_state=seed, n_jobs=1
     )
-    return trees.fit(table[rows], size[rows])
+    return trees.fit(table, size)
 
 
 def _predict_spread(spread: Any, table: FloatArray, lowest: float) -> FloatArray:  # noqa: ANN401 (as above)

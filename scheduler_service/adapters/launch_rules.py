@@ -108,7 +108,9 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
     # One GPU is of one kind: nothing needs to be counted for most jobs, and a submission looks at every node.
     most = 1 if wanted == 1 and node.gpus else gpus_of_one_kind(node)
     if wanted > most:
-        yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", "ask for fewer --gpus")
+        flag = "--ranks" if spec.ranks else "--gpus"
+        remedy = f"ask for fewer {flag}, since all GPUs of a job are on one node"
+        yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", remedy)
     if spec.ranks and RANK_PROCESSES not in node.enforcements:
         yield Obstacle("has an agent that starts no ranks", "let the node's owner upgrade it, or leave out --ranks")
     if rules is not None:

@@ -30,6 +30,7 @@ from scheduler_service.core.decisions import (
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.explanation import Explanation, frozen_view
 from scheduler_service.core.job_records import RejectedDecision, with_history
+from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
 from scheduler_service.core.pausing import (
@@ -220,8 +221,10 @@ class SchedulerEngine:
             order_pause(self._state, decision, step)
         elif isinstance(decision, Resume):
             order_resume(self._state, decision.job_id, step)
-        elif isinstance(decision, Hold | HoldMany | HoldRest) and decision.until_ms > self._state.now_ms:
-            step.wakes_at_ms.append(decision.until_ms)
+        elif isinstance(decision, Hold | HoldMany | HoldRest):
+            let_try_alone(self._state, decision, step)
+            if decision.until_ms > self._state.now_ms:
+                step.wakes_at_ms.append(decision.until_ms)
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state = self._state

@@ -2,7 +2,8 @@
 
 While it shared, more is reserved from then on than was available to it, so that it goes elsewhere or runs alone. Alone
 it is tried with half of the micro-batch, a few times, unless its owner refuses that (share: never); then on a larger
-device where the cluster has one; and else once more as it was.
+device where the cluster has one; and else once more as it was. A job that is only predicted to be too large for every
+device is tried alone on a largest one: a wrong prediction locks no job out, and then what was measured counts.
 
 Source: Horus 4.2.3 (requirement equal to or greater than the memory that was available).
 """
@@ -13,12 +14,15 @@ from dataclasses import replace
 
 from scheduler_service.core.attempts import end, restart
 from scheduler_service.core.capacity import memory_point
+from scheduler_service.core.decisions import Decision, HoldMany
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobFailed
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import MemoryAutopsy, Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
 
+_TOO_LARGE = "MEMORY_EXCEEDS_GPU"
 HALVINGS_MAX = 3
 """Of a job's micro-batch: an eighth of what was planned says enough about a script that takes no notice of it."""
 CO_LOCATED_NAMED_MAX = 16
@@ -43,6 +47,29 @@ def out_of_memory(state: ClusterState, job: JobRecord, event: JobFailed, step: E
         restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
     else:
         _try_alone_again(state, _demanding(job, capacity).counting(out_of_memory=1), numbers, step)
+
+
+def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -> None:
+    """Give a job that waits because of nothing but a prediction a largest device for itself, once.
+
+    Args:
+        state: Its GPUs are those of all nodes, also of such as are away.
+        decision: Lets one job wait, or several.
+        step: Asks for another decision.
+    """
+    if decision.reason.code != _TOO_LARGE:
+        return
+    largest = max((gpu.memory_bytes for node in state.nodes.values() for gpu in node.gpus), default=0)
+    if decision.reason.numbers.get("gpu_memory_bytes") != largest:
+        return
+    words = describe_reason(decision.reason)
+    for job_id in decision.job_ids if isinstance(decision, HoldMany) else (decision.job_id,):
+        job = state.jobs.get(job_id)
+        if job is not None and job.memory_autopsy is None and not job.request.memory_request_bytes:
+            request = replace(job.request, memory_request_bytes=largest)
+            message = f"tried alone, since a prediction may be wrong: {words}"
+            state.put_job(with_history(job, at_ms=state.now_ms, kind="memory", message=message, request=request))
+            step.wakes_at_ms.append(state.now_ms + 1)
 
 
 def _try_alone_again(state: ClusterState, job: JobRecord, numbers: dict[str, float], step: EventEffects) -> None:

@@ -33,7 +33,7 @@ REMEDIES: Mapping[str, str] = {
     "RANGE_NOT_CALIBRATED": _MEASURE,
     "PAIR_UNKNOWN": _MEASURE,
     "JOB_UNKNOWN": _MEASURE,
-    "REMAINING_TIME_UNKNOWN": "A number of --steps, and a --graph or a measurement alone; or a job that ends.",
+    "REMAINING_TIME_UNKNOWN": "A --graph, a run of the same command alone, or a job that ends.",
     "NO_FREE_GPU": _ROOM,
     "CLUSTER_FULL": _ROOM,
     "TOO_FEW_PLACES": _ROOM,

@@ -23,6 +23,12 @@ REASON_TEXTS: Mapping[str, str] = {
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
+    "REPEATED_ID": "{rows_count} row(s) of the snapshot wait under this job's id, or one runs under it already, or "
+    "the id is empty; give every job an id of its own.",
+    "NO_ALLOWED_GPU": "Not one of the {gpus_in_cluster} usable GPU(s) is of a node and device type that the job may "
+    "use: look at its queue, its allowed and excluded nodes, its device types, and at its anti-affinity group.",
+    "TOO_MANY_LIMITS": "The jobs of the snapshot may use more than {gpus_sets_max} different sets of GPUs, and one "
+    "call decides on so many; ask again once the others run.",
     # a policy lets it wait
     "NO_FREE_GPU": "{gpus_needed} GPU(s) are needed at once and {gpus_free} can be had now; the job waits for others "
     "to end.",

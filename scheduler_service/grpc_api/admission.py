@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
@@ -34,6 +35,7 @@ _NAMED_NODES_MAX = 4
 FINAL_REFUSALS = frozenset({"COMMAND_NOT_ALLOWED", "COMMAND_NOT_RUNNABLE", "INVALID_PROGRESS_REGEX"})
 """Codes of agents that the same node will answer again."""
 _SET_BY_NODES = "CUDA_VISIBLE_DEVICES"
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"})
 _FORCE = "or submit it anyway with --force"
 
 
@@ -67,7 +69,7 @@ class Admission:
             OverloadedError: Too many submissions wait for the disk.
             FitsNoDeviceError: The job takes more memory than any device that it could have.
         """
-        warnings = _environment_warnings(request.spec)
+        warnings = [*_environment_warnings(request.spec), *_launcher_warnings(request.spec)]
         try:
             nodes = self._able_nodes(state, request.spec)
             await self._check_files(nodes, request.spec)
@@ -260,6 +262,17 @@ def _environment_warnings(spec: scheduling_pb2.JobSpec) -> list[resources_pb2.Wa
         return []
     message = f"{_SET_BY_NODES} is set by the node to the GPUs that the job is given; the submitted value is ignored"
     return [_warning("VARIABLE_SET_BY_NODE", message)]
+
+
+def _launcher_warnings(spec: scheduling_pb2.JobSpec) -> list[resources_pb2.Warning]:
+    launcher = PurePosixPath(spec.command[0]).name if spec.ranks > 1 else ""
+    if launcher not in _LAUNCHERS:
+        return []
+    message = (
+        f"{launcher} starts processes itself, and with --ranks the node starts it {spec.ranks} times: ask for --gpus "
+        f"{spec.gpus} without --ranks, or put the script itself behind --"
+    )
+    return [_warning("LAUNCHER_STARTS_RANKS", message)]
 
 
 def _warning(code: str, message: str) -> resources_pb2.Warning:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from google.protobuf import struct_pb2
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.ledger import host_share
-from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.placement_limits import ClusterLimits, decide_within_limits
 from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import Gpu, Node, Reason
+from scheduler_service.core.records import Gpu, Reason
 from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
+from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
+from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
@@ -29,6 +33,7 @@ from scheduler_service.grpc_api.translate_jobs import assignment_messages, candi
 DEFAULT_DEADLINE_S = 10.0
 # A snapshot may take 32 MB.
 WAITING_MAX = 32
+COMPARED_POLICIES_MAX = 8
 # Left for deciding after the predictor has answered.
 _DECIDING_RATIO = 0.8
 
@@ -49,25 +54,56 @@ async def decide(
         thread: Where; agents and users must not wait for it. None = one of its own.
 
     Raises:
-        InvalidRequestError: A snapshot that is impossible as a whole, an unknown policy or parameter.
-        MissingPredictionsError: The predictor could not be asked, or answered nothing in time.
+        InvalidRequestError: Too many rows or compared policies, an unknown policy or parameter.
     """
-    parameters = policies.read_parameters(request.parameters)
-    effective = policies.effective_parameters(request.policy, parameters)
-    policy = policies.make(request.policy, parameters)
+    validation.require(_comparison_violations(request))
+    asked_policy = _asked_policy(request.policy, policies.read_parameters(request.parameters))
+    compared = [_asked_policy(name, {}) for name in request.compared_policies]
     thread = thread or deciding_thread()
     valid, store = await thread.begin(lambda: _read(request))
     if request.validate_only:
-        return scheduling_pb2.DecideResponse(effective_parameters=effective, warnings=valid.warnings)
+        return scheduling_pb2.DecideResponse(effective_parameters=asked_policy.effective, warnings=valid.warnings)
     patience_s = (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO
     asked = await ask_missing(valid.snapshot, store, predictor, patience_s)
-    decisions = await thread.begin(lambda: _decisions(policy, valid, store, explain=request.explain))
+    limits = translate_snapshot.cluster_limits(valid.snapshot)
+
+    def decisions_of(one: _AskedPolicy) -> list[scheduling_pb2.Decision]:
+        return _decisions(one.policy, valid, store, limits, explain=request.explain)
+
     return scheduling_pb2.DecideResponse(
-        decisions=decisions,
-        effective_parameters=effective,
+        decisions=await thread.begin(lambda: decisions_of(asked_policy)),
+        effective_parameters=asked_policy.effective,
         model_version=asked.model_version,
         warnings=[*valid.warnings, *asked.warnings],
+        comparisons=[
+            scheduling_pb2.PolicyDecisions(
+                policy=one.name,
+                decisions=await thread.begin(lambda one=one: decisions_of(one)),  # type: ignore[misc]
+                effective_parameters=one.effective,
+            )
+            for one in compared
+        ],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedPolicy:
+    """A policy that is asked, with all its parameters."""
+
+    name: str
+    policy: Policy
+    effective: struct_pb2.Struct
+
+
+def _asked_policy(name: str, parameters: Mapping[str, Any]) -> _AskedPolicy:
+    effective = policies.effective_parameters(name, parameters)
+    return _AskedPolicy(name, policies.make(name, parameters), effective)
+
+
+def _comparison_violations(request: scheduling_pb2.DecideRequest) -> Iterator[FieldViolation]:
+    if len(request.compared_policies) > COMPARED_POLICIES_MAX:
+        description = f"names {len(request.compared_policies):,} policies, at most {COMPARED_POLICIES_MAX}"
+        yield FieldViolation(field="compared_policies", description=description)
 
 
 def deciding_thread() -> SideThread:
@@ -79,21 +115,27 @@ def _read(request: scheduling_pb2.DecideRequest) -> tuple[ValidSnapshot, Predict
     """Check a snapshot and return what can be decided on, with the predictions in it."""
     validation.require(translate_snapshot.snapshot_violations(request.snapshot))
     if request.explain:
-        validation.require(translate_snapshot.explanation_violations(request.snapshot))
+        validation.require(
+            translate_snapshot.explanation_violations(request.snapshot, 1 + len(request.compared_policies))
+        )
     valid = drop_invalid_rows(request.snapshot)
-    return valid, _given_predictions(valid.snapshot)
+    return valid, SnapshotPredictions(valid.snapshot)
 
 
 def _decisions(
-    policy: Policy, valid: ValidSnapshot, store: PredictionStore, *, explain: bool
+    policy: Policy, valid: ValidSnapshot, store: PredictionStore, limits: ClusterLimits, *, explain: bool
 ) -> list[scheduling_pb2.Decision]:
     view = _view(valid.snapshot, store, explain=explain)
-    plan = check_plan(view, {job.request.job_id: job for job in view.pending}, policy.decide(view))
+    plan = decide_within_limits(policy, view, limits)
     holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *valid.held]
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
-    decided = (*_worded(view, unfolded(plan.decisions)), *holds)
-    return [_decision_message(one, accepted, explain=explain) for one in decided]
+    decided = (*_worded(view, plan.decisions), *holds)
+    messages = [_decision_message(one, accepted, explain=explain) for one in decided]
+    for message in messages:
+        if message.HasField("start"):
+            message.memory_reserved_bytes = plan.reservations[message.job_id]
+    return messages
 
 
 def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Decision]:
@@ -108,15 +150,6 @@ def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Dec
             yield replace(one, reason=worded_for(request, one.reason, inventory, view.predictions, waiting.get))
 
 
-def _given_predictions(snapshot: scheduling_pb2.Snapshot) -> PredictionStore:
-    store = PredictionStore()
-    for job in snapshot.job_predictions:
-        store.put_job(translate_snapshot.job_prediction(job))
-    for pair in snapshot.pair_predictions:
-        store.put_pair(translate_snapshot.pair_prediction(pair))
-    return store
-
-
 def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain: bool) -> SchedulingView:
     nodes = {one.node_id: translate_snapshot.node(one) for one in snapshot.nodes}
     all_gpus = {gpu.gpu_id: gpu for node in nodes.values() for gpu in node.gpus}
@@ -124,8 +157,10 @@ def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain:
     usable = {node_id: node for node_id, node in nodes.items() if node.schedulable}
     holders = _holders(running.values())
     gpus = {
-        gpu.gpu_id: _gpu_view(gpu, node, holders.get(gpu.gpu_id, ()))
-        for node in usable.values()
+        gpu.gpu_id: _held(gpu, node_id, holders[gpu.gpu_id])
+        if gpu.gpu_id in holders
+        else GpuView(gpu=gpu, node_id=node_id)
+        for node_id, node in usable.items()
         for gpu in node.gpus
         if gpu.healthy
     }
@@ -145,7 +180,12 @@ def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain:
         seed=snapshot.seed,
         explain=explain,
         host_use=_host_use(gpus, running.values()),
-        slowdown_ewma_ratios={gpu.gpu_id: gpu.slowdown_ewma_ratio for node in snapshot.nodes for gpu in node.gpus},
+        slowdown_ewma_ratios={
+            gpu.gpu_id: gpu.slowdown_ewma_ratio
+            for node in snapshot.nodes
+            for gpu in node.gpus
+            if gpu.slowdown_ewma_ratio
+        },
         index=FreshIndex(),
     )
 
@@ -156,10 +196,10 @@ def _running(message: scheduling_pb2.SnapshotRunning, gpus: Mapping[str, Gpu], s
     return translate_snapshot.running_job(message, gpu=gpu, prediction=store.job(key, gpu.device))
 
 
-def _gpu_view(gpu: Gpu, node: Node, holders: Sequence[RunningJob]) -> GpuView:
+def _held(gpu: Gpu, node_id: str, holders: Sequence[RunningJob]) -> GpuView:
     return GpuView(
         gpu=gpu,
-        node_id=node.node_id,
+        node_id=node_id,
         job_ids=tuple(job.request.job_id for job in holders),
         memory_reserved_bytes=sum(job.memory_reserved_bytes for job in holders),
     )

@@ -1,8 +1,8 @@
 """Asks the predictor for what a snapshot lacks. What it refuses about single jobs or device types costs only these.
 
-A job without a prediction runs on GPUs of its own; on a device type that the predictor does not know all jobs do. Only
-where the predictor cannot be asked at all, or answers nothing at all, there is no decision: the same question makes
-sense again later.
+A job without a prediction runs on GPUs of its own; on a device type that the predictor does not know all jobs do. So
+does every job about which nothing is stated where the predictor cannot be asked or answers nothing, as under the
+scheduler itself; the caller learns it from a warning and may ask again later.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from scheduler_service.adapters.predictor_client import UNKNOWN_DEVICE, Predicto
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, PairPrediction, Share
-from scheduler_service.errors import MissingPredictionsError, PredictorError
+from scheduler_service.errors import PredictorError
 from scheduler_service.grpc_api import translate_snapshot
 from scheduler_service.grpc_api.snapshot_rows import NAMED_MAX, bounded_warnings
 
 NO_GRAPH: Final = "NO_GRAPH"
 PAIRS_UNKNOWN: Final = "PAIRS_UNKNOWN"
 _UNANSWERED: Final = PredictorError("the predictor did not answer in time", code="PREDICTOR_TIMEOUT")
+_NO_PREDICTOR: Final = PredictorError(
+    "no predictor is configured, and the snapshot holds no job_predictions of it", code="NO_PREDICTOR"
+)
 # The predictor's own trouble; every other refusal is about what was asked.
 _NO_ANSWER: Final = frozenset(
     {"NO_PREDICTOR", "OVERLOADED", "EXTRACTION_BUSY", "EXTRACTION_CLOSED", "DEADLINE", "MODEL"}
@@ -58,9 +61,6 @@ async def ask_missing(
         store: What the snapshot itself states; what fails is noted there as well.
         predictor: None = there is none.
         deadline_s: For all questions together.
-
-    Raises:
-        MissingPredictionsError: There is no predictor, or it answered nothing.
     """
     devices = _devices(snapshot)
     jobs = translate_snapshot.snapshot_jobs(snapshot)
@@ -73,7 +73,8 @@ async def ask_missing(
     if not askable:
         return asked
     if predictor is None:
-        raise _refusal(askable.values(), "no predictor is configured")
+        asked.warnings += _unanswered(store, askable, _NO_PREDICTOR)
+        return asked
     conversation = _Conversation(predictor, store, devices, asyncio.get_running_loop().time() + deadline_s)
     asked.model_version, failures = await conversation.ask_about_jobs(askable)
     asked.warnings += _failure_warnings(askable, failures)
@@ -98,11 +99,7 @@ class _Conversation:
         self._ends_at_s = ends_at_s
 
     async def ask_about_jobs(self, askable: _Missing) -> tuple[str, dict[tuple[str, str], PredictorError]]:
-        """Return the model version, and what failed.
-
-        Raises:
-            MissingPredictionsError: Nothing at all was answered.
-        """
+        """Return the model version, and what failed."""
         tasks = {
             place: asyncio.ensure_future(self._predictor.predict_job(self._question(*place, job)))
             for place, job in askable.items()
@@ -120,8 +117,6 @@ class _Conversation:
             else:
                 self._store.put_job(answer)
                 version = version or answer.model_version
-        if len(failures) == len(askable) and all(_is_no_answer(error) for error in failures.values()):
-            raise _refusal(askable.values(), next(iter(failures.values())).message)
         return version, failures
 
     async def ask_about_pairs(
@@ -260,13 +255,11 @@ def _failure_warnings(
     return [warning for code, messages in by_code.items() for warning in bounded_warnings(code, messages)]
 
 
-def _refusal(jobs: Iterable[scheduling_pb2.SnapshotJob], cause: str) -> MissingPredictionsError:
-    named = sorted({job.job_id for job in jobs})
-    return MissingPredictionsError(
-        f"no prediction for {_listed(named)}: {cause}; put job_predictions into the snapshot, let a predictor be "
-        "asked, or leave out keys and graphs so that the jobs run exclusively",
-        metadata={"job_ids": ",".join(named[:NAMED_MAX])},
-    )
+def _unanswered(store: PredictionStore, askable: _Missing, error: PredictorError) -> list[resources_pb2.Warning]:
+    """Note that nobody can be asked about some jobs."""
+    for place in askable:
+        store.put_failure(*place, error.code)
+    return _failure_warnings(askable, dict.fromkeys(askable, error))
 
 
 def _listed(job_ids: Iterable[str]) -> str:

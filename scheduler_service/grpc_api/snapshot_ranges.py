@@ -6,7 +6,10 @@ A policy reckons with whatever it is given; what it must not be given is refused
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from operator import attrgetter, le
 from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.errors import FieldViolation
@@ -38,6 +41,10 @@ _JOB: Final[tuple[Range, ...]] = (
     ("host_memory_bytes", 0, validation.BYTES_MAX),
     ("memory_floor_bytes", 0, validation.BYTES_MAX),
     ("migration_cost_ms", 0, _TIME_MS_MAX),
+    ("stated_memory_bytes", 0, validation.BYTES_MAX),
+    ("stated_utilization_ratio", 0, 1),
+    ("stated_slowdown_ratio", 0, _SLOWDOWN_MAX),
+    ("stated_step_ms", 0, _STEP_MS_MAX),
 )
 _DEMAND: Final[tuple[Range, ...]] = (
     ("cpu_cores", 0, _CORES_MAX),
@@ -80,26 +87,71 @@ _PAIR_PREDICTION: Final[tuple[Range, ...]] = (
 )
 
 
+_SHARES: Final = frozenset(resources_pb2.ShareMode.values())
+_LEVELS: Final = frozenset(resources_pb2.EstimateLevel.values())
+
+
+class _Ranges:
+    """Whether all numbers of a message lie in their ranges, without a word about those that do not: nearly all do."""
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        names, self._least, self._most = zip(*ranges, strict=True)
+        self._values = attrgetter(*names)
+
+    def hold(self, message: Message) -> bool:
+        """Say so; a number that is not a number fails both comparisons."""
+        values = self._values(message)
+        return all(map(le, self._least, values)) and all(map(le, values, self._most))
+
+
+_NODE_RANGES, _JOB_RANGES = _Ranges(_NODE), _Ranges(_JOB)
+_PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
+
+
+def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
+    """Say whether no row of a snapshot breaks a rule, at a tenth of the cost of naming those that do."""
+    gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
+    gpu_ids = {gpu.gpu_id for gpu in gpus}
+    return (
+        not any(own_violations(snapshot))
+        and all(map(_NODE_RANGES.hold, snapshot.nodes))
+        and all(
+            1 <= gpu.memory_bytes <= validation.BYTES_MAX and _SLOWDOWN_MIN <= gpu.slowdown_ewma_ratio <= _SLOWDOWN_MAX
+            for gpu in gpus
+        )
+        and all(
+            _RUNNING_RANGES.hold(row) and _holds_once(row, gpu_ids) and _job_is_valid(row.job)
+            for row in snapshot.running
+        )
+        and all(_PENDING_RANGES.hold(row) and _job_is_valid(row.job) for row in snapshot.pending)
+        and not any(one for row in snapshot.job_predictions for one in job_prediction_violations(row))
+        and all(
+            _SLOWDOWN_MIN <= pair.slowdown_ratio <= _SLOWDOWN_MAX
+            and _SLOWDOWN_MIN <= pair.slowdown_upper_ratio <= _SLOWDOWN_MAX
+            and 0 <= pair.micro_batch_size <= validation.BATCH_MAX
+            and pair.level in _LEVELS
+            for pair in snapshot.pair_predictions
+        )
+    )
+
+
+def _holds_once(row: scheduling_pb2.SnapshotRunning, gpu_ids: set[str]) -> bool:
+    held = [part.gpu_id for part in row.assignments]
+    return bool(held) and len(set(held)) == len(held) and gpu_ids.issuperset(held)
+
+
+def _job_is_valid(job: scheduling_pb2.SnapshotJob) -> bool:
+    if not _JOB_RANGES.hold(job):
+        return False
+    is_plain = not (
+        job.allowed_gpus or job.HasField("settings") or job.HasField("worker_demand") or job.HasField("server_demand")
+    )
+    return job.share in _SHARES if is_plain else not any(_job(job))
+
+
 def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
     """Check what belongs to no row of a snapshot."""
     yield from _outside("snapshot", "the snapshot", snapshot, (("now_ms", 0, _TIME_MS_MAX),))
-
-
-def row_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
-    """Check every row of a snapshot."""
-    gpu_ids = {gpu.gpu_id for node in snapshot.nodes for gpu in node.gpus}
-    for node in snapshot.nodes:
-        yield from node_violations(node)
-        for gpu in node.gpus:
-            yield from gpu_violations(gpu)
-    for running in snapshot.running:
-        yield from running_violations(running, gpu_ids)
-    for pending in snapshot.pending:
-        yield from pending_violations(pending)
-    for prediction in snapshot.job_predictions:
-        yield from job_prediction_violations(prediction)
-    for pair in snapshot.pair_predictions:
-        yield from pair_prediction_violations(pair)
 
 
 def node_violations(node: scheduling_pb2.SnapshotNode) -> Iterator[FieldViolation]:
@@ -149,7 +201,7 @@ def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
     if any(not 1 <= count <= validation.GPUS_MAX for count in job.allowed_gpus):
         description = f"of {job.job_id} must be counts from 1 to {validation.GPUS_MAX:,}"
         yield FieldViolation(field="snapshot.job.allowed_gpus", description=description)
-    if job.share not in resources_pb2.ShareMode.values():
+    if job.share not in _SHARES:
         yield FieldViolation(field="snapshot.job.share", description=f"of {job.job_id} is no ShareMode")
     for name in ("worker_demand", "server_demand"):
         if job.HasField(name):
@@ -179,7 +231,7 @@ def job_prediction_violations(prediction: scheduling_pb2.SnapshotJobPrediction) 
 
 
 def _level(field: str, named: str, level: int) -> Iterator[FieldViolation]:
-    if level not in resources_pb2.EstimateLevel.values():
+    if level not in _LEVELS:
         yield FieldViolation(field=f"{field}.level", description=f"of {named} is no EstimateLevel")
 
 

@@ -1,8 +1,8 @@
 """One bad row of a snapshot costs what it describes, never the whole answer.
 
 A pending job is held, a GPU or node takes no job, what a running job holds stays occupied and takes no other job, a
-prediction is left out. All of that is reported in a warning. What makes the snapshot as a whole impossible
-is refused before, see `translate_snapshot`.
+prediction is left out. All of that is reported in a warning. Only a snapshot of too many rows is refused as a whole,
+see `translate_snapshot`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from scheduler_service.core.decisions import Hold
 from scheduler_service.core.records import Reason
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import snapshot_ranges
+from scheduler_service.grpc_api.repeated_rows import RepeatedRows, repeats_ids
 
 INVALID_ROW: Final = "INVALID_ROW"
 NAMED_MAX: Final = 20
@@ -41,11 +42,17 @@ class ValidSnapshot:
 
 def drop_invalid_rows(snapshot: scheduling_pb2.Snapshot) -> ValidSnapshot:
     """Take out of a snapshot what cannot be; the argument stays as it is."""
-    if not any(snapshot_ranges.row_violations(snapshot)):
+    repeats = repeats_ids(snapshot)
+    if not repeats and snapshot_ranges.is_valid(snapshot):
         return ValidSnapshot(snapshot)
-    kept = scheduling_pb2.Snapshot()
-    kept.CopyFrom(snapshot)
-    return _RowFilter(ValidSnapshot(kept)).run()
+    valid = ValidSnapshot(scheduling_pb2.Snapshot())
+    valid.snapshot.CopyFrom(snapshot)
+    if repeats:
+        rows = RepeatedRows(valid.snapshot)
+        rows.merge()
+        valid.held += rows.held
+        return _RowFilter(valid, rows.messages).run()
+    return _RowFilter(valid).run()
 
 
 def bounded_warnings(code: str, messages: Sequence[str]) -> list[resources_pb2.Warning]:
@@ -57,11 +64,16 @@ def bounded_warnings(code: str, messages: Sequence[str]) -> list[resources_pb2.W
 
 
 class _RowFilter:
-    """One pass over the rows of a copy."""
+    """One pass over the rows of a copy.
 
-    def __init__(self, valid: ValidSnapshot) -> None:
+    Args:
+        valid: The copy; no id occurs twice in it.
+        messages: What was found before.
+    """
+
+    def __init__(self, valid: ValidSnapshot, messages: Iterable[str] = ()) -> None:
         self._valid = valid
-        self._messages: list[str] = []
+        self._messages = [*messages]
         self._closed_gpu_ids: set[str] = set()
         self._gpu_ids = {gpu.gpu_id for node in valid.snapshot.nodes for gpu in node.gpus}
         self._node_of = {gpu.gpu_id: node for node in valid.snapshot.nodes for gpu in node.gpus}
@@ -69,6 +81,7 @@ class _RowFilter:
     def run(self) -> ValidSnapshot:
         """Look at every row once."""
         snapshot = self._valid.snapshot
+        is_timeless = bool(self._tell(snapshot_ranges.own_violations(snapshot), "the newest time of its rows is taken"))
         for node in snapshot.nodes:
             self._node(node)
         _keep(snapshot.running, [row for row in snapshot.running if self._running(row)])
@@ -81,6 +94,8 @@ class _RowFilter:
         for node in snapshot.nodes:
             for gpu in node.gpus:
                 gpu.healthy = gpu.healthy and gpu.gpu_id not in self._closed_gpu_ids
+        if is_timeless:
+            snapshot.now_ms = _newest_ms(snapshot)
         self._valid.warnings = bounded_warnings(INVALID_ROW, self._messages)
         return self._valid
 
@@ -131,6 +146,11 @@ class _RowFilter:
             reason = Reason(code=INVALID_ROW, numbers={"violations_count": len(violations)})
             self._valid.held.append(Hold(job_id=row.job.job_id, reason=reason))
         return not violations
+
+
+def _newest_ms(snapshot: scheduling_pb2.Snapshot) -> int:
+    times = [*(row.submitted_at_ms for row in snapshot.running), *(row.submitted_at_ms for row in snapshot.pending)]
+    return max((*times, *(row.started_at_ms for row in snapshot.running)), default=0)
 
 
 def _keep(rows: object, kept: Sequence[Message]) -> None:

@@ -8,6 +8,7 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.placement_limits import NO_LIMITS, ClusterLimits, PlacementLimits
 from scheduler_service.core.records import (
     DEFAULT_MAX_SLOWDOWN_RATIO,
     Assignment,
@@ -24,7 +25,6 @@ from scheduler_service.core.records import (
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
-from scheduler_service.grpc_api.snapshot_ranges import own_violations
 
 NODES_MAX = 100_000
 GPUS_MAX = 100_000
@@ -32,27 +32,21 @@ JOBS_MAX = 100_000
 
 
 def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
-    """Check what a snapshot must have as a whole; single rows are looked at by `snapshot_rows`."""
-    gpu_ids = [gpu.gpu_id for node in snapshot.nodes for gpu in node.gpus]
+    """Check how much a snapshot holds; everything else is a matter of single rows (`snapshot_rows`)."""
     for name, count, most in (
         ("nodes", len(snapshot.nodes), NODES_MAX),
-        ("nodes.gpus", len(gpu_ids), GPUS_MAX),
+        ("nodes.gpus", sum(len(node.gpus) for node in snapshot.nodes), GPUS_MAX),
         ("pending", len(snapshot.pending), JOBS_MAX),
         ("running", len(snapshot.running), JOBS_MAX),
     ):
         if count > most:
             yield FieldViolation(field=f"snapshot.{name}", description=f"must have at most {most:,} entries")
-    yield from _unique("snapshot.nodes.node_id", [node.node_id for node in snapshot.nodes])
-    yield from _unique("snapshot.nodes.gpus.gpu_id", gpu_ids)
-    jobs = snapshot_jobs(snapshot)
-    yield from _unique("snapshot.job_id", [job.job_id for job in jobs])
-    yield from own_violations(snapshot)
 
 
-def explanation_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
-    """Check that every GPU can be looked at for every pending job."""
+def explanation_violations(snapshot: scheduling_pb2.Snapshot, policies_count: int) -> Iterator[FieldViolation]:
+    """Check that every policy can look at every GPU for every pending job."""
     most = validation.EXPLAINED_LOOKS_MAX
-    looks = len(snapshot.pending) * sum(len(node.gpus) for node in snapshot.nodes)
+    looks = policies_count * len(snapshot.pending) * sum(len(node.gpus) for node in snapshot.nodes)
     if looks > most:
         description = f"looks at {looks:,} pairs of a job and a GPU, at most {most:,}; ask about fewer pending jobs"
         yield FieldViolation(field="explain", description=description)
@@ -63,9 +57,34 @@ def snapshot_jobs(snapshot: scheduling_pb2.Snapshot) -> list[scheduling_pb2.Snap
     return [*(entry.job for entry in snapshot.running), *(entry.job for entry in snapshot.pending)]
 
 
-def _unique(field: str, names: list[str]) -> Iterator[FieldViolation]:
-    if len(set(names)) != len(names) or not all(names):
-        yield FieldViolation(field=field, description="must be given and occur once")
+def states_figures(job: scheduling_pb2.SnapshotJob) -> bool:
+    """Say whether the caller states any figure of a job itself."""
+    return bool(
+        job.stated_memory_bytes
+        or job.stated_step_ms
+        or job.HasField("stated_utilization_ratio")
+        or job.HasField("stated_slowdown_ratio")
+    )
+
+
+def placement_limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits:
+    """Read where a job may run."""
+    return PlacementLimits(
+        queue=job.queue,
+        node_ids=frozenset(job.allowed_node_ids),
+        excluded_node_ids=frozenset(job.excluded_node_ids),
+        devices=frozenset(job.allowed_devices),
+        anti_affinity_group=job.anti_affinity_group,
+    )
+
+
+def cluster_limits(snapshot: scheduling_pb2.Snapshot) -> ClusterLimits:
+    """Read everything that limits placements."""
+    limits = ((job.job_id, placement_limits(job)) for job in snapshot_jobs(snapshot))
+    return ClusterLimits(
+        of_jobs={job_id: one for job_id, one in limits if one != NO_LIMITS},
+        queues_of_nodes={node.node_id: frozenset(node.queues) for node in snapshot.nodes if node.queues},
+    )
 
 
 def node(message: scheduling_pb2.SnapshotNode) -> Node:
@@ -94,7 +113,7 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
     gpus = message.gpus or 1
     return JobRequest(
         job_id=message.job_id,
-        key=message.job_key or key_of(message.graph_sha256, kept_settings(message)),
+        key=message.job_key or key_of(message.graph_sha256, kept_settings(message)) or _stated_key(message),
         tenant=message.tenant,
         gpus=gpus,
         allowed_gpus=tuple(sorted(set(message.allowed_gpus))) or (gpus,),
@@ -104,12 +123,17 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         max_slowdown_ratio=message.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
         cpu_cores=message.cpu_cores,
         host_memory_bytes=message.host_memory_bytes,
+        memory_request_bytes=message.stated_memory_bytes,
         memory_floor_bytes=message.memory_floor_bytes,
         migration_cost_ms=message.migration_cost_ms,
         no_trial=message.no_trial,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
     )
+
+
+def _stated_key(message: scheduling_pb2.SnapshotJob) -> str:
+    return f"stated/{message.job_id}" if states_figures(message) else ""
 
 
 def _demand(message: scheduling_pb2.TaskDemand) -> TaskDemand:

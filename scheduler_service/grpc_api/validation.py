@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
@@ -237,6 +238,8 @@ def settings_violations(
         )
     if not 0 <= settings.input_wait_ratio < 1:
         yield _violation(f"{field}.input_wait_ratio", "must be from 0 to below 1")
+    if settings.HasField("ddp_bucket_bytes") and not 1 <= settings.ddp_bucket_bytes <= DDP_BUCKET_BYTES_MAX:
+        yield _violation(f"{field}.ddp_bucket_bytes", f"must be from 1 to {DDP_BUCKET_BYTES_MAX}, or absent")
     if len(settings.dimension_bindings) > 64 or any(
         not 1 <= size <= 2**31 for size in settings.dimension_bindings.values()
     ):

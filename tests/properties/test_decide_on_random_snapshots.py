@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.errors import CallerError
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.policy_registry import POLICIES
-from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of
+from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of, repeat_somewhere
 
 SEEDS = range(20)
 
@@ -33,20 +32,17 @@ def test_every_pending_job_gets_one_decision_that_fits_and_the_same_one_again(po
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_broken_snapshots_get_an_answer_that_can_be_carried_out_or_are_refused(policy: str) -> None:
-    refused = warned = 0
+def test_broken_snapshots_get_an_answer_that_can_be_carried_out(policy: str) -> None:
+    warned = 0
     for seed in range(60):
         snapshot = SnapshotMaker(seed).make()
         break_somewhere(snapshot, seed)
-        try:
-            answer = decide_on(snapshot, policy)
-        except CallerError:
-            refused += 1
-            continue
+        if seed % 3 == 0:
+            repeat_somewhere(snapshot, seed)
+        answer = decide_on(snapshot, policy)
         warned += bool(answer.warnings)
         assert faults_of(snapshot, answer) == [], seed
-    assert warned > 10
-    assert refused < 20
+    assert warned > 30
 
 
 @pytest.mark.parametrize(

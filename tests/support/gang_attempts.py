@@ -10,6 +10,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cotenant import job
 from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.rendezvous_ports import choose_port
@@ -29,6 +31,8 @@ class GangAttempts:
 
     def __init__(self, folder: Path, main: Training, flags: list[str], steps: int) -> None:
         folder.mkdir()
+        # The first step of an optimizer imports for more than a second, in every fork unless it was done here.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
         self._folder, self._main, self._flags, self._steps = folder, main, flags, steps
         self._fence = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -34,6 +35,7 @@ class SnapshotMaker:
         self.snapshot = scheduling_pb2.Snapshot(now_ms=self.generator.choice((0, 1_000, 10**13)), seed=seed)
         self._keys = [f"k{number}" for number in range(self.generator.choice((1, 3, 6)))]
         self._has_servers = self.generator.random() < 0.3
+        self._has_limits = seed % 2 == 1
         self._jobs = 0
 
     def make(self) -> scheduling_pb2.Snapshot:
@@ -57,6 +59,7 @@ class SnapshotMaker:
                 cpu_cores=generator.choice((0, 4, 64)),
                 host_memory_bytes=generator.choice((0, 8 * GIB, 256 * GIB)),
                 schedulable=generator.random() < 0.9,
+                queues=generator.choice(([], [], ["day"], ["day", "night"])) if self._has_limits else [],
             )
             for index in range(generator.choice((0, 1, 2, 4, 8))):
                 device = generator.choice(devices)
@@ -88,7 +91,23 @@ class SnapshotMaker:
         if self._has_servers and generator.random() < 0.6:
             job.worker_demand.CopyFrom(scheduling_pb2.TaskDemand(cpu_cores=generator.choice((0, 1, 2)), gpus=1))
             job.server_demand.CopyFrom(scheduling_pb2.TaskDemand(cpu_cores=generator.choice((0, 1, 4))))
+        if self._has_limits:
+            self._limit(job)
         return job
+
+    def _limit(self, job: scheduling_pb2.SnapshotJob) -> None:
+        generator = self.generator
+        job.queue = generator.choice(("", "", "day", "night", "never"))
+        job.allowed_node_ids.extend(generator.choice(([], [], ["n0"], ["n0", "n2"], ["elsewhere"])))
+        job.excluded_node_ids.extend(generator.choice(([], [], ["n1"])))
+        job.allowed_devices.extend(generator.choice(([], [], ["V100"], ["T4", "A100"])))
+        job.anti_affinity_group = generator.choice(("", "", "db"))
+        if generator.random() < 0.3:
+            job.stated_memory_bytes = generator.choice((0, GIB, 30 * GIB))
+            job.stated_utilization_ratio = generator.choice((0, 0.2, 1))
+            job.stated_step_ms = generator.choice((0, 0.5, 1e5))
+        if generator.random() < 0.3:
+            job.stated_slowdown_ratio = generator.choice((0, 0.1, 5))
 
     def _add_running(self) -> None:
         held: dict[str, list[int]] = defaultdict(list)
@@ -176,9 +195,20 @@ def break_somewhere(snapshot: scheduling_pb2.Snapshot, seed: int) -> None:
         fields = [one for one in message.DESCRIPTOR.fields if one.message_type is None]
         field = generator.choice(fields)
         if field.is_repeated:
-            getattr(message, field.name).append(generator.choice((0, -1, 2**31 - 1)))
+            odd = _ODD_VALUES[field.type] if field.type == FieldDescriptor.TYPE_STRING else (0, -1, 2**31 - 1)
+            getattr(message, field.name).append(generator.choice(odd))
         else:
             setattr(message, field.name, generator.choice(_ODD_VALUES[field.type]))
+
+
+def repeat_somewhere(snapshot: scheduling_pb2.Snapshot, seed: int) -> None:
+    """Put a row of a snapshot there a second time, whichever."""
+    generator = random.Random(seed)
+    tables: list[Any] = [snapshot.nodes, snapshot.running, snapshot.pending, *(node.gpus for node in snapshot.nodes)]
+    filled = [rows for rows in tables if len(rows)]
+    if filled:
+        rows = generator.choice(filled)
+        rows.add().CopyFrom(generator.choice(rows))
 
 
 def _collect(message: Message, found: list[Message]) -> None:
@@ -196,7 +226,7 @@ def faults_of(snapshot: scheduling_pb2.Snapshot, answer: scheduling_pb2.DecideRe
     devices = {
         gpu.gpu_id: gpu.device for node in snapshot.nodes if node.schedulable for gpu in node.gpus if gpu.healthy
     }
-    faults = []
+    faults = _faults_of_limits(snapshot, answer)
     counted = Counter(one.job_id for one in answer.decisions if one.job_id in pending)
     if counted != Counter(pending.keys()):
         faults.append(f"decisions per pending job: {counted}")
@@ -216,4 +246,32 @@ def faults_of(snapshot: scheduling_pb2.Snapshot, answer: scheduling_pb2.DecideRe
             faults.append(f"{decision.job_id} on {len(gpu_ids)} GPUs")
         if action != "migrate" and min(part.micro_batch_size, part.accumulation_steps) < 1:
             faults.append(f"{decision.job_id} with an empty batch")
+    return faults
+
+
+def _faults_of_limits(snapshot: scheduling_pb2.Snapshot, answer: scheduling_pb2.DecideResponse) -> list[str]:
+    """Return which placements break the queue, nodes, device types or group that a job states."""
+    node_of = {gpu.gpu_id: node for node in snapshot.nodes for gpu in node.gpus}
+    device_of = {gpu.gpu_id: gpu.device for node in snapshot.nodes for gpu in node.gpus}
+    jobs = {one.job.job_id: one.job for one in snapshot.running}
+    jobs |= {one.job.job_id: one.job for one in snapshot.pending}
+    held = [(one.job, part.gpu_id) for one in snapshot.running for part in one.assignments if part.gpu_id in node_of]
+    in_group = {(job.anti_affinity_group, node_of[gpu_id].node_id) for job, gpu_id in held}
+    faults = []
+    for decision in answer.decisions:
+        job = jobs.get(decision.job_id)
+        placement = getattr(decision, decision.WhichOneof("action") or "", None)
+        gpu_ids = {part.gpu_id for part in getattr(placement, "assignments", ())}
+        nodes = {node_of[gpu_id].node_id: node_of[gpu_id] for gpu_id in gpu_ids if gpu_id in node_of}
+        if job is None:
+            continue
+        queue_fits = all(not job.queue or not node.queues or job.queue in node.queues for node in nodes.values())
+        named_fits = not job.allowed_node_ids or nodes.keys() <= set(job.allowed_node_ids)
+        device_fits = not job.allowed_devices or {device_of.get(one) for one in gpu_ids} <= set(job.allowed_devices)
+        if not (queue_fits and named_fits and device_fits) or nodes.keys() & set(job.excluded_node_ids):
+            faults.append(f"{decision.job_id} must not run on {sorted(gpu_ids)}")
+        places = {(job.anti_affinity_group, node_id) for node_id in nodes} if job.anti_affinity_group else set()
+        if places & in_group:
+            faults.append(f"{decision.job_id} meets its group on {sorted(nodes)}")
+        in_group |= places
     return faults

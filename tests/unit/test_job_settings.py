@@ -37,6 +37,9 @@ SETTINGS = st.builds(
     host_memory_bytes=st.none() | st.integers(1, 1 << 50),
     disk_read_bytes_per_s=RATES,
     network_bytes_per_s=RATES,
+    channels_last=st.booleans(),
+    activation_checkpointing=st.booleans(),
+    ddp_bucket_bytes=st.none() | st.integers(1, 1 << 40),
 )
 
 
@@ -178,3 +181,25 @@ def test_a_message_with_a_setting_outside_its_range_is_refused_by_name(
         read_settings(wrong)
     assert refused.value.field == field
     assert refused.value.remedy
+
+
+def test_settings_that_change_memory_or_time_make_another_job() -> None:
+    others = [
+        replace(ADAM, channels_last=True),
+        replace(ADAM, activation_checkpointing=True),
+        replace(ADAM, ddp_bucket_bytes=26214400),
+    ]
+    assert len({each.key("0" * 64) for each in (ADAM, *others)}) == 4
+    assert replace(ADAM, channels_last=False, ddp_bucket_bytes=None).key("0" * 64) == ADAM.key("0" * 64)
+
+
+@pytest.mark.parametrize("size", [0, -1, (1 << 40) + 1, 1 << 62])
+def test_a_bucket_that_cannot_be_is_refused(size: int) -> None:
+    with pytest.raises(JobSettingsError, match="ddp_bucket_bytes"):
+        read_settings(resources_pb2.JobSettings(global_batch_size=8, ddp_bucket_bytes=size))
+
+
+@pytest.mark.parametrize("value", ["yes", 1, 0.5, [True]])
+def test_a_stored_switch_that_is_neither_true_nor_false_is_refused(value: Any) -> None:
+    with pytest.raises(JobSettingsError, match="channels_last"):
+        read_stored_settings({"global_batch_size": 8, "channels_last": value})

@@ -109,6 +109,25 @@ def test_groups_of_ended_attempts_are_cleared_at_the_start_and_those_with_a_live
     assert sorted(path.name for path in parent.iterdir()) == ["kept.1", "running.1"]
 
 
+@pytest.mark.parametrize("later_ticks", [31, 99])
+def test_a_gang_consists_of_the_trees_of_its_ranks_and_of_no_later_process_with_the_number_of_one(
+    state: StateDirectory, later_ticks: int
+) -> None:
+    ranks: list[dict[str, object]] = [{"rank": rank, "log": "out.log", "environment": {}} for rank in (0, 1)]
+    directory = write_attempt(state, KEY, ranks=ranks, gpu_ids=["gpu-0", "gpu-1"])
+    table, fake = table_of(state), FakeProcesses()
+    fake.table = {pid: FakeProcess(start_ticks=pid, parent=parent) for pid, parent in ((21, 9), (22, 21), (31, 9))}
+    fake.table[31].start_ticks = later_ticks
+    pids = [{"pid": pid, "start_ticks": pid} for pid in (21, 31)]
+    record = {"boot_id": "boot", "shim_pid": 9, "shim_start_ticks": 9, "job_pid": 21, "job_start_ticks": 21}
+    (directory / "state.json").write_text(json.dumps({**record, "ranks": pids}))
+    table.adopt()
+    (attempt,) = table
+    expected = ((21, 22), (31,)) if later_ticks == 31 else ((21, 22), ())
+    assert attempt.rank_members(fake) == expected
+    assert attempt.members(fake) == sum(expected, ())
+
+
 def test_processes_of_a_namespace_belong_to_the_job_also_when_their_parents_have_left(state: StateDirectory) -> None:
     directory = write_attempt(state, KEY)
     fake = FakeProcesses()

@@ -181,6 +181,11 @@ def test_of_a_gang_only_rank_0_reports_and_declares_what_it_wrote_alone(tmp_path
     assert json.loads((tmp_path / "progress.json").read_text())["step"] == 9
 
 
+def test_a_variable_of_ones_own_called_rank_makes_no_gang(tmp_path: Path) -> None:
+    run_script(tmp_path, "job.report(3)\nprint(job.rank())\n", **cluster(tmp_path, RANK="seven"))
+    assert json.loads((tmp_path / "progress.json").read_text())["step"] == 3
+
+
 def test_any_rank_can_say_that_its_device_is_full(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "progress.sock"))

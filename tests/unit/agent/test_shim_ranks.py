@@ -70,7 +70,7 @@ def wait_for(bench: Bench, *names: str) -> None:
 
 def rank_pid(directory: Path, rank: int) -> int:
     wait_until((directory / "state.json").exists, "it has started")
-    return int(json.loads((directory / "state.json").read_text())["rank_pids"][rank])
+    return int(json.loads((directory / "state.json").read_text())["ranks"][rank]["pid"])
 
 
 def test_every_rank_has_its_variables_and_its_log(bench: Bench) -> None:

@@ -71,6 +71,8 @@ def test_every_key_arrives_in_the_spec(tmp_path: Path) -> None:
         ({"command": ["x"], "memory": "99999999999TiB"}, "is more than any machine has"),
         ({"command": ["x"], "tenant": "\ud800"}, "tenant cannot be '\\ud800'"),
         ({"command": ["x"], "environment": {"A": "\udcff"}}, "environment cannot be"),
+        ({"command": ["x"], "settings": {"channels_last": "yes"}}, "channels_last must be true or false"),
+        ({"command": ["x"], "settings": {"ddp_bucket_bytes": True}}, "ddp_bucket_bytes"),
         ({"command": ["x"], "settings": {"dimension_bindings": [1, 2]}}, "dimension_bindings must be a mapping"),
         ({"command": ["x"], "settings": {"dimension_bindings": {"n": 10**20}}}, "settings cannot be"),
     ],

@@ -131,7 +131,14 @@ def test_a_capture_beside_a_graph_is_wrong_use(cotenant: CommandLine, script: Pa
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("import torch\n", True), ("    from transformers import x\n", True), ("import torchless\n", False), ("", False)],
+    [
+        ("import torch\n", True),
+        ("import argparse, time as t, torch\n", True),
+        ("import argparse, torchless\n", False),
+        ("    from transformers import x\n", True),
+        ("import torchless\n", False),
+        ("", False),
+    ],
 )
 def test_a_script_is_known_by_its_imports(text: str, expected: bool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
-from cotenant.cli.tables import Column, Row, render_table
+from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
@@ -61,3 +62,17 @@ def test_a_wide_terminal_cuts_nothing(
     out = cotenant("ps", "-o", "wide").out
     assert "…" not in out
     assert "PLACED_SHARED: shares node-a/standin-0 with lstm-waiting" in out
+
+
+@pytest.mark.parametrize("text", ["训练数据集" * 20, "слово " * 30, "a" * 200, "训练 data 集" * 12])
+def test_wide_characters_are_wrapped_by_the_cells_that_they_take(text: str) -> None:
+    shown = render_labelled([("command", text)], 80).plain
+    assert max(cell_len(line) for line in shown.splitlines()) <= 80
+    assert "".join(shown.removeprefix("command").split()) == "".join(text.split())
+    table = render_table([Column(title="A", shrinks=True, keeps_end=True)], [Row(cells=[text], note=text)], 80)
+    assert max(cell_len(line) for line in table.plain.splitlines()) <= 80
+
+
+def test_a_command_is_shown_as_it_would_be_typed(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    scheduler.jobs["job-000003"].spec.command[:] = ["python", "my script.py", "--name", "a b"]
+    assert "python 'my script.py' --name 'a b'" in cotenant("describe", "job-000003").out

@@ -11,7 +11,7 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.memory_shortage import HALVINGS_MAX
 from scheduler_service.core.records import Phase, Share
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, all_pairs, gpu, memory, node, prediction
+from tests.support.scheduling import DEVICE, GIB, all_pairs, gpu, memory, node, prediction
 
 
 def run_out(play: Play, name: str = "j0", **values: Any) -> None:
@@ -116,3 +116,41 @@ def test_no_less_than_one_sample_is_tried_at_once(batch: int) -> None:
             run_out(play)
     assert record(play).micro_batch_size == 1
     assert play.phase() is Phase.FAILED
+
+
+def predicted_too_large(play: Play, **changes: Any) -> None:
+    play.submit(graph="g", **changes)
+    play.tell(events.PredictionArrived, prediction=prediction(memory=memory(9, 10)))
+    play.tell(events.PairPredictionsFailed, device=DEVICE, keys=("key-j0",), code="UNAVAILABLE", message="not asked")
+
+
+@pytest.mark.parametrize("policy", ["fifo", "horus", "sjf_bsbf", "best_fit"])
+def test_a_prediction_alone_locks_no_job_out(policy: str) -> None:
+    play = Play(policy)
+    predicted_too_large(play)
+    play.tell(events.TimerFired)
+    assert play.phase() is Phase.STARTING
+    assert record(play).memory_reserved_bytes == 8 * GIB
+    assert any("tried alone" in line.message for line in record(play).history)
+
+
+def test_a_prediction_that_was_right_is_found_out_once() -> None:
+    play = Play()
+    predicted_too_large(play)
+    play.tell(events.TimerFired)
+    for _ in range(2):
+        run_out(play)
+    assert (play.phase(), record(play).reason.code) == (Phase.FAILED, "OUT_OF_MEMORY")
+
+
+def test_what_the_owner_states_is_believed_and_a_larger_device_that_is_away_is_waited_for() -> None:
+    play = Play()
+    play.submit("stated", memory_request_bytes=9 * GIB)
+    play.tell(events.TimerFired)
+    assert play.phase("stated") is Phase.PENDING
+    play.tell(events.NodeJoined, node=node("large", [gpu("large.0", memory_bytes=80 * GIB)]))
+    play.report(events.JobFinished, "stated", steps_done=10)
+    play.tell(events.NodeDisconnected, node_id="large")
+    predicted_too_large(play)
+    play.tell(events.TimerFired)
+    assert play.phase() is Phase.PENDING

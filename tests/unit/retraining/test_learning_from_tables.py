@@ -164,6 +164,18 @@ def test_of_thousands_of_table_rows_every_family_keeps_its_share(
     assert chosen[0] < chosen[1]
 
 
+def test_models_that_come_with_the_program_are_learned_from_fewer_rows_but_for_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table_dataset(tmp_path)
+    dataset = read_dataset(tmp_path)
+    monkeypatch.setattr(learned_rows, "PUBLIC_ROWS_MAX", 20)
+    every, fewer = (select_rows([dataset], STEP, A100, is_public=each).with_graphs for each in (False, True))
+    assert len(fewer) <= 20 < len(every)
+    assert {job.family for job in fewer.jobs} == {job.family for job in every.jobs}
+    assert len(select_rows([dataset], MEMORY, A100, is_public=True).with_graphs) > 20
+
+
 def test_a_set_of_one_device_costs_no_other_its_models(served: Path, tmp_path: Path) -> None:
     write_dataset(tmp_path / "sets" / "standin")
     state = tmp_path / "state"

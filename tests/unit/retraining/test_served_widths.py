@@ -11,10 +11,10 @@ import pytest
 from predictor_service.errors import ModelError
 from predictor_service.fitting import fit
 from predictor_service.fitting.fit import FittedTarget, FittingTask, fit_target
-from predictor_service.registry.manifest import SpreadRecord
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.registry.served_version import ServedTarget
+from predictor_service.registry.spread_record import SpreadRecord
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FeatureArray, FloatArray

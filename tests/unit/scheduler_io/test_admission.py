@@ -223,3 +223,18 @@ def test_the_question_of_a_submission_carries_what_was_measured_of_the_device(pr
     door.review(job_spec(**GRAPH))
     (question,) = predictor.job_questions
     assert question.calibration == calibration_message(measured)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"command": ["torchrun", "--nproc-per-node=2", "t.py"], "gpus": 2, "ranks": 2}, ["LAUNCHER_STARTS_RANKS"]),
+        ({"command": ["/venv/bin/accelerate", "launch"], "gpus": 2, "ranks": 2}, ["LAUNCHER_STARTS_RANKS"]),
+        ({"command": ["torchrun", "--nproc-per-node=2", "t.py"], "gpus": 2}, []),
+        ({"command": ["python", "t.py"], "gpus": 2, "ranks": 2}, []),
+    ],
+)
+def test_a_launcher_that_would_be_started_once_per_gpu_is_a_warning(
+    fields: dict[str, Any], expected: list[str]
+) -> None:
+    assert Door().review(job_spec(**fields)) == [expected]

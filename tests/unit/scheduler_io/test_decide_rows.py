@@ -12,7 +12,7 @@ import pytest
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
 from scheduler_service.core.reason_texts import REASON_TEXTS
-from scheduler_service.errors import CallerError, MissingPredictionsError
+from scheduler_service.errors import CallerError
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.policy_registry import POLICIES
 from tests.support.fake_predictor import FakePredictor
@@ -201,13 +201,19 @@ def test_a_job_about_which_no_answer_comes_costs_other_jobs_nothing(predictor: P
     assert codes(answer) == ["PREDICTOR_TIMEOUT"]
 
 
-def test_a_predictor_that_answers_nothing_still_refuses_the_whole() -> None:
-    given = snapshot(job("a", graph=GOOD), job("b", graph=GOOD))
-    silent = FakePredictor(failure=lambda: grpc.StatusCode.RESOURCE_EXHAUSTED)
-    with silent, pytest.raises(MissingPredictionsError, match="no prediction for a, b"):
-        ask(given, silent)
-    with pytest.raises(MissingPredictionsError, match="no predictor is configured"):
-        ask(given)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_an_answering_predictor_jobs_start_alone_and_stated_ones_share(is_there: bool) -> None:
+    given = snapshot(job("a", graph=GOOD), job("b", graph=GOOD), job("c"), job("d"), gpus=(KNOWN,) * 3)
+    for row in given.pending[2:]:
+        row.job.stated_memory_bytes, row.job.stated_utilization_ratio, row.job.stated_slowdown_ratio = GIB, 0.1, 0.1
+    with FakePredictor(failure=lambda: grpc.StatusCode.RESOURCE_EXHAUSTED) as silent:
+        answer = ask(given, silent if is_there else None)
+    gpus = placed(answer)
+    assert gpus["c"] == gpus["d"]
+    assert len({gpus["a"], gpus["b"], gpus["c"]}) == 3
+    assert (codes(answer)[0] == "NO_PREDICTOR") is not is_there
+    assert answer.warnings[0].message.startswith("no prediction for a, b: ")
+    assert answer.warnings[0].message.endswith("starts alone")
 
 
 def _negative(name: str, value: float) -> Callable[[scheduling_pb2.SnapshotPending], None]:
@@ -309,12 +315,40 @@ def test_a_check_without_a_decision_names_the_bad_rows() -> None:
     assert (codes(answer), len(answer.decisions)) == (["INVALID_ROW"], 0)
 
 
-@pytest.mark.parametrize("spoil", ["twice", "unnamed", "clock", "policy"])
-def test_what_is_impossible_as_a_whole_is_still_refused(spoil: str) -> None:
-    given = snapshot(job("a"), job("a" if spoil == "twice" else "" if spoil == "unnamed" else "b"))
-    given.now_ms = -1 if spoil == "clock" else 1
-    with pytest.raises(CallerError):
-        ask(given, policy="magic" if spoil == "policy" else "fifo")
+def test_a_repeated_or_empty_id_costs_its_own_rows() -> None:
+    given = snapshot(job("a"), job("a"), job(""), job("r"), job("z"), gpus=(KNOWN, KNOWN, KNOWN, KNOWN))
+    given.nodes[0].gpus[1].gpu_id = "g0"
+    for gpu_id in ("g2", "g2"):
+        given.running.add(job=job("r")).assignments.add(gpu_id=gpu_id)
+    assert placed(ask(given, policy="fifo")) == {"z": "g3", "a": "REPEATED_ID", "": "REPEATED_ID", "r": "REPEATED_ID"}
+
+
+def test_nodes_of_one_name_take_no_job_and_keep_what_runs_there() -> None:
+    given = snapshot(job("a"), gpus=(KNOWN, KNOWN))
+    again = given.nodes.add(node_id="n", schedulable=True)
+    again.gpus.add(gpu_id="h", device=KNOWN, memory_bytes=24 * GIB, healthy=True)
+    given.nodes.add(node_id="m", schedulable=True).gpus.add(gpu_id="f", device=KNOWN, memory_bytes=GIB, healthy=True)
+    given.running.add(job=job("r")).assignments.add(gpu_id="h")
+    answer = ask(given, policy="fifo")
+    assert placed(answer) == {"a": "f"}
+    assert [warning.message for warning in answer.warnings] == [
+        "snapshot.nodes.node_id: 'n' occurs more than once; the node takes no job"
+    ]
+
+
+def test_an_impossible_clock_costs_no_decision() -> None:
+    given = snapshot(job("a"), gpus=(KNOWN,))
+    given.pending[0].submitted_at_ms = 7
+    for now_ms in (-1, 2**60):
+        given.now_ms = now_ms
+        answer = ask(given, policy="fifo")
+        assert placed(answer) == {"a": "g0"}
+        assert answer.warnings[0].message.endswith("the newest time of its rows is taken")
+
+
+def test_an_unknown_policy_is_still_refused() -> None:
+    with pytest.raises(CallerError, match="there is no policy 'magic'"):
+        ask(snapshot(job("a")), policy="magic")
 
 
 @pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "fifo"])

@@ -211,7 +211,7 @@ def test_jobs_that_were_forgotten_are_listed_no_more_and_numbers_decide_the_orde
 def test_the_loop_goes_on_while_a_policy_decides_on_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     threads = in_thread(monkeypatch, release=release)
-    request = scheduling_pb2.DecideRequest(policy="horus", snapshot=SnapshotMaker(1).make())
+    request = scheduling_pb2.DecideRequest(policy="horus", snapshot=SnapshotMaker(2).make())
 
     async def work() -> scheduling_pb2.DecideResponse:
         deciding = asyncio.ensure_future(decide(request, predictor=None, seconds_left=5))

@@ -55,6 +55,15 @@ def test_a_job_with_ranks_runs_where_the_agent_starts_them(enforcements: tuple[s
     assert not list(node_obstacles(node("n", 2), None, job_spec(gpus=2)))
 
 
+@pytest.mark.parametrize(("fields", "flag"), [({"gpus": 3}, "--gpus"), ({"gpus": 3, "ranks": 3}, "--ranks")])
+def test_a_job_for_more_gpus_than_one_node_has_is_refused_with_the_flag_that_asked(
+    fields: dict[str, int], flag: str
+) -> None:
+    [obstacle] = node_obstacles(node("n", 2, enforcements=("rank_processes",)), None, job_spec(**fields))
+    assert f"fewer {flag}," in obstacle.remedy
+    assert "on one node" in obstacle.remedy
+
+
 @pytest.mark.parametrize("command", ["bash", "/bin/bash", "./run.sh", "/venv/bin/python/../sh"])
 def test_another_program_does_not_and_the_listed_ones_are_named(command: str) -> None:
     [finding] = findings(rules_of(**LISTED), command=[command])

@@ -17,8 +17,11 @@ from scheduler_service.adapters import start_forecasts
 from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.core import events
 from scheduler_service.errors import OverloadedError
+from scheduler_service.grpc_api import expected_starts
 from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
 from tests.support.engine_play import Play
+from tests.support.live_scheduler import running_scheduler
+from tests.support.scheduler_process import SchedulerClient
 from tests.support.scheduling import job
 
 ANSWER = {
@@ -29,6 +32,13 @@ ANSWER = {
         "c": {"position": 2, "wait_ms": -1, "wait_lower_ms": -1, "wait_upper_ms": -1, "depends_on": ["a"]},
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes a second, or many where the machine is busy."""
+    monkeypatch.setattr(expected_starts, "PATIENCE_S", 80.0)
+    monkeypatch.setattr(expected_starts, "CHANGES_PATIENCE_S", 80.0)
 
 
 @pytest.fixture
@@ -62,7 +72,7 @@ class Asker:
             folder=folder, freeze=play.engine.freeze, now_ms=lambda: self.now_ms, living_jobs=lambda: 3
         )
 
-    def about(self, job_id: str, *, seconds_left: float = 50, **changes: str) -> scheduling_pb2.ExplainJobResponse:
+    def about(self, job_id: str, *, seconds_left: float = 100, **changes: str) -> scheduling_pb2.ExplainJobResponse:
         return asyncio.run(self._about(job_id, seconds_left, changes))
 
     async def _about(
@@ -133,7 +143,7 @@ def test_a_simulation_without_an_answer_is_unknown_and_says_why(
     asker: Asker, monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
     simulator(monkeypatch, code)
-    found = asker.about("b", seconds_left=0.5 if "sleep" in code else 50).expected_start
+    found = asker.about("b", seconds_left=0.5 if "sleep" in code else 100).expected_start
     assert why in found.unknown_reason
     assert not found.HasField("wait_ms")
 
@@ -176,3 +186,18 @@ def test_absurd_changes_are_refused_by_name(changes: dict[str, str], field: str)
 def test_changes_without_asking_for_the_start_are_refused() -> None:
     request = scheduling_pb2.ExplainJobRequest(job_id="job-1", changes={"policy": "srtf"})
     assert [one.field for one in explanation_violations(request)] == ["changes"]
+
+
+def test_explain_over_grpc_brings_what_would_change_it_and_the_place_only_when_asked(tmp_path: Path) -> None:
+    with running_scheduler(tmp_path / "state") as address, SchedulerClient(address) as client:
+        job_id = client.submit(command=["python", "x.py"]).job_id
+        plain = client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=job_id), timeout=60)
+        assert plain.reason.code == "NO_NODE"
+        assert "cotenant up" in plain.remedy
+        assert not plain.HasField("expected_start")
+        asked = scheduling_pb2.ExplainJobRequest(job_id=job_id, expected_start=True, changes={"policy": "srtf"})
+        found = client.stub.ExplainJob(asked, timeout=60)
+        for one in (found.expected_start, found.changed_start):
+            assert (one.position, one.waiting_jobs) == (1, 1)
+            assert one.unknown_reason == "it did not start within the simulated time: see the reason"
+    assert list((tmp_path / "state" / "forecasts").iterdir()) == []

@@ -60,6 +60,15 @@ def test_a_job_is_expected_when_those_before_it_have_done_what_is_left_of_them()
     assert found["b"]["wait_lower_ms"] <= found["b"]["wait_ms"] <= found["b"]["wait_upper_ms"]
 
 
+def test_a_running_job_has_made_steps_since_its_newest_report() -> None:
+    cluster = Cluster()
+    cluster.submit("a", steps=100)
+    cluster.submit("b", steps=10)
+    cluster.play.report(events.JobProgressed, "a", steps_done=10, window_steps=10, window_ms=10_000, after_ms=10_000)
+    cluster.play.tell(events.TimerFired, after_ms=50_000)
+    assert cluster.expect()["b"]["wait_ms"] == pytest.approx(40_000, rel=0.15)
+
+
 def test_the_interval_is_as_wide_as_the_predictions_are_unsure() -> None:
     widths = []
     for range_ratio in (1.1, 3.0):

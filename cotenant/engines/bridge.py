@@ -1,0 +1,215 @@
+"""Between an engine and Decide: reads, asks, and advises or places. It remembers nothing from round to round.
+
+What was placed is written into the job itself (`placed_note`), so that a bridge that was killed between two orders, or
+another one in its place, finds it there and goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cotenant.engines.errors import EngineRefusedError
+from cotenant.engines.placement_notes import placed_note, planned_gpu
+from cotenant.engines.port import Engine
+from cotenant.engines.records import EngineGpu, EngineJob, EnginePhase, EngineState, Placement
+from cotenant.engines.snapshots import make_snapshot
+from cotenant.v1 import scheduling_pb2
+
+NOTE_CHARACTERS_MAX: Final = 400
+JOBS_PER_ROUND_MAX: Final = 500
+"""Jobs decided about at once: one order takes some 40 ms, and what was read grows old meanwhile."""
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """What one round came to.
+
+    Attributes:
+        lines: One for each job that something was done about, and for each warning.
+        placed: Jobs that were placed and released.
+        disagreements: Jobs that run, or wait, otherwise than planned.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)
+    disagreements: list[str] = field(default_factory=list)
+
+
+class Bridge:
+    """Decides for the jobs of one engine.
+
+    Args:
+        engine: Whose jobs.
+        decide: Asks the scheduler service.
+        policy: That decides.
+        places: Place jobs; False = advise only.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        decide: Callable[[scheduling_pb2.DecideRequest], scheduling_pb2.DecideResponse],
+        *,
+        policy: str,
+        places: bool,
+    ) -> None:
+        self._engine = engine
+        self._decide = decide
+        self._policy = policy
+        self._places = places
+
+    def run_round(self, *, now_ms: int) -> RoundReport:
+        """Read the engine once, and do what is to be done now.
+
+        Raises:
+            EngineUnreachableError: The engine does not answer.
+            ServiceError: The scheduler service does not.
+        """
+        state = self._engine.read()
+        report = RoundReport(lines=[f"warning: {warning}" for warning in state.warnings])
+        self._look_for_disagreement(state, report)
+        if self._places:
+            self._finish_interrupted(state, report)
+        waiting = [job for job in state.jobs if job.tag is not None and job.phase in self._phases()]
+        # The oldest first: those beyond the bound come in a later round.
+        waiting = sorted(waiting, key=lambda job: (job.submitted_at_ms, job.job_id))[:JOBS_PER_ROUND_MAX]
+        if waiting:
+            self._decide_about({job.job_id: job for job in waiting}, state, report, now_ms)
+        return report
+
+    def _phases(self) -> tuple[EnginePhase, ...]:
+        return (EnginePhase.HELD,) if self._places else (EnginePhase.HELD, EnginePhase.WAITING)
+
+    def _decide_about(
+        self, waiting: Mapping[str, EngineJob], state: EngineState, report: RoundReport, now_ms: int
+    ) -> None:
+        snapshot = make_snapshot(state, waiting.values(), now_ms=now_ms)
+        answer = self._decide(scheduling_pb2.DecideRequest(policy=self._policy, snapshot=snapshot))
+        report.lines += [f"warning: {one.code}: {one.message}" for one in answer.warnings]
+        slots = _Slots(state)
+        for decision in answer.decisions:
+            job = waiting.get(decision.job_id)
+            if job is None:
+                continue
+            try:
+                if decision.WhichOneof("action") == "start" and self._places:
+                    self._place(job, decision, slots, report)
+                else:
+                    self._note(job, _advice(job, decision), report)
+            except EngineRefusedError as error:
+                report.lines.append(f"job {job.job_id}: {error.message}")
+
+    def _place(self, job: EngineJob, decision: scheduling_pb2.Decision, slots: _Slots, report: RoundReport) -> None:
+        obstacle = slots.obstacle(job, decision)
+        if obstacle:
+            self._note(job, f"cotenant: waits: {obstacle}", report)
+            return
+        gpu_id = decision.start.assignments[0].gpu_id
+        taken = slots.take(gpu_id, decision.memory_reserved_bytes)
+        note = f"{placed_note(gpu_id, taken)}: {decision.reason.message}"[:NOTE_CHARACTERS_MAX]
+        node_id = slots.node_of(gpu_id)
+        self._engine.place(Placement(job_id=job.job_id, node_id=node_id, gpu_id=gpu_id, slots=taken, note=note))
+        self._engine.release(job.job_id)
+        report.placed.append(job.job_id)
+        report.lines.append(f"job {job.job_id}: {note}")
+
+    def _note(self, job: EngineJob, note: str, report: RoundReport) -> None:
+        if note != job.note:
+            self._engine.annotate(job.job_id, note)
+            report.lines.append(f"job {job.job_id}: {note}")
+
+    def _finish_interrupted(self, state: EngineState, report: RoundReport) -> None:
+        for job in state.jobs:
+            if job.phase is EnginePhase.INTERRUPTED:
+                try:
+                    self._engine.release(job.job_id)
+                except EngineRefusedError as error:
+                    report.lines.append(f"job {job.job_id}: {error.message}")
+                    continue
+                report.placed.append(job.job_id)
+                report.lines.append(f"job {job.job_id}: released: it was placed before")
+
+    def _look_for_disagreement(self, state: EngineState, report: RoundReport) -> None:
+        """Say where a placed job runs on another GPU, or waits for one that others hold."""
+        for job, planned in _planned(state.jobs):
+            others = sorted(_strangers_on(planned, job, state.jobs)) if job.phase is EnginePhase.PLACED else []
+            runs_elsewhere = job.phase is EnginePhase.RUNNING and [*job.held_slots] != [planned]
+            if runs_elsewhere or others:
+                report.disagreements.append(job.job_id)
+                found = f"runs on {', '.join(job.held_slots) or 'no GPU'}" if runs_elsewhere else "waits"
+                behind = f", which job {others[0]} holds without being placed" if others else ""
+                report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {found}")
+
+
+def _planned(jobs: Iterable[EngineJob]) -> Iterator[tuple[EngineJob, str]]:
+    return ((job, planned_gpu(job.note)) for job in jobs if job.tag is not None and planned_gpu(job.note))
+
+
+def _strangers_on(gpu_id: str, job: EngineJob, jobs: Iterable[EngineJob]) -> Iterator[str]:
+    """Yield the jobs that hold a GPU without having been placed there."""
+    for other in jobs:
+        holds = other.phase is EnginePhase.RUNNING and gpu_id in other.held_slots
+        if holds and other.job_id != job.job_id and planned_gpu(other.note) != gpu_id:
+            yield other.job_id
+
+
+def _advice(job: EngineJob, decision: scheduling_pb2.Decision) -> str:
+    """Return what is told about a job that is not placed now."""
+    said = decision.reason.message
+    if decision.WhichOneof("action") == "start":
+        gpus = ", ".join(part.gpu_id for part in decision.start.assignments)
+        memory = f"{decision.memory_reserved_bytes / 2**30:.1f} GiB"
+        said = f"would start on {gpus} with {memory} of its memory: {said}"
+    complaints = f" ({'; '.join(job.tag.complaints)})" if job.tag is not None and job.tag.complaints else ""
+    return f"cotenant: {said}{complaints}"[:NOTE_CHARACTERS_MAX]
+
+
+class _Slots:
+    """Parts of GPUs that are left, as the engine counts them; a plan that it would not start is not given to it."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._gpus: Mapping[str, EngineGpu] = state.gpus
+        self._node_of = {gpu.gpu_id: node.node_id for node in state.nodes for gpu in node.gpus}
+        self._used: Counter[str] = Counter()
+        for job in state.jobs:
+            for gpu_id, slots in job.held_slots.items():
+                self._used[gpu_id] += slots or self._whole(gpu_id)
+
+    def node_of(self, gpu_id: str) -> str:
+        """Return the node of a GPU."""
+        return self._node_of[gpu_id]
+
+    def obstacle(self, job: EngineJob, decision: scheduling_pb2.Decision) -> str:
+        """Say why the engine cannot carry a start out; empty = it can."""
+        parts = decision.start.assignments
+        if len(parts) != 1:
+            return "jobs of several GPUs are not placed; submit it with --gres and without the word cotenant"
+        gpu_id = parts[0].gpu_id
+        if gpu_id not in self._gpus:
+            return f"the GPU {gpu_id} is gone"
+        wanted = self._wanted(gpu_id, decision.memory_reserved_bytes) or self._whole(gpu_id)
+        left = self._whole(gpu_id) - self._used[gpu_id]
+        return f"it needs {wanted} of the {self._whole(gpu_id)} shards of {gpu_id}, and {left} are left" * (
+            wanted > left
+        )
+
+    def take(self, gpu_id: str, memory_bytes: int) -> int:
+        """Note that a job gets a part of a GPU; return how large, 0 = all of it."""
+        slots = self._wanted(gpu_id, memory_bytes)
+        self._used[gpu_id] += slots or self._whole(gpu_id)
+        return slots
+
+    def _whole(self, gpu_id: str) -> int:
+        gpu = self._gpus.get(gpu_id)
+        return max(gpu.slots, 1) if gpu is not None else 1
+
+    def _wanted(self, gpu_id: str, memory_bytes: int) -> int:
+        """Return the shards that stand for some memory, rounded down: together those of a plan that fits fit."""
+        gpu = self._gpus[gpu_id]
+        if not gpu.slots or memory_bytes >= gpu.memory_bytes:
+            return 0
+        return max(math.floor(gpu.slots * memory_bytes / gpu.memory_bytes), 1)

@@ -1,0 +1,22 @@
+"""The one thing that a bridge must find again: which GPU it gave a job. It stands in the job itself, in the engine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MARK: Final = "cotenant placed "
+
+
+def placed_note(gpu_id: str, slots: int) -> str:
+    """Return what is written into a placed job.
+
+    Args:
+        gpu_id: Its GPU; holds no space.
+        slots: Parts of it; 0 = the whole GPU.
+    """
+    return f"{_MARK}{gpu_id} {slots or 'whole'}"
+
+
+def planned_gpu(note: str) -> str:
+    """Return the GPU in such a note; empty = it is another one."""
+    return note[len(_MARK) :].split(" ", 1)[0] if note.startswith(_MARK) else ""

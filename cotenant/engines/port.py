@@ -1,0 +1,43 @@
+"""What cotenant needs of an engine. Adapters keep no truth: everything is read from the engine again at every round."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cotenant.engines.records import EngineState, Placement
+
+
+class Engine(Protocol):
+    """An engine that runs jobs on GPUs.
+
+    Every order may be repeated, and every one may come too late: a job that has ended or moved on meanwhile raises
+    `EngineRefusedError`, and changes nothing.
+    """
+
+    def read(self) -> EngineState:
+        """Return the cluster as it is now.
+
+        Raises:
+            EngineUnreachableError: It does not answer, or not in a form that is understood.
+        """
+
+    def annotate(self, job_id: str, note: str) -> None:
+        """Write a note into a job, for its user.
+
+        Raises:
+            EngineRefusedError: It does not take it.
+        """
+
+    def place(self, placement: Placement) -> None:
+        """Give a held job its GPU in one order; it stays held.
+
+        Raises:
+            EngineRefusedError: It does not take it; the job is held as before.
+        """
+
+    def release(self, job_id: str) -> None:
+        """Let a placed job start.
+
+        Raises:
+            EngineRefusedError: It does not take it.
+        """

@@ -1,0 +1,1 @@
+"""Slurm: read by squeue and sinfo, told by scontrol."""

@@ -1,0 +1,66 @@
+"""Slurm as an engine: read by squeue and sinfo, told by scontrol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from cotenant.engines.errors import EngineRefusedError
+from cotenant.engines.records import EngineState, Placement
+from cotenant.engines.slurm.commands import SlurmCommands
+from cotenant.engines.slurm.reading import DeviceRule, SlurmReading
+
+_NOTE_CHARACTERS_MAX: Final = 400
+
+
+class SlurmEngine:
+    """An `Engine`; whoever runs it must be Slurm's operator where it gives orders.
+
+    Args:
+        commands: Reach Slurm.
+        devices: What the GPUs of its nodes are.
+    """
+
+    def __init__(self, commands: SlurmCommands, devices: Sequence[DeviceRule]) -> None:
+        self._commands = commands
+        self._devices = tuple(devices)
+
+    def read(self) -> EngineState:
+        """Return the cluster as it is now."""
+        jobs = self._commands.query(["squeue", "--json"])
+        nodes = self._commands.query(["sinfo", "--json"])
+        return SlurmReading(nodes, jobs, self._devices).state()
+
+    def annotate(self, job_id: str, note: str) -> None:
+        """Write a note into a job's AdminComment."""
+        self._update(job_id, f"AdminComment={_plain(note)}")
+
+    def place(self, placement: Placement) -> None:
+        """Give a held job without gres its node and its GPU in one order."""
+        name = placement.gpu_id.partition("/")[2]
+        type_name = "" if name.isdigit() else f":{name}"
+        gres = f"shard{type_name}:{placement.slots}" if placement.slots else f"gpu{type_name}:1"
+        self._update(
+            placement.job_id,
+            f"ReqNodeList={placement.node_id}",
+            f"Gres={gres}",
+            f"AdminComment={_plain(placement.note)}",
+        )
+
+    def release(self, job_id: str) -> None:
+        """Let a placed job start."""
+        self._commands.order(["scontrol", "release", _job_number(job_id)])
+
+    def _update(self, job_id: str, *changes: str) -> None:
+        self._commands.order(["scontrol", "update", f"JobId={_job_number(job_id)}", *changes])
+
+
+def _job_number(job_id: str) -> str:
+    """Return the id of one job, never a list or a pattern of several."""
+    if not job_id.isdigit():
+        raise EngineRefusedError(f"{job_id!r} is no job of Slurm")
+    return job_id
+
+
+def _plain(note: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in note).split())[:_NOTE_CHARACTERS_MAX]

@@ -1,0 +1,80 @@
+"""Slurm's own commands: the only way in which cotenant reads Slurm and tells it anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+
+TIMEOUT_S = 30.0
+OUTPUT_BYTES_MAX = 256 * 2**20
+_SHOWN_CHARACTERS_MAX = 300
+
+
+class SlurmCommands(Protocol):
+    """Runs a command of Slurm."""
+
+    def query(self, command: Sequence[str]) -> Mapping[str, Any]:
+        """Return what a command writes as JSON.
+
+        Raises:
+            EngineUnreachableError: It fails, or writes something else.
+        """
+
+    def order(self, command: Sequence[str]) -> None:
+        """Run a command that changes something.
+
+        Raises:
+            EngineRefusedError: It fails.
+        """
+
+
+class InstalledCommands:
+    """The commands on this machine's PATH, each for 30 s at most."""
+
+    def query(self, command: Sequence[str]) -> Mapping[str, Any]:
+        """Return what a command writes as JSON."""
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+        except FileNotFoundError as error:
+            raise EngineUnreachableError(
+                f"{command[0]} is not installed here",
+                remedy="run this on a machine with Slurm's client commands and slurm.conf",
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise EngineUnreachableError(f"{command[0]} did not answer within {TIMEOUT_S:g} s") from error
+        if done.returncode != 0:
+            raise EngineUnreachableError(
+                f"{' '.join(command)}: {_shown(done.stderr)}",
+                remedy="see that slurmctld runs, and that SLURM_CONF names its configuration",
+            )
+        return _parsed(command, done.stdout)
+
+    def order(self, command: Sequence[str]) -> None:
+        """Run a command that changes something."""
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineRefusedError(f"{command[0]} could not be run: {error}") from error
+        if done.returncode != 0:
+            raise EngineRefusedError(f"{command[0]}: {_shown(done.stderr)}")
+
+
+def _parsed(command: Sequence[str], output: bytes) -> Mapping[str, Any]:
+    try:
+        document = json.loads(output) if len(output) <= OUTPUT_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise EngineUnreachableError(
+            f"{' '.join(command)} wrote no JSON object",
+            remedy="Slurm 21.08 or newer is needed, with its serializer/json and openapi plugins",
+        )
+    return document
+
+
+def _shown(output: bytes) -> str:
+    return " ".join(output.decode(errors="replace").split())[:_SHOWN_CHARACTERS_MAX] or "failed without a word"

@@ -1,0 +1,216 @@
+"""What squeue and sinfo write, as records: nodes with their GPUs, jobs that wait for GPUs or hold some."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cotenant.engines.job_tag import read_tag
+from cotenant.engines.placement_notes import planned_gpu
+from cotenant.engines.records import EngineGpu, EngineJob, EngineNode, EnginePhase, EngineState
+from cotenant.engines.slurm.gres import Gres, read_gres
+from cotenant.engines.slurm.node_lists import expand_nodes
+from cotenant.engines.slurm.values import number_of, rows_of, text_of, words_of
+
+WARNINGS_MAX: Final = 20
+_USABLE: Final = frozenset({"IDLE", "MIXED", "ALLOCATED", "MIX", "ALLOC"})
+_CLOSED: Final = frozenset(
+    {"DRAIN", "DRAINING", "DOWN", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "REBOOT", "POWERED_DOWN"}
+)
+_HOLDING: Final = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "STAGE_OUT"})
+_HELD: Final = frozenset({"JobHeldAdmin", "JobHeldUser"})
+_OUR_NOTES: Final = "cotenant"
+_MIB: Final = 2**20
+_NAME_CHARACTERS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRule:
+    """What the GPUs of some nodes are.
+
+    Attributes:
+        nodes: Pattern of node names, with * and ?.
+        device: Type as people name it.
+    """
+
+    nodes: str
+    device: str
+    memory_bytes: int
+
+
+class SlurmReading:
+    """One reading of both tables.
+
+    Args:
+        nodes: What sinfo wrote.
+        jobs: What squeue wrote.
+        devices: The first rule that fits a node counts.
+    """
+
+    def __init__(self, nodes: Mapping[str, Any], jobs: Mapping[str, Any], devices: Sequence[DeviceRule]) -> None:
+        self._devices = devices
+        self._warnings: list[str] = []
+        self._nodes = {node.node_id: node for row in rows_of(nodes, "nodes") if (node := self._node(row)) is not None}
+        self._allocated_cpus = {text_of(row, "name"): number_of(row, "alloc_cpus") for row in rows_of(nodes, "nodes")}
+        self._gpu_ids = {gpu.gpu_id for node in self._nodes.values() for gpu in node.gpus}
+        self._partitions: dict[str, list[str]] = defaultdict(list)
+        for node in self._nodes.values():
+            for queue in node.queues:
+                self._partitions[queue].append(node.node_id)
+        self._jobs = [job for row in rows_of(jobs, "jobs") if (job := self._job(row)) is not None]
+
+    def state(self) -> EngineState:
+        """Return it."""
+        used: Counter[str] = Counter()
+        for job in self._jobs:
+            for node_id in {gpu_id.partition("/")[0] for gpu_id in job.held_slots} if _is_running(job) else ():
+                used[node_id] += int(job.cpu_cores)
+        nodes = (
+            # What jobs without a GPU use is not there for the others.
+            replace(node, cpu_cores=node.cpu_cores - max(self._allocated_cpus[node_id] - used[node_id], 0))
+            for node_id, node in self._nodes.items()
+        )
+        warnings = self._warnings[:WARNINGS_MAX]
+        if len(self._warnings) > WARNINGS_MAX:
+            warnings.append(f"and {len(self._warnings) - WARNINGS_MAX:,} more like these")
+        return EngineState(nodes=tuple(nodes), jobs=tuple(self._jobs), warnings=tuple(warnings))
+
+    def _node(self, row: Mapping[str, Any]) -> EngineNode | None:
+        node_id, entries = text_of(row, "name"), read_gres(text_of(row, "gres"))
+        rule = next((one for one in self._devices if fnmatch.fnmatchcase(node_id, one.nodes)), None)
+        if not any(entry.kind == "gpu" for entry in entries):
+            return None
+        if rule is None:
+            self._warnings.append(f"node {node_id} has GPUs and no --gpu names their type; no job is placed there")
+            return None
+        states = words_of(row, "state") | words_of(row, "state_flags")
+        return EngineNode(
+            node_id=node_id,
+            cpu_cores=number_of(row, "cpus"),
+            host_memory_bytes=number_of(row, "real_memory") * _MIB,
+            is_usable=bool(states & _USABLE) and not states & _CLOSED,
+            queues=tuple(sorted(part for part in text_of(row, "partitions").split(",") if part)),
+            gpus=tuple(_gpus(node_id, entries, rule)),
+        )
+
+    def _job(self, row: Mapping[str, Any]) -> EngineJob | None:
+        job_id, states = str(number_of(row, "job_id")), words_of(row, "job_state")
+        tag, note = read_tag(text_of(row, "comment")), text_of(row, "admin_comment")
+        asked = read_gres(_asked(row))
+        if states & _HOLDING:
+            held = self._held(job_id, row)
+            if not held:
+                return None
+            phase = EnginePhase.RUNNING
+        elif "PENDING" in states and tag is not None:
+            planned = planned_gpu(note) if asked else ""
+            held = self._given(planned, asked)
+            phase = _pending_phase(row, has_gres=bool(asked), is_planned=bool(held))
+        else:
+            return None
+        job = EngineJob(
+            job_id=job_id,
+            phase=phase,
+            tag=tag,
+            gpus=sum(entry.count for entry in asked if entry.kind == "gpu") or max(len(held), 1),
+            held_slots=held,
+            note=note,
+            tenant=text_of(row, "account") or text_of(row, "user_name") or str(number_of(row, "user_id")),
+            cpu_cores=number_of(row, "cpus"),
+            host_memory_bytes=(
+                number_of(row, "memory_per_node") or number_of(row, "memory_per_cpu") * number_of(row, "cpus")
+            )
+            * _MIB,
+            submitted_at_ms=number_of(row, "submit_time") * 1_000,
+            started_at_ms=number_of(row, "start_time") * 1_000 if phase is EnginePhase.RUNNING else 0,
+        )
+        return self._with_places(job, row)
+
+    def _with_places(self, job: EngineJob, row: Mapping[str, Any]) -> EngineJob:
+        """Add where a job may run; a form that is not understood leaves it with no node at all."""
+        queues = tuple(part for part in text_of(row, "partition").split(",") if part)
+        try:
+            required = expand_nodes(text_of(row, "required_nodes"))
+            excluded = expand_nodes(text_of(row, "excluded_nodes"))
+        except ValueError as error:
+            self._warnings.append(f"job {job.job_id}: {error}; it is placed nowhere")
+            required, excluded = ("",), ()
+        if not required and len(queues) > 1:
+            required = tuple(node_id for queue in queues for node_id in self._partitions.get(queue, ())) or ("",)
+        return replace(job, queues=queues, allowed_node_ids=required, excluded_node_ids=excluded)
+
+    def _held(self, job_id: str, row: Mapping[str, Any]) -> dict[str, int]:
+        """Return the GPUs of a running job; a GPU that is not identified closes all of its node."""
+        found: dict[str, int] = {}
+        details = row.get("gres_detail")
+        try:
+            names = expand_nodes(text_of(row, "nodes"))
+        except ValueError:
+            names = ()
+        for node_id, detail in zip(names, details if isinstance(details, list) else (), strict=False):
+            node = self._nodes.get(node_id)
+            for entry in read_gres(str(detail)) if node is not None else ():
+                if not entry.count:
+                    continue
+                gpu_ids = [gpu_id for gpu_id in _named(node_id, entry) if gpu_id in self._gpu_ids]
+                if not gpu_ids and node is not None:
+                    self._warnings.append(
+                        f"job {job_id} holds {str(detail)[:_NAME_CHARACTERS_MAX]} on {node_id}, no GPU known"
+                    )
+                    gpu_ids = [gpu.gpu_id for gpu in node.gpus]
+                found.update(dict.fromkeys(gpu_ids, entry.count if entry.kind == "shard" else 0))
+        return found
+
+    def _given(self, planned: str, asked: Iterable[Gres]) -> dict[str, int]:
+        """Return what we gave a job that waits: the GPU of our note, if its gres is the one that belongs to it."""
+        type_name = planned.partition("/")[2]
+        for entry in asked:
+            if planned in self._gpu_ids and entry.type_name in (type_name, ""):
+                return {planned: entry.count if entry.kind == "shard" else 0}
+        return {}
+
+
+def _gpus(node_id: str, entries: Iterable[Gres], rule: DeviceRule) -> Iterable[EngineGpu]:
+    """Yield the GPUs of a node: one gres type for each where the site has it so, else by their indices."""
+    entries = list(entries)
+    gpus = [entry for entry in entries if entry.kind == "gpu"]
+    shards = {entry.type_name: entry.count for entry in entries if entry.kind == "shard"}
+    is_addressable = all(entry.count == 1 and entry.type_name for entry in gpus)
+    names = (
+        [entry.type_name for entry in gpus] if is_addressable else [str(n) for n in range(sum(e.count for e in gpus))]
+    )
+    for name in names:
+        yield EngineGpu(
+            gpu_id=f"{node_id}/{name}",
+            device=rule.device,
+            memory_bytes=rule.memory_bytes,
+            slots=shards.get(name, 0) if is_addressable else 0,
+            is_addressable=is_addressable,
+        )
+
+
+def _named(node_id: str, entry: Gres) -> list[str]:
+    return [f"{node_id}/{entry.type_name}", *(f"{node_id}/{index}" for index in entry.indices)]
+
+
+def _asked(row: Mapping[str, Any]) -> str:
+    names = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_req_str")
+    return ",".join(text_of(row, name) for name in names[:4])
+
+
+def _pending_phase(row: Mapping[str, Any], *, has_gres: bool, is_planned: bool) -> EnginePhase:
+    # Without our note its user holds it: job_submit.lua tags what it holds.
+    is_ours = text_of(row, "admin_comment").startswith(_OUR_NOTES)
+    is_held = is_ours and number_of(row, "priority") == 0 and text_of(row, "state_reason") in _HELD
+    if is_held and is_planned:
+        return EnginePhase.INTERRUPTED
+    if is_planned:
+        return EnginePhase.PLACED
+    return EnginePhase.HELD if is_held and not has_gres else EnginePhase.WAITING
+
+
+def _is_running(job: EngineJob) -> bool:
+    return job.phase is EnginePhase.RUNNING

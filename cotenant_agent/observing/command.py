@@ -1,0 +1,131 @@
+"""observe: beside a foreign scheduler, measure what runs on the devices of this machine. Nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Iterable
+
+import click
+
+from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.client_errors import InputError, ServiceError
+from cotenant.option_types import FiniteRange, Integers
+from cotenant.quantities import format_percent, format_slowdown
+from cotenant.v1 import prediction_pb2
+from cotenant_agent import system_clock
+from cotenant_agent.nvml_inventory import NvmlInventory
+from cotenant_agent.observing.foreign_jobs import ForeignJobs
+from cotenant_agent.observing.observer import ObservedWindow, Observer, UsedDevices
+from cotenant_agent.processes import LinuxProcesses
+from cotenant_agent.protocol import window_to_message
+from cotenant_agent.standin_inventory import StandinInventory
+
+_NS_PER_S = 1_000_000_000
+
+
+@click.command(epilog="Example:  cotenant observe --seconds 120 -o json")
+@click.option(
+    "--standin-cores", type=Integers(), default=(), help="Cores that play devices; the NVIDIA GPUs by default."
+)
+@click.option(
+    "--seconds", type=FiniteRange(1), help="End after so long; by default at SIGINT or SIGTERM.", metavar="SECONDS"
+)
+@click.option(
+    "--interval", "interval_s", type=FiniteRange(0.2, 60), default=2.0, show_default=True, help="Between two looks."
+)
+@click.option("--record", is_flag=True, help="Report what was measured to the predictor (role observer).")
+@with_session
+def observe(
+    session: Session,
+    /,
+    standin_cores: tuple[int, ...],
+    seconds: float | None,
+    interval_s: float,
+    *,
+    record: bool,
+) -> None:
+    """Measure the jobs on this machine's devices, whoever started them.
+
+    A job is a job of Slurm, a pod, a container, else a process group. Steps are read off what it prints into a file, by
+    the usual forms (docs/training_scripts.md). A job that sets COTENANT_JOB='cotenant graph=SHA256 batch=64' in its
+    environment can be learned from.
+    """
+    observer = Observer(
+        _inventory(standin_cores),
+        ForeignJobs().find,
+        campaign=f"collected_{uuid.uuid4().hex[:8]}",
+        make_id=lambda: uuid.uuid4().hex,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    end_ns = system_clock.steady_ns() + int((seconds or 10**9) * _NS_PER_S)
+    silent: set[str] = set()
+    while not stop.is_set() and system_clock.steady_ns() < end_ns:
+        _tell(session, observer.beat(system_clock.steady_ns()), record=record)
+        stop.wait(interval_s)
+    silent.update(observer.silent_job_ids)
+    _tell(session, observer.close(system_clock.steady_ns()), record=record)
+    for job_id in sorted(silent):
+        tell(f"{job_id}: nothing that it prints into a file tells its steps; nothing is measured of it")
+
+
+def _inventory(standin_cores: tuple[int, ...]) -> UsedDevices:
+    if not standin_cores:
+        return NvmlInventory()
+    unknown = [core for core in standin_cores if core >= (os.cpu_count() or 1)]
+    if unknown:
+        raise InputError(f"--standin-cores: there is no core {unknown[0]}", remedy="name cores of this machine")
+    return StandinInventory(
+        node_id="observed", cores=standin_cores, memory_bytes=2**31, baseline_bytes=0, processes=LinuxProcesses()
+    )
+
+
+def _tell(session: Session, windows: Iterable[ObservedWindow], *, record: bool) -> None:
+    found = list(windows)
+    for one in found:
+        if session.output.is_for_people:
+            show(_line(one))
+        else:
+            click.echo(json.dumps(_document(one)))
+    reportable = [window_to_message(one.window) for one in found if one.is_reportable]
+    if record and reportable:
+        try:
+            request = prediction_pb2.RecordMeasurementWindowsRequest(
+                request_id=str(uuid.uuid4()), measurement_windows=reportable
+            )
+            session.predictor().record_measurement_windows(request)
+        except ServiceError as error:
+            tell(f"error: {len(reportable)} windows were not recorded: {error.message}", style="red")
+
+
+def _line(one: ObservedWindow) -> str:
+    slowed = one.slowdown_ratio
+    parts = [
+        f"{one.job_id} on {one.window.device}",
+        f"{one.step_ms:.1f} ms a step over {one.window.window_ms / 1000:.0f} s",
+        f"with {', '.join(one.others)}" if one.others else "alone",
+        format_slowdown(slowed) if slowed is not None else "",
+        f"{format_percent(one.window.utilization_ratio)} busy" if one.window.utilization_ratio is not None else "",
+        *one.window.quality_flags,
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _document(one: ObservedWindow) -> dict[str, object]:
+    return {
+        "job_id": one.job_id,
+        "device": one.window.device,
+        "co_located_job_ids": list(one.others),
+        "steps": one.window.steps,
+        "window_ms": one.window.window_ms,
+        "step_ms": one.step_ms,
+        "slowdown_ratio": one.slowdown_ratio,
+        "utilization_ratio": one.window.utilization_ratio,
+        "memory_peak_bytes": one.window.memory_peak_bytes,
+        "quality_flags": list(one.window.quality_flags),
+    }

@@ -1,0 +1,114 @@
+"""The jobs on the devices of this machine, found from their processes: no engine is asked."""
+
+from __future__ import annotations
+
+import stat
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cotenant.engines.job_tag import JobTag, read_tag
+from cotenant_agent.observing.job_owners import owner_of
+
+TAG_VARIABLE: Final = "COTENANT_JOB"
+JOBS_MAX: Final = 1_000
+_FILE_BYTES_MAX: Final = 1 << 20
+_OUTPUTS: Final = (1, 2)
+
+
+@dataclass(slots=True)
+class ForeignJob:
+    """One job.
+
+    Attributes:
+        job_id: `slurm/7`, `kubernetes/UID`, `docker/ID`, or `group/PGID` where no engine is known.
+        pids: Its processes on devices, lowest first.
+        log: Where it prints; None = no file.
+        tag: What its owner told of it in the environment; None = nothing.
+    """
+
+    job_id: str
+    gpu_ids: tuple[str, ...]
+    pids: tuple[int, ...]
+    log: Path | None = None
+    tag: JobTag | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    gpu_ids: set[str] = field(default_factory=set)
+    pids: set[int] = field(default_factory=set)
+
+
+class ForeignJobs:
+    """Finds jobs.
+
+    Args:
+        proc: The kernel's /proc.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+
+    def find(self, users: Mapping[str, frozenset[int]]) -> list[ForeignJob]:
+        """Return the jobs behind some processes, by id; a process that ends meanwhile is left out.
+
+        Args:
+            users: Processes on each device, by GPU id.
+        """
+        found: dict[str, _Found] = defaultdict(_Found)
+        for gpu_id, pids in users.items():
+            for pid in pids:
+                job_id = self._job_of(pid)
+                if job_id:
+                    found[job_id].gpu_ids.add(gpu_id)
+                    found[job_id].pids.add(pid)
+        return [self._describe(job_id, found[job_id]) for job_id in sorted(found)[:JOBS_MAX]]
+
+    def _describe(self, job_id: str, found: _Found) -> ForeignJob:
+        pids = tuple(sorted(found.pids))
+        logs = (log for pid in pids for log in (self._log_of(pid),) if log is not None)
+        tags = (tag for pid in pids for tag in (self._tag_of(pid),) if tag is not None)
+        return ForeignJob(
+            job_id=job_id,
+            gpu_ids=tuple(sorted(found.gpu_ids)),
+            pids=pids,
+            log=next(logs, None),
+            tag=next(tags, None),
+        )
+
+    def _job_of(self, pid: int) -> str:
+        owner = owner_of(self._read(pid, "cgroup"))
+        if owner:
+            return owner
+        # The name of a program may hold blanks and brackets.
+        fields = self._read(pid, "stat").rpartition(")")[2].split()
+        return f"group/{fields[2]}" if len(fields) > 2 else ""
+
+    def _log_of(self, pid: int) -> Path | None:
+        for number in _OUTPUTS:
+            try:
+                target = Path(self._proc / str(pid) / "fd" / str(number)).readlink()
+                inside = self._proc / str(pid) / "root" / str(target).lstrip("/")
+                path = target if target.exists() else inside
+                if stat.S_ISREG(path.stat().st_mode):
+                    return path
+            except OSError:
+                continue
+        return None
+
+    def _tag_of(self, pid: int) -> JobTag | None:
+        for entry in self._read(pid, "environ").split("\0"):
+            name, _, value = entry.partition("=")
+            if name == TAG_VARIABLE:
+                return read_tag(value)
+        return None
+
+    def _read(self, pid: int, name: str) -> str:
+        try:
+            with (self._proc / str(pid) / name).open("rb") as file:
+                return file.read(_FILE_BYTES_MAX).decode(errors="replace")
+        except OSError:
+            return ""

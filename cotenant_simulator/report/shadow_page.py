@@ -1,0 +1,88 @@
+"""The shadow report for people: a text, and one page for the browser with everything inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
+h1{font-size:22px;margin-bottom:2px}h2{font-size:17px;margin:28px 0 6px}.note{color:#666;font-size:13px}
+table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:3px 8px;text-align:right;
+border-bottom:1px solid #e4e4e4}th:first-child,td:first-child{text-align:left}
+"""
+_Rows = Sequence[tuple[str, ...]]
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """Return the report as a text with one table per question."""
+    parts = [_facts(report), _assumption(report), ""]
+    for title, head, rows in _tables(report):
+        widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+        parts += [title, *(line.rstrip() for line in lines), ""]
+    return "\n".join(parts).rstrip()
+
+
+def as_page(report: Mapping[str, Any]) -> str:
+    """Return the page; equal reports give equal pages."""
+    parts = [f"<h1>What sharing would have saved</h1><p class='note'>{escape(_facts(report))}</p>"]
+    parts.append(f"<p class='note'>{escape(_assumption(report))}</p>")
+    for title, columns, rows in _tables(report):
+        top = "".join(f"<th>{escape(cell)}</th>" for cell in columns)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        parts.append(f"<h2>{escape(title)}</h2><table><tr>{top}</tr>{body}</table>")
+    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><style>{_STYLE}</style>"
+    page_title = "<title>What sharing would have saved</title>"
+    return f"<!doctype html><html lang='en'><head>{head}{page_title}</head><body>{''.join(parts)}</body></html>\n"
+
+
+def _facts(report: Mapping[str, Any]) -> str:
+    left_out = "".join(f", {count:,} rows left out: {reason}" for reason, count in report["rows_left_out"].items())
+    return (
+        f"{report['jobs']:,} jobs of {report['path']} on {report['cluster']} GPUs, {report['policy']} against "
+        f"{report['exclusive_policy']}{left_out}"
+    )
+
+
+def _assumption(report: Mapping[str, Any]) -> str:
+    return (
+        f"No accounting tells what jobs demand: each is taken for one of the jobs measured in {report['measured']} "
+        f"({report['device']}), drawn {report['seeds']} times; figures are means with the least and the most of all "
+        f"draws. Predictions err by {report['prediction_error_ratio']:.0%}; every job accepts "
+        f"{report['max_slowdown_ratio']:.0%} longer steps. Jobs of several GPUs are not shared."
+    )
+
+
+def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows]]:
+    days = [
+        (day["day"], _number(day["gpu_hours_exclusive"]), _number(day["gpu_hours_saved"])) for day in report["days"]
+    ]
+    total = ("all", _number(report["gpu_hours_exclusive"]), _number(report["gpu_hours_saved"]))
+    slowdown, wait = report["slowdown_ratio"], report["mean_wait_s"]
+    costs = [
+        ("slowdown of the median job", _percent(slowdown["p50"])),
+        ("slowdown that 5 % of the jobs exceed", _percent(slowdown["p95"])),
+        ("largest slowdown", _percent(slowdown["max"])),
+        ("ends for lack of GPU memory", _number(report["out_of_memory_ends"])),
+        ("mean wait as accounted for, s", f"{wait['accounted']['mean']:,.1f}"),
+        ("mean wait with GPUs of their own, s", _number(wait["exclusive"])),
+        ("mean wait while sharing, s", _number(wait["shared"])),
+        ("jobs that start sooner", _number(report["jobs_that_wait_less"])),
+        ("jobs that start later", _number(report["jobs_that_wait_longer"])),
+    ]
+    users = [(row["user"] or "-", _number(row["hours_waited_less"])) for row in report["users"]]
+    return [
+        ("GPU-hours", ("day", "with GPUs of their own", "saved by sharing"), [*days, total]),
+        ("What it costs and brings", ("", "mean (least to most)"), costs),
+        ("Who would have waited less", ("user", "hours less (minus: more)"), users),
+    ]
+
+
+def _number(found: Mapping[str, float]) -> str:
+    return f"{found['mean']:,.1f} ({found['lower']:,.1f} to {found['upper']:,.1f})"
+
+
+def _percent(found: Mapping[str, float]) -> str:
+    return f"{found['mean']:.0%} ({found['lower']:.0%} to {found['upper']:.0%})"

@@ -1,0 +1,106 @@
+"""What a snapshot itself says of its jobs: predictions of them and of pairs, and the caller's own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
+from scheduler_service.grpc_api import translate_snapshot
+
+_WORST_UTILIZATION_RATIO: Final = 1.0
+
+
+class SnapshotPredictions(PredictionStore):
+    """Predictions of a snapshot, else of the predictor, else the figures that the caller states of its jobs.
+
+    Of the many pairs few are asked for, so each is read when it first is.
+
+    Args:
+        snapshot: Snapshot with valid rows only; of the jobs with figures and one key the first counts.
+    """
+
+    def __init__(self, snapshot: scheduling_pb2.Snapshot) -> None:
+        super().__init__()
+        self._pairs_of_snapshot = snapshot.pair_predictions
+        self._read: dict[tuple[str, str, str, int], PairPrediction] = {}
+        self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
+        self._stated: dict[tuple[str, str], JobPrediction] = {}
+        for job in translate_snapshot.snapshot_jobs(snapshot):
+            if translate_snapshot.states_figures(job):
+                self._stating.setdefault(translate_snapshot.request(job).key, job)
+        for prediction in snapshot.job_predictions:
+            self.put_job(translate_snapshot.job_prediction(prediction))
+
+    @cached_property
+    def _unread(self) -> dict[tuple[str, str, str, int], scheduling_pb2.SnapshotPairPrediction]:
+        return {
+            (pair.victim_job_key, pair.other_job_key, pair.device, pair.micro_batch_size): pair
+            for pair in self._pairs_of_snapshot
+        }
+
+    def job(self, key: str, device: str) -> JobPrediction | None:
+        """Return what is predicted of a key on a device type, else what is stated of it."""
+        known = super().job(key, device)
+        if known is None and key in self._stating:
+            known = self._stated.get((key, device))
+            if known is None:
+                known = self._stated[key, device] = _prediction(self._stating[key], device)
+        return known
+
+    def predicted_pair(
+        self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0
+    ) -> PairPrediction | None:
+        """Return what is predicted of a pair, else what is stated of the first next to any other."""
+        return (
+            self._given_pair((victim_key, other_key, device, micro_batch_size))
+            or self._given_pair((victim_key, other_key, device, 0))
+            or super().predicted_pair(victim_key, other_key, device, micro_batch_size)
+            or self._stated_pair(victim_key, other_key, device)
+        )
+
+    def _given_pair(self, place: tuple[str, str, str, int]) -> PairPrediction | None:
+        known = self._read.get(place)
+        if known is None and place in self._unread:
+            known = self._read[place] = translate_snapshot.pair_prediction(self._unread[place])
+        return known
+
+    def _stated_pair(self, victim_key: str, other_key: str, device: str) -> PairPrediction | None:
+        stating = self._stating.get(victim_key)
+        if stating is None or not stating.HasField("stated_slowdown_ratio"):
+            return None
+        ratio = stating.stated_slowdown_ratio
+        return PairPrediction(
+            victim_key=victim_key,
+            other_key=other_key,
+            device=device,
+            slowdown_ratio=ratio,
+            upper_ratio=ratio,
+            level=Level.SOLO_KNOWN,
+        )
+
+
+def _prediction(job: scheduling_pb2.SnapshotJob, device: str) -> JobPrediction:
+    """Return stated figures as a prediction; a job that states no utilization is taken for a busy one."""
+    request = translate_snapshot.request(job)
+    sizes = {gpus: samples_per_gpu(request, gpus) for gpus in request.allowed_gpus}
+    point = MemoryPoint(memory_bytes=job.stated_memory_bytes, memory_bytes_upper_99=job.stated_memory_bytes)
+    return JobPrediction(
+        key=request.key,
+        device=device,
+        utilization_ratio=job.stated_utilization_ratio
+        if job.HasField("stated_utilization_ratio")
+        else _WORST_UTILIZATION_RATIO,
+        memory=dict.fromkeys(sizes.values(), point) if job.stated_memory_bytes else {},
+        step_ms=_step_times(request, job.stated_step_ms, sizes.items()),
+        level=Level.SOLO_KNOWN,
+    )
+
+
+def _step_times(request: JobRequest, step_ms: float, sizes: Iterable[tuple[int, int]]) -> dict[tuple[int, int], float]:
+    """Return the stated time at the number of GPUs that the job asks for; of others nothing is stated."""
+    return {(gpus, samples): step_ms for gpus, samples in sizes if step_ms and gpus == request.gpus}

@@ -1,0 +1,50 @@
+"""Slurm's commands over tables in memory, rows as Slurm 22.05 writes them; orders change them as they do there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotenant.engines.errors import EngineRefusedError
+
+_RECORDED = Path(__file__).parents[1] / "unit" / "engines" / "recorded"
+_FIELDS = {"ReqNodeList": "required_nodes", "AdminComment": "admin_comment", "Gres": "tres_per_node"}
+
+
+class FakeSlurm:
+    """A `SlurmCommands` with the nodes of the recording and jobs of a test's own."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = json.loads((_RECORDED / "sinfo_22_05.json").read_text())["nodes"]
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self._row: dict[str, Any] = json.loads((_RECORDED / "squeue_22_05.json").read_text())["jobs"][0]
+
+    def submit(self, job_id: str, comment: str) -> None:
+        """Hand a job in, as a user does where job_submit.lua is installed."""
+        self.jobs[job_id] = {**self._row, "job_id": int(job_id), "comment": comment}
+
+    def query(self, command: Sequence[str]) -> Mapping[str, Any]:
+        """See `SlurmCommands.query`."""
+        return {"squeue": {"jobs": [*self.jobs.values()]}, "sinfo": {"nodes": self.nodes}}[command[0]]
+
+    def order(self, command: Sequence[str]) -> None:
+        """See `SlurmCommands.order`."""
+        _, verb, *words = command
+        row = self.jobs.get(words[0].removeprefix("JobId="))
+        if row is None:
+            raise EngineRefusedError("Invalid job id specified")
+        if verb == "release":
+            self._release(row)
+            return
+        changes = dict(word.split("=", 1) for word in words[1:])
+        if "Gres" in changes and row["job_state"] != "PENDING":
+            raise EngineRefusedError("Job is no longer pending execution")
+        row |= {_FIELDS[name]: f"gres:{value}" if name == "Gres" else value for name, value in changes.items()}
+
+    def _release(self, row: dict[str, Any]) -> None:
+        row |= {"priority": 1, "state_reason": "None"}
+        gres = row["tres_per_node"].removeprefix("gres:")
+        if gres:
+            row |= {"job_state": "RUNNING", "nodes": row["required_nodes"], "gres_detail": [f"{gres}(IDX:0)"]}

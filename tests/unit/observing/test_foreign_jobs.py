@@ -1,0 +1,76 @@
+"""Which job a process belongs to, where it prints, and what its owner told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.observing.foreign_jobs import ForeignJobs
+from cotenant_agent.observing.job_owners import owner_of
+
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+CONTAINER = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "owner"),
+    [
+        ("4:devices:/slurm_n1/uid_1000/job_77/step_0/task_0\n1:name=systemd:/\n", "slurm/77"),
+        ("0::/system.slice/slurmstepd.scope/job_12/step_batch/user/task_special", "slurm/12"),
+        ("0::/system.slice/n1_slurmstepd.scope/job_12/step_0", "slurm/12"),
+        (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", f"kubernetes/{UID}"),
+        (
+            f"0::/kubepods.slice/kubepods-besteffort-pod{UID.replace('-', '_')}.slice/cri.scope",
+            f"kubernetes/{UID}",
+        ),
+        (f"0::/docker/{CONTAINER}", "docker/abababababab"),
+        (f"0::/system.slice/docker-{CONTAINER}.scope", "docker/abababababab"),
+        ("0::/user.slice/user-1000.slice/session-3.scope", ""),
+        ("0::/user.slice/job_77", ""),
+        ("0::/slurm_n1/uid_x/job_77", ""),
+        ("", ""),
+        ("0::/" + "slurm" * 100_000, ""),
+    ],
+)
+def test_a_control_group_names_the_job(cgroups: str, owner: str) -> None:
+    assert owner_of(cgroups) == owner
+
+
+def process(
+    proc: Path, pid: int, *, cgroup: str = "0::/\n", group: int = 9, log: Path | None = None, environ: str = ""
+) -> None:
+    folder = proc / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "cgroup").write_text(cgroup)
+    (folder / "stat").write_text(f"{pid} (a (b) c) S 1 {group} {group} 0")
+    (folder / "environ").write_text(environ)
+    if log is not None:
+        (folder / "fd" / "1").symlink_to(log)
+
+
+def test_processes_of_one_job_are_one_job_and_others_are_told_apart_by_their_group(tmp_path: Path) -> None:
+    slurm = "0::/system.slice/slurmstepd.scope/job_5/step_0\n"
+    process(tmp_path, 10, cgroup=slurm)
+    process(tmp_path, 11, cgroup=slurm)
+    process(tmp_path, 12, group=12)
+    process(tmp_path, 13, group=13)
+    found = ForeignJobs(tmp_path).find({"g0": frozenset({10, 11, 12}), "g1": frozenset({13, 99})})
+    assert [(job.job_id, job.pids, job.gpu_ids) for job in found] == [
+        ("group/12", (12,), ("g0",)),
+        ("group/13", (13,), ("g1",)),
+        ("slurm/5", (10, 11), ("g0",)),
+    ]
+
+
+def test_a_log_is_a_regular_file_and_a_tag_is_ours(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.touch()
+    process(tmp_path, 10, group=10, log=log, environ=f"A=1\0COTENANT_JOB=cotenant graph={'ab' * 32} batch=8\0B=2")
+    process(tmp_path, 11, group=11, log=Path("/dev/null"), environ="COTENANT_JOB=something else")
+    process(tmp_path, 12, group=12, log=tmp_path / "gone (deleted)", environ="XCOTENANT_JOB=cotenant")
+    found = {job.job_id: job for job in ForeignJobs(tmp_path).find({"g0": frozenset({10, 11, 12})})}
+    assert found["group/10"].log == log
+    assert found["group/10"].tag is not None
+    assert found["group/10"].tag.global_batch_size == 8
+    assert [(found[name].log, found[name].tag) for name in ("group/11", "group/12")] == [(None, None)] * 2

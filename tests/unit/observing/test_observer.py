@@ -1,0 +1,139 @@
+"""Windows of jobs that cotenant did not start: alone, co-located, silent."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cotenant.engines.job_tag import read_tag
+from cotenant_agent.observing.foreign_jobs import ForeignJob
+from cotenant_agent.observing.observer import ObservedWindow, Observer
+from cotenant_agent.records import (
+    AttemptKey,
+    GpuDescription,
+    GpuReading,
+    InventoryReading,
+    JobProcesses,
+    JobUsage,
+)
+
+BEAT_NS = 2_000_000_000
+TAG = f"cotenant graph={'ab' * 32} batch=8"
+
+
+class FakeDevices:
+    """One device."""
+
+    enforcements = ()
+    foreign_ratio = 0.0
+
+    def describe(self) -> tuple[GpuDescription, ...]:
+        return (GpuDescription(gpu_id="g0", device="NVIDIA A10", memory_bytes=2**34, index=0),)
+
+    def users(self) -> Mapping[str, frozenset[int]]:
+        return {}
+
+    def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
+        usage = {key: JobUsage(memory_bytes=2**30, utilization_ratio=0.5) for key in jobs}
+        return InventoryReading(gpus=(GpuReading(gpu_id="g0", foreign_ratio=self.foreign_ratio),), jobs=usage)
+
+
+class Scene:
+    """Jobs that print, and an observer of them.
+
+    Args:
+        folder: Logs lie there.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.jobs: dict[str, ForeignJob] = {}
+        self._folder = folder
+        self._steps: dict[str, float] = {}
+        self._now_ns = 10 * BEAT_NS
+        ids = itertools.count()
+        monkeypatch.setattr("cotenant_agent.log_progress.wall_ms", lambda: 0)
+        self.devices = FakeDevices()
+        self.observer = Observer(
+            self.devices,  # type: ignore[arg-type]
+            lambda _: self.jobs.values(),
+            campaign="collected_00000000",
+            make_id=lambda: f"{next(ids):032x}",
+        )
+
+    def start(self, job_id: str, *, tag: str = "", prints: bool = True) -> None:
+        log = self._folder / f"{len(self._steps)}.log" if prints else None
+        self.jobs[job_id] = ForeignJob(job_id=job_id, gpu_ids=("g0",), pids=(1,), log=log, tag=read_tag(tag))
+        self._steps[job_id] = 0
+
+    def beats(self, count: int, **steps_per_beat: float) -> list[ObservedWindow]:
+        """Let time pass; each job prints its steps just before the observer looks."""
+        found = []
+        for _ in range(count):
+            self._now_ns += BEAT_NS
+            for name, steps in steps_per_beat.items():
+                log = self.jobs[name].log
+                self._steps[name] += steps
+                if log is not None:
+                    with log.open("a") as file:
+                        file.write(f"step {int(self._steps[name])} loss 0.5\n")
+            found += self.observer.beat(self._now_ns)
+        return found
+
+    def close(self) -> list[ObservedWindow]:
+        return self.observer.close(self._now_ns)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_steps_alone_and_together_give_step_times_and_a_slowdown(scene: Scene) -> None:
+    scene.start("a", tag=TAG)
+    alone = scene.beats(40, a=20)
+    scene.start("b", tag=TAG)
+    together = scene.beats(40, a=10, b=5)
+    ended = {(one.job_id, one.others): one for one in (*alone, *together, *scene.close())}
+    assert set(ended) == {("a", ()), ("a", ("b",)), ("b", ("a",))}
+    assert ended["a", ()].step_ms == pytest.approx(100, rel=0.02)
+    assert ended["a", ("b",)].step_ms == pytest.approx(200, rel=0.02)
+    assert ended["a", ("b",)].slowdown_ratio == pytest.approx(1.0, abs=0.05)
+    assert ended["b", ("a",)].slowdown_ratio is None
+    assert all(one.is_reportable for one in ended.values())
+
+
+def test_a_slowdown_that_others_disturbed_is_told_with_its_doubt(scene: Scene) -> None:
+    scene.devices.foreign_ratio = 0.5
+    scene.start("a")
+    scene.beats(20, a=20)
+    scene.start("b")
+    scene.beats(20, a=10, b=5)
+    [shared] = [one for one in scene.close() if one.job_id == "a"]
+    assert shared.slowdown_ratio == pytest.approx(1.0, abs=0.1)
+    assert shared.window.quality_flags == ("foreign_load",)
+
+
+def test_only_windows_whose_jobs_all_told_their_graph_are_reportable(scene: Scene) -> None:
+    scene.start("a", tag=TAG)
+    scene.start("b", tag="cotenant batch=8")
+    scene.beats(20, a=10, b=10)
+    assert [one.is_reportable for one in scene.close()] == [False, False]
+
+
+def test_a_job_that_prints_nothing_is_named_and_not_measured(scene: Scene) -> None:
+    scene.start("a", prints=False)
+    scene.start("b")
+    scene.beats(10, a=5, b=0)
+    assert scene.close() == []
+    assert scene.observer.silent_job_ids == ["a", "b"]
+
+
+def test_jobs_that_come_and_go_are_forgotten(scene: Scene) -> None:
+    scene.start("a")
+    scene.beats(10, a=10)
+    del scene.jobs["a"]
+    assert [one.job_id for one in scene.beats(1)] == ["a"]
+    assert scene.observer.silent_job_ids == []

@@ -1,0 +1,115 @@
+"""shadow: past jobs out of accounting, and what sharing would have done to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cotenant_simulator.commands.shadow import shadow
+from cotenant_simulator.errors import InputError, TraceError
+from cotenant_simulator.readers.accounting import read_accounting
+
+HEAD = "JobIDRaw|JobName|User|Submit|Start|End|State|AllocTRES"
+MEASURED = Path(__file__).parents[3] / "datasets" / "cpu_standin"
+GPU = "billing=1,cpu=1,gres/gpu:a100=1,gres/gpu=1"
+
+
+def row(job_id: str, *, at: str = "00:00", ended: str = "01:00", tres: str = GPU, name: str = "train") -> str:
+    return f"{job_id}|{name}|ann|2026-03-01T{at}:00|2026-03-01T{at}:30|2026-03-01T{ended}:00|COMPLETED|{tres}"
+
+
+def table(folder: Path, *rows: str, head: str = HEAD) -> Path:
+    path = folder / "sacct.txt"
+    path.write_text("\n".join((head, *rows)) + "\n")
+    return path
+
+
+def test_jobs_with_gpus_that_have_ended_are_read_in_order(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        row("2", at="00:30"),
+        row("1", tres="cpu=1,gres/gpu:a100=2,gres/gpu:h100=1"),
+        row("3", tres="cpu=4"),
+        "4|n|ann|2026-03-01T00:00:00|Unknown|Unknown|PENDING|gres/gpu=1",
+        row("5", name="a|b"),
+        row("6", ended="00:00"),
+        "7|n|ann|yesterday|2026-03-01T00:00:00|2026-03-01T01:00:00|COMPLETED|gres/gpu=1",
+        row("2"),
+    )
+    found = read_accounting(path)
+    assert [(job.job_id, job.gpus) for job in found.jobs] == [("1", 3), ("2", 1)]
+    assert found.skipped == {
+        "no GPUs": 1,
+        "not ended": 1,
+        "another number of cells than the header": 1,
+        "no time with GPUs": 1,
+        "no time": 1,
+    }
+    assert found.jobs[0].started_at_ms - found.jobs[0].submitted_at_ms == 30_000
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "complaint"),
+    [
+        ("JobID|User", (), "lacks the column JobIDRaw; write it with --parsable2"),
+        (HEAD, (row("1", tres="cpu=1"),), "holds no ended job with GPUs; AllocTRES must name gres/gpu"),
+        ("", (), "lacks the column"),
+    ],
+)
+def test_a_table_without_jobs_is_refused_with_the_remedy(
+    tmp_path: Path, head: str, rows: tuple[str, ...], complaint: str
+) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        read_accounting(table(tmp_path, *rows, head=head))
+
+
+def report(path: Path, *flags: str) -> Result:
+    arguments = ["--sacct", str(path), "--measured", str(MEASURED), "--gpu-memory-gib", "2", "-o", "json", *flags]
+    return CliRunner().invoke(shadow, arguments, catch_exceptions=False)
+
+
+def crowd(folder: Path) -> Path:
+    return table(folder, *(row(str(number), at=f"00:{number:02}", name=f"n{number % 5}") for number in range(8)))
+
+
+def test_sharing_saves_gpu_hours_and_waits_where_gpus_are_short(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    flags = ("--cluster", "1x2", "--max-slowdown", "1", "--seeds", "4", "--report", str(page))
+    first, second = (report(crowd(tmp_path), *flags) for _ in range(2))
+    found = json.loads(first.stdout)
+    assert first.stdout == second.stdout
+    assert (found["schema"], found["jobs"], [day["day"] for day in found["days"]]) == (
+        "cotenant.shadow/1",
+        8,
+        ["2026-03-01"],
+    )
+    saved, shared = found["gpu_hours_saved"], found["mean_wait_s"]["shared"]
+    assert 0 <= saved["lower"] < saved["mean"] < saved["upper"] < found["gpu_hours_exclusive"]["mean"]
+    assert found["days"][0]["gpu_hours_saved"]["mean"] == pytest.approx(saved["mean"], rel=0.01)
+    assert shared["mean"] < found["mean_wait_s"]["exclusive"]["mean"]
+    assert found["slowdown_ratio"]["max"]["upper"] > 0
+    assert [user["user"] for user in found["users"]] == ["ann"]
+    text = page.read_text()
+    assert "No accounting tells what jobs demand" in text
+    assert "http" not in text
+
+
+def test_where_gpus_are_free_or_nobody_consents_nothing_is_saved(tmp_path: Path) -> None:
+    for flags in (("--cluster", "1x8", "--max-slowdown", "1"), ("--cluster", "1x2", "--max-slowdown", "0")):
+        found = json.loads(report(crowd(tmp_path), *flags, "--seeds", "2").stdout)
+        assert found["gpu_hours_saved"]["upper"] == 0
+
+
+def test_names_of_jobs_and_users_are_text_on_the_page(tmp_path: Path) -> None:
+    hostile = row("1").replace("ann", "<script>alert(1)</script>")
+    page = tmp_path / "page.html"
+    report(table(tmp_path, hostile), "--cluster", "1x1", "--seeds", "2", "--report", str(page))
+    assert "<script>" not in page.read_text()
+
+
+def test_one_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="one of --sacct FILE and --trace FILE"):
+        report(crowd(tmp_path), "--trace", "x.csv", "--cluster", "1x1")
