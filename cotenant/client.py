@@ -24,6 +24,7 @@ from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
 from cotenant.node_calls import NodeCalls
+from cotenant.queue_calls import QueueCalls
 from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
@@ -40,7 +41,8 @@ READ_CALL_DEADLINE_S = 24 * 3600.0
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
-        "ForgetNode", "ConfirmRestore",
+        "HoldJob", "ReleaseJob", "AlterJob", "RetryJob", "SubmitArray", "CancelArray",
+        "ForgetNode", "CordonNode", "UncordonNode", "ConfirmRestore",
         "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (
@@ -121,7 +123,7 @@ def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-class SchedulerClient(NodeCalls):
+class SchedulerClient(NodeCalls, QueueCalls):
     """Jobs, nodes and policies of one cluster."""
 
     def __init__(
@@ -185,16 +187,6 @@ class SchedulerClient(NodeCalls):
         """Stops a job or takes it off the queue; repeating it is harmless."""
         request = scheduling_pb2.CancelJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
         return self._ask(lambda timeout: self._stub.CancelJob(request, timeout=timeout)).job
-
-    def pause_job(self, job_id: str, *, most_ms: int = 0) -> scheduling_pb2.Job:
-        """Lets a running job stand still for 1 to 60,000 ms, 0 = the longest; repeating it is harmless."""
-        request = scheduling_pb2.PauseJobRequest(request_id=str(uuid.uuid4()), job_id=job_id, paused_ms_max=most_ms)
-        return self._ask(lambda timeout: self._stub.PauseJob(request, timeout=timeout)).job
-
-    def resume_job(self, job_id: str) -> scheduling_pb2.Job:
-        """Lets a paused job go on; another one is left as it is."""
-        request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
-        return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
 
     def explain_job(
         self, job_id: str, *, expected_start: bool = False, changes: Mapping[str, str] | None = None

@@ -12,6 +12,7 @@
     collect_profiles: true          # false = nothing that is measured of this job is kept
     no_trial: false                 # true = it never shares a GPU on trial
 
+Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
 Unknown keys are refused with the nearest valid one.
 """
 
@@ -26,6 +27,7 @@ import yaml
 
 from cotenant.client import enum_name, job_settings
 from cotenant.client_errors import InputError
+from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
 from cotenant.quantities import parse_bytes
@@ -134,6 +136,11 @@ def _read_steps(spec: scheduling_pb2.JobSpec, value: object) -> None:
 
 
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    if isinstance(value, str) and not value.strip().isdecimal():
+        spec.allowed_gpus[:] = read_gpu_range(value)
+        spec.gpus = spec.allowed_gpus[0]
+        return
+    value = int(value) if isinstance(value, str) else value
     spec.gpus = _whole_number("gpus", value)
     if spec.gpus < 1:  # in the message 0 would be read as "not given"
         raise InputError(f"gpus must be at least 1, not {value}", remedy="leave it out for one GPU")
@@ -232,6 +239,7 @@ _READERS: Mapping[str, Reader] = {
     "restart_limit": _whole("restart_limit", "restart_limit"),
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
     "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
+    **QUEUE_READERS,
 }
 
 

@@ -157,6 +157,7 @@ class LocalCluster:
         agents: One per node.
         predictor_port: 0 = any free one; the same holds for the scheduler's.
         has_trials: Whether jobs may share on trial.
+        tenants_file: Quotas and weights of tenants; None = all jobs are one tenant's.
         is_private: Whether only this account gets in, by Unix socket or token; otherwise every user of this machine.
     """
 
@@ -166,6 +167,7 @@ class LocalCluster:
     predictor_port: int = 0
     scheduler_port: int = 0
     has_trials: bool = True
+    tenants_file: Path | None = None
     is_private: bool = False
     access: LocalAccess | None = None
     programs: dict[str, Program] = field(default_factory=dict)
@@ -268,6 +270,8 @@ class LocalCluster:
         arguments += ["--predictor", self.target("predictor"), *self._private("scheduler"), *self._token("scheduler")]
         if not self.has_trials:
             arguments += ["--no-trials"]
+        if self.tenants_file is not None:
+            arguments += ["--tenants", str(self.tenants_file)]
         if self.is_private:
             arguments += ["--sees-files"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)

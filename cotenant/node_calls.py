@@ -50,6 +50,24 @@ class NodeCalls(ABC):
         request = scheduling_pb2.ForgetNodeRequest(request_id=str(uuid.uuid4()), node_id=node_id)
         return list(self._ask(lambda timeout: self._stub.ForgetNode(request, timeout=timeout)).lost_job_ids)
 
+    def cordon_node(self, node_id: str, *, drain: bool = False) -> list[str]:
+        """Starts nothing more on a node, and returns the jobs that draining it moves away; repeating it is harmless.
+
+        Raises:
+            NotFoundError: No such node.
+        """
+        request = scheduling_pb2.CordonNodeRequest(request_id=str(uuid.uuid4()), node_id=node_id, drain=drain)
+        return list(self._ask(lambda timeout: self._stub.CordonNode(request, timeout=timeout)).moving_job_ids)
+
+    def uncordon_node(self, node_id: str) -> None:
+        """Lets a cordoned or drained node take jobs again; another one is left as it is.
+
+        Raises:
+            NotFoundError: No such node.
+        """
+        request = scheduling_pb2.UncordonNodeRequest(request_id=str(uuid.uuid4()), node_id=node_id)
+        self._ask(lambda timeout: self._stub.UncordonNode(request, timeout=timeout))
+
     def confirm_restore(self) -> scheduling_pb2.ConfirmRestoreResponse:
         """Lets the nodes of the cluster whose backup was restored join; repeating it is harmless."""
         request = scheduling_pb2.ConfirmRestoreRequest(request_id=str(uuid.uuid4()))

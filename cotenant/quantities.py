@@ -16,6 +16,9 @@ _UNITS = {
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
 SIZE_MAX_BYTES = 2**60
+DURATION_MAX_MS = 10 * 365 * 86_400_000
+_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,3})?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -33,6 +36,22 @@ def parse_bytes(text: str | int) -> int:
     if size > SIZE_MAX_BYTES:
         raise InputError(f"{text!r} is more than any machine has", remedy="write it like 512MiB or 1.5GiB")
     return int(size)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Reads a duration such as 45s, 90m, 2h, 1h30m or 3d, in milliseconds.
+
+    Raises:
+        InputError: Not a duration.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()):
+        raise InputError(f"{text!r} is not a duration", remedy="write it like 45s, 90m, 2h, 1h30m or 3d")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    duration_ms = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000)
+    if not 0 < duration_ms <= DURATION_MAX_MS:
+        raise InputError(f"{text!r} is not between 1 ms and 10 years", remedy="write it like 45s, 90m, 2h or 3d")
+    return duration_ms
 
 
 def format_gib(size_bytes: float) -> str:

@@ -154,8 +154,9 @@ def _resume(places: LaunchPlaces) -> str:
 def _contract(
     request: LaunchRequest, places: LaunchPlaces, grace_ms: int, checkpoint_interval_ms: int
 ) -> dict[str, str]:
-    incarnation_id = request.key.incarnation_id
+    incarnation_id, array_index = request.key.incarnation_id, request.array_index
     return {
+        **({"COTENANT_ARRAY_INDEX": str(array_index)} if array_index is not None else {}),
         **({"COTENANT_INCARNATION_ID": incarnation_id} if incarnation_id else {}),
         "COTENANT_JOB_ID": request.key.job_id,
         "COTENANT_ATTEMPT": str(request.key.attempt),

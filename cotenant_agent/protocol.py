@@ -112,6 +112,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         },
         measured_job=_measured_job(message),
         tenant=spec.tenant,
+        array_index=spec.array_index if spec.array_id else None,
         has_ranks=spec.ranks > 0,
         collective_timeout_ms=spec.collective_timeout_ms,
     )

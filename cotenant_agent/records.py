@@ -74,6 +74,7 @@ class LaunchRequest:
         cpu_cores: limit on CPU cores; 0 = none.
         measured_job: what may be recorded of it where its run is measured; None = nothing.
         tenant: whose job it is, as the scheduler says; empty = nobody's in particular.
+        array_index: its index as a task of an array; None = it is none.
         rank: of the first of its devices.
         has_ranks: one process per device, instead of one that sees them all.
         collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
@@ -98,6 +99,7 @@ class LaunchRequest:
     co_located_limits: Mapping[AttemptKey, int] = field(default_factory=dict)
     measured_job: MeasuredJob | None = None
     tenant: str = ""
+    array_index: int | None = None
     has_ranks: bool = False
     collective_timeout_ms: int = 0
 

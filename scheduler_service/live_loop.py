@@ -49,10 +49,15 @@ STORAGE_RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a request leads to: a fact to store (None: nothing has to change) and what its answer is built from."""
+    """What a request leads to: a fact to store (None: nothing has to change) and what its answer is built from.
+
+    Attributes:
+        earlier: Facts that are stored together with it, all or none, before it.
+    """
 
     event: Event | None
     answer: str
+    earlier: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,65 +220,71 @@ class LiveLoop:
             return
         for entry, record in zip(proposed, records, strict=True):
             self._handle(record)
-            _resolve(entry, entry.proposal.answer if entry.proposal is not None else "")
+            if entry is None:
+                await asyncio.sleep(0)  # a thousand jobs at once shall not keep agents waiting
+            else:
+                _resolve(entry, entry.proposal.answer if entry.proposal is not None else "")
         if len(self._inbox) < INBOX_MAX:
             self._has_room.set()
         for observer in self.observers:
             observer.batch_handled()
 
-    def _propose(self, entries: Sequence[_Entry]) -> tuple[list[LogRecord], list[_Entry]]:
-        """Turn a batch into records; refusals and repetitions are answered here, at once."""
+    def _propose(self, entries: Sequence[_Entry]) -> tuple[list[LogRecord], list[_Entry | None]]:
+        """Turn a batch into records, with None for all but the last one of an entry.
+
+        Refusals and repetitions are answered here, at once.
+        """
         records: list[LogRecord] = []
-        proposed: list[_Entry] = []
+        proposed: list[_Entry | None] = []
         batch_requests: set[str] = set()
         for entry in entries:
             if isinstance(entry.content, Event):
-                record = LogRecord(event=self._stamped(entry.content))
+                made = [LogRecord(event=self._stamped(entry.content))]
             elif entry.content.request_id in batch_requests:
                 # The same request is in this batch: the next one will know the answer.
                 self._inbox.append(entry)
                 continue
             else:
-                made = self._record_of(entry, entry.content)
-                if made is None:
+                made = self._records_of(entry, entry.content)
+                if not made:
                     continue
-                record = made
                 batch_requests.update({entry.content.request_id} - {""})
-            records.append(record)
-            proposed.append(entry)
+            records += made
+            proposed += [*[None] * (len(made) - 1), entry]
         return records, proposed
 
-    def _record_of(self, entry: _Entry, mutation: Mutation) -> LogRecord | None:
+    def _records_of(self, entry: _Entry, mutation: Mutation) -> list[LogRecord]:
         known = self._answered.get(mutation.request_id)
         if known is not None:
             if known.body_sha256 == mutation.body_sha256:
                 _resolve(entry, known.answer)
             else:
                 _refuse(entry, RequestConflictError(mutation.request_id))
-            return None
+            return []
         try:
             entry.proposal = mutation.propose()
         except SchedulerServiceError as error:
             _refuse(entry, error)
-            return None
+            return []
         if entry.proposal.event is None:
             _resolve(entry, entry.proposal.answer)
-            return None
+            return []
         request = None
         if mutation.request_id:
             request = AnsweredRequest(
                 request_id=mutation.request_id, body_sha256=mutation.body_sha256, answer=entry.proposal.answer
             )
-        return LogRecord(event=self._stamped(entry.proposal.event), request=request)
+        earlier = [LogRecord(event=self._stamped(event)) for event in entry.proposal.earlier]
+        return [*earlier, LogRecord(event=self._stamped(entry.proposal.event), request=request)]
 
     def _stamped(self, event: Event) -> Event:
         return replace(event, at_ms=self.clock.now_ms())
 
-    async def _store(self, records: Sequence[LogRecord], entries: Sequence[_Entry]) -> bool:
+    async def _store(self, records: Sequence[LogRecord], entries: Sequence[_Entry | None]) -> bool:
         try:
             await asyncio.get_running_loop().run_in_executor(self._storage, self.log.append, records)
         except StateUnwritableError as error:
-            self._keep_facts(entries, error)
+            self._keep_facts([entry for entry in entries if entry is not None], error)
             return False
         if self.storage_failure:
             _log.warning("storage_recovered")

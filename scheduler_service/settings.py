@@ -11,7 +11,7 @@ import click
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.errors import InputError
 from cotenant.local_state import local_state_dir
-from cotenant.option_types import FiniteRange
+from cotenant.option_types import FiniteRange, OptionalFile
 from cotenant.program_settings import ProgramSettings, setting
 from cotenant.structured_log import LEVELS
 from cotenant.tls_settings import check_server_tls, tls_setting
@@ -40,6 +40,12 @@ class Settings:
         may_be_empty=True,
     )
     policy: str = setting(DEFAULT_POLICY, "Policy of a new state; an old state keeps its own.")
+    tenants: Path | None = setting(
+        None, "TOML file with quotas and weights of tenants; none = all jobs are one tenant's.", kind=OptionalFile()
+    )
+    stall_ms: int = setting(
+        600_000, "No shorter time without a step is a stall, nor ten steps' time; 0 = nobody looks.", kind=_NOT_NEGATIVE
+    )
     seed: int = setting(0, "Seed handed to policies.")
     ready_file: str = setting("", "Written as JSON once the scheduler serves.")
     insecure: bool = tls_setting("insecure")

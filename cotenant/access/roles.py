@@ -23,9 +23,9 @@ class Role(StrEnum):
 
 ROLE_MEANINGS: Final[Mapping[Role, str]] = MappingProxyType(
     {
-        Role.USER: "submits jobs; sees, pauses and cancels its own",
+        Role.USER: "submits jobs; sees, holds, alters, pauses and cancels its own",
         Role.VIEWER: "reads what is not secret, changes nothing",
-        Role.OPERATOR: "acts for all users, chooses policies, forgets nodes, confirms restores, retrains models",
+        Role.OPERATOR: "acts for all users, chooses policies, drains and forgets nodes, confirms restores, retrains",
         Role.NODE: "the agent of one machine, under that name only",
         Role.PREDICTOR: "serves predictions; calls nothing",
         Role.SCHEDULER: "serves jobs; asks the predictor and reports to it",
@@ -51,6 +51,12 @@ RPC_ROLES: Final[Mapping[str, Mapping[str, frozenset[Role] | None]]] = MappingPr
             "CancelJob": _OWNERS,
             "PauseJob": _OWNERS,
             "ResumeJob": _OWNERS,
+            "HoldJob": _OWNERS,
+            "ReleaseJob": _OWNERS,
+            "AlterJob": _OWNERS,
+            "RetryJob": _OWNERS,
+            "SubmitArray": _OWNERS,
+            "CancelArray": _OWNERS,
             "WatchJobs": _READERS,
             "ExplainJob": _READERS,
             "ReadJobLog": _OWNERS,
@@ -58,6 +64,8 @@ RPC_ROLES: Final[Mapping[str, Mapping[str, frozenset[Role] | None]]] = MappingPr
             "ListPolicies": _READERS | {Role.ENGINE},
             "SetPolicy": _OPERATORS,
             "ForgetNode": _OPERATORS,
+            "CordonNode": _OPERATORS,
+            "UncordonNode": _OPERATORS,
             "ConfirmRestore": _OPERATORS,
             "Decide": frozenset({Role.OPERATOR, Role.ENGINE}),
         },

@@ -11,6 +11,7 @@ from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.job_lookup import complete_job, find_job
 from cotenant.cli.job_views import PAUSED, describe_job, job_columns, job_rows, phase_name
+from cotenant.cli.queue_options import ARRAY_PREFIX
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.job_watch import WatchKind, watch_jobs
@@ -91,13 +92,18 @@ def describe(session: Session, /, job: str) -> None:
     show(render_labelled(describe_job(found, enforcements), session.width))
 
 
-@click.command(epilog="Example:  cotenant cancel job-12 job-13")
+@click.command(epilog="Example:  cotenant cancel job-12 array-13")
 @click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @with_session
 def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
-    """Stop JOBS or take them off the queue; repeating it is harmless."""
+    """Stop JOBS (or whole arrays) or take them off the queue; repeating it is harmless."""
     client = session.scheduler()
-    _tell_jobs(session, [client.cancel_job(find_job(client, job).job_id) for job in jobs])
+    arrays = [job for job in jobs if job.startswith(ARRAY_PREFIX)]
+    for array in arrays:
+        tell(f"{array}: {len(client.cancel_array(array))} task(s) cancelled")
+    single = [job for job in jobs if job not in arrays]
+    if single:
+        tell_jobs(session, [client.cancel_job(find_job(client, job).job_id) for job in single])
 
 
 @click.command(epilog="Example:  cotenant pause job-12 --seconds 20")
@@ -113,7 +119,7 @@ def pause(session: Session, /, jobs: tuple[str, ...], seconds: int) -> None:
     """
     client = session.scheduler()
     found = [find_job(client, job).job_id for job in jobs]
-    _tell_jobs(session, [client.pause_job(job_id, most_ms=seconds * 1_000) for job_id in found])
+    tell_jobs(session, [client.pause_job(job_id, most_ms=seconds * 1_000) for job_id in found])
 
 
 @click.command(epilog="Example:  cotenant resume job-12")
@@ -122,10 +128,11 @@ def pause(session: Session, /, jobs: tuple[str, ...], seconds: int) -> None:
 def resume(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Let paused JOBS go on; others are left as they are."""
     client = session.scheduler()
-    _tell_jobs(session, [client.resume_job(find_job(client, job).job_id) for job in jobs])
+    tell_jobs(session, [client.resume_job(find_job(client, job).job_id) for job in jobs])
 
 
-def _tell_jobs(session: Session, jobs: list[scheduling_pb2.Job]) -> None:
+def tell_jobs(session: Session, jobs: list[scheduling_pb2.Job]) -> None:
+    """Prints where jobs are after an order about them."""
     if session.output is OutputFormat.NAME:
         for job in jobs:
             click.echo(job.job_id)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from cotenant import quantities, system_clock
+from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
 from cotenant.cli.tables import Column, Row
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
@@ -46,6 +47,8 @@ _WIDE_COLUMNS = (
     Column(title="TRY", right=True),
     Column(title="EXIT"),
     Column(title="SHARE"),
+    Column(title="CLASS", right=True),
+    Column(title="TENANT", shrinks=True),
 )
 
 
@@ -101,7 +104,8 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         cells += [quantities.format_duration(at_ms - job.submitted_at_ms), *_wide_cells(job)]
     wants_note = phase in ("pending", "failed", "stopping") or (wide and phase == "running")
     note = pause_text(job, at_ms) if phase == PAUSED else coded_reason(job.reason) if wants_note else ""
-    return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=note)
+    notes = "; ".join(part for part in (note, *queue_notes(job, at_ms)) if part)
+    return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=notes)
 
 
 def _wide_cells(job: scheduling_pb2.Job) -> list[str]:
@@ -114,6 +118,8 @@ def _wide_cells(job: scheduling_pb2.Job) -> list[str]:
         str(job.attempt),
         job.exit_class or "-",
         "safe" if share == "unspecified" else share,
+        priority_name(job.spec.priority),
+        job.spec.tenant or "-",
     ]
 
 
@@ -190,6 +196,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory_count}"),
         ("times", _times_text(job)),
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
+        *queue_lines(job, system_clock.now_ms()),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
         *unusual_lines(job),

@@ -33,11 +33,11 @@ _GPU_COLUMNS = (
 
 @click.group(
     invoke_without_command=True,
-    epilog="\b\nExamples:\n  cotenant nodes -o json\n  cotenant nodes forget node-3\n  cotenant nodes confirm",
+    epilog="\b\nExamples:\n  cotenant nodes -o json\n  cotenant nodes drain node-3\n  cotenant nodes confirm",
 )
 @with_session
 def nodes(session: Session, /) -> None:
-    """List machines, what they have and which limits they really enforce; or give one up, or confirm a restore."""
+    """List machines, what they have and which limits they really enforce; or cordon, drain or give one up."""
     if click.get_current_context().invoked_subcommand is None:
         _list_nodes(session)
 
@@ -52,6 +52,33 @@ def forget_node(session: Session, /, node: str) -> None:
     """
     lost = session.scheduler().forget_node(node)
     tell(f"forgot {node}; lost: {', '.join(lost) or 'no job'}")
+
+
+@nodes.command(name="cordon")
+@click.argument("node")
+@with_session
+def cordon_node(session: Session, /, node: str) -> None:
+    """Start nothing more on NODE; what runs there runs on. `cotenant nodes uncordon` undoes it."""
+    session.scheduler().cordon_node(node)
+    tell(f"cordoned {node}: nothing new starts there")
+
+
+@nodes.command(name="drain")
+@click.argument("node")
+@with_session
+def drain_node(session: Session, /, node: str) -> None:
+    """Cordon NODE and stop what runs there with checkpoints; it goes on elsewhere when there is room."""
+    moving = session.scheduler().cordon_node(node, drain=True)
+    tell(f"draining {node}; moving away: {', '.join(moving) or 'no job'}")
+
+
+@nodes.command(name="uncordon")
+@click.argument("node")
+@with_session
+def uncordon_node(session: Session, /, node: str) -> None:
+    """Let NODE take jobs again, however it was cordoned or drained."""
+    session.scheduler().uncordon_node(node)
+    tell(f"{node} takes jobs again")
 
 
 @nodes.command(name="confirm")
@@ -77,8 +104,11 @@ def _list_nodes(session: Session) -> None:
 
 
 def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:
-    state = "lost" if not node.connected else "ready" if node.schedulable else "cordoned"
+    cordoned = "draining" if node.draining else "cordoned"
+    state = "lost" if not node.connected else "ready" if node.schedulable else cordoned
     jobs = {job_id for gpu in node.gpus for job_id in gpu.job_ids}
+    if node.draining and node.connected and not jobs:
+        state = "drained"
     cells = [
         node.node_id,
         state,

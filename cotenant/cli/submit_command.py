@@ -14,8 +14,10 @@ from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_j
 from cotenant.cli.job_waiting import wait_for_job
 from cotenant.cli.predict_questions import parse_bindings
 from cotenant.cli.prediction_views import prediction_lines, quantity_columns, quantity_rows
+from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, queue_content
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
+from cotenant.cli.submit_array import plan_array, submit_array
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
@@ -58,7 +60,7 @@ _FLAGS = (
     *SETTING_OPTIONS,
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
-    click.option("--gpus", type=click.IntRange(min=1), help="GPUs.  [default: 1]"),
+    click.option("--gpus", metavar="N|N..M", help="GPUs; 2..4 = as an elastic policy likes.  [default: 1]"),
     click.option("--ranks", type=click.IntRange(min=1), help="One process per GPU, with the variables of torchrun."),
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
@@ -70,11 +72,12 @@ _FLAGS = (
     click.option("--no-trial", is_flag=True, default=None, help="Never share a GPU on trial."),
     click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable."),
     click.option("--workdir", "working_directory", help="Where the command runs.  [default: here]"),
+    *QUEUE_FLAGS,
 )
 
 
 def _with_flags(command: Command) -> Command:
-    for flag in reversed(_FLAGS):
+    for flag in reversed((*_FLAGS, *ARRAY_FLAGS)):
         command = flag(command)
     return command
 
@@ -106,7 +109,9 @@ def submit(
 ) -> None:
     """Hand a job in."""
     content, folder = read_content_of(job_file_and_command, flags)
-    captured = capture_for_submit(session, content, folder, wanted=capture)
+    array = plan_array(flags, parse_job(content, folder=folder).spec, wait=wait)
+    # A script cannot be read with the names of values in its arguments.
+    captured = capture_for_submit(session, content, folder, wanted=capture if array is None else False)
     if captured is not None:
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
@@ -115,6 +120,10 @@ def submit(
     if graph:
         spec.graph_sha256 = _upload(session, graph)
     client = session.scheduler()
+    find_parents(client, spec)
+    if array is not None:
+        submit_array(session, spec, array, request_id=request_id, dry_run=dry_run, force=force)
+        return
     answer = client.submit(spec, request_id=request_id, validate_only=dry_run, force=force)
     _tell_warnings(answer.warnings)
     job = answer.job
@@ -177,6 +186,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
         settings["dimension_bindings"] = parse_bindings(flags["bindings"])
     content = {name: flags[name] for name in _SPEC_FLAGS if flags.get(name) is not None}
     # Flags are relative to where the user stands, a job file's paths to the file.
+    content |= queue_content(flags)
     content |= {name: str(Path(content[name]).resolve()) for name in _PATH_FLAGS if name in content}
     if flags.get("environment"):
         content["environment"] = dict(_pair(text) for text in flags["environment"])

@@ -43,6 +43,11 @@ _PORT = click.IntRange(0, 65_535)
     help="Where jobs may run.  [default: here]",
 )
 @click.option("--no-trial", is_flag=True, help="Share only where the prediction is reliable, never on trial.")
+@click.option(
+    "--tenants",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with quotas and weights of tenants.",
+)
 def up(
     *,
     state_dir: Path | None,
@@ -54,6 +59,7 @@ def up(
     standin_memory: str,
     allowed: tuple[Path, ...],
     no_trial: bool,
+    tenants: Path | None,
 ) -> None:
     """Start predictor, scheduler and agent on this machine and keep them until interrupted.
 
@@ -77,6 +83,7 @@ def up(
         predictor_port=predictor_port,
         scheduler_port=scheduler_port,
         has_trials=not no_trial,
+        tenants_file=tenants.absolute() if tenants is not None else None,
         is_private=True,
     )
     refuse_second(cluster.state_dir)

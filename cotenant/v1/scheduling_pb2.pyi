@@ -98,6 +98,18 @@ class JobSpec(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
     COLLECTIVE_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    AFTER_JOB_IDS_FIELD_NUMBER: _builtins.int
+    AFTER_ANY_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_MS_FIELD_NUMBER: _builtins.int
+    DEADLINE_AT_MS_FIELD_NUMBER: _builtins.int
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    ARRAY_INDEX_FIELD_NUMBER: _builtins.int
+    ARRAY_RUNNING_MAX_FIELD_NUMBER: _builtins.int
+    RESTARTS_STALLED_FIELD_NUMBER: _builtins.int
+    ALLOWED_DEVICES_FIELD_NUMBER: _builtins.int
+    RETRY_OF_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -135,6 +147,25 @@ class JobSpec(_message.Message):
     """
     collective_timeout_ms: _builtins.int
     """How long its ranks wait for each other before they give up; 0 = as frameworks do, ten minutes or more. A pause is shorter than half."""
+    priority: _builtins.int
+    """-1,000 to 1,000; higher classes are served first. low = -100, normal = 0, high = 100."""
+    held: _builtins.bool
+    """It waits until it is released."""
+    after_any: _builtins.bool
+    """It starts when these have ended in any way."""
+    time_limit_ms: _builtins.int
+    """How long it may run in sum, pauses left out; then it is stopped with a checkpoint. 0 = no limit."""
+    deadline_at_ms: _builtins.int
+    """When it should have ended, in ms since 1970; no policy looks at it. 0 = never."""
+    array_id: _builtins.str
+    """The array that it is a task of, and its index there; the scheduler sets them."""
+    array_index: _builtins.int
+    array_running_max: _builtins.int
+    """Tasks of the array that may run at once; 0 = any number."""
+    restarts_stalled: _builtins.bool
+    """It is restarted from its checkpoint where its progress stalls."""
+    retry_of: _builtins.str
+    """The job of which it is the repetition; the scheduler sets it."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -146,6 +177,14 @@ class JobSpec(_message.Message):
     @_builtins.property
     def allowed_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Counts that an elastic policy may choose from; empty = only gpus."""
+
+    @_builtins.property
+    def after_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """It starts when these have finished; at most 1,000 jobs, arrays among them stand for their tasks."""
+
+    @_builtins.property
+    def allowed_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Device types that it may run on, by words of their names (a100, l4); empty = any; at most 32."""
 
     def __init__(
         self,
@@ -173,10 +212,22 @@ class JobSpec(_message.Message):
         owner: _builtins.str = ...,
         ranks: _builtins.int = ...,
         collective_timeout_ms: _builtins.int = ...,
+        priority: _builtins.int = ...,
+        held: _builtins.bool = ...,
+        after_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        after_any: _builtins.bool = ...,
+        time_limit_ms: _builtins.int = ...,
+        deadline_at_ms: _builtins.int = ...,
+        array_id: _builtins.str = ...,
+        array_index: _builtins.int = ...,
+        array_running_max: _builtins.int = ...,
+        restarts_stalled: _builtins.bool = ...,
+        allowed_devices: _abc.Iterable[_builtins.str] | None = ...,
+        retry_of: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -397,6 +448,9 @@ class Job(_message.Message):
     MEMORY_FLOOR_BYTES_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     PAUSED_MS_FIELD_NUMBER: _builtins.int
+    STALLED_SINCE_MS_FIELD_NUMBER: _builtins.int
+    RAN_MS_FIELD_NUMBER: _builtins.int
+    DEADLINE_MISSED_BY_MS_FIELD_NUMBER: _builtins.int
     EXIT_DETAIL_FIELD_NUMBER: _builtins.int
     MEMORY_AUTOPSY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
@@ -432,6 +486,12 @@ class Job(_message.Message):
     """Raised after an out-of-memory end: the next attempt needs at least this much."""
     paused_ms: _builtins.int
     """How long the newest attempt has stood still by order, in sum."""
+    stalled_since_ms: _builtins.int
+    """Since when no step came that should have; 0 = it does not stall."""
+    ran_ms: _builtins.int
+    """How long it has held GPUs in sum, pauses left out: what its time limit counts."""
+    deadline_missed_by_ms: _builtins.int
+    """By how much it is expected to miss its deadline; absent = it has none, will keep it, or nothing is known of its length."""
     exit_detail: _builtins.str
     """How the newest attempt ended, in its node's words; empty while it runs."""
     @_builtins.property
@@ -486,13 +546,18 @@ class Job(_message.Message):
         memory_floor_bytes: _builtins.int = ...,
         pause: Global___JobPause | None = ...,
         paused_ms: _builtins.int = ...,
+        stalled_since_ms: _builtins.int = ...,
+        ran_ms: _builtins.int = ...,
+        deadline_missed_by_ms: _builtins.int | None = ...,
         exit_detail: _builtins.str = ...,
         memory_autopsy: Global___MemoryAutopsy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["deadline_missed_by_ms"]  # noqa: Y015
+    _WhichOneofArgType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofReturnType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofReturnType__memory_autopsy: _TypeAlias = _typing.Literal["memory_autopsy"]  # noqa: Y015
@@ -501,6 +566,8 @@ class Job(_message.Message):
     _WhichOneofArgType__pause: _TypeAlias = _typing.Literal["_pause", b"_pause"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_missed_by_ms) -> _WhichOneofReturnType__deadline_missed_by_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__measured_slowdown_ratio) -> _WhichOneofReturnType__measured_slowdown_ratio | None: ...
     @_typing.overload
@@ -886,6 +953,375 @@ class ResumeJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeJobResponse: _TypeAlias = ResumeJobResponse  # noqa: Y015
+
+@_typing.final
+class HoldJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldJobRequest: _TypeAlias = HoldJobRequest  # noqa: Y015
+
+@_typing.final
+class HoldJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldJobResponse: _TypeAlias = HoldJobResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseJobRequest: _TypeAlias = ReleaseJobRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseJobResponse: _TypeAlias = ReleaseJobResponse  # noqa: Y015
+
+@_typing.final
+class AlterJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    MAX_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_MS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    job_id: _builtins.str
+    priority: _builtins.int
+    """As in JobSpec."""
+    share: _resources_pb2.ShareMode.ValueType
+    """UNSPECIFIED = as it is."""
+    max_slowdown_ratio: _builtins.float
+    time_limit_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        priority: _builtins.int | None = ...,
+        share: _resources_pb2.ShareMode.ValueType = ...,
+        max_slowdown_ratio: _builtins.float | None = ...,
+        time_limit_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_slowdown_ratio", b"_max_slowdown_ratio", "_priority", b"_priority", "_time_limit_ms", b"_time_limit_ms", "max_slowdown_ratio", b"max_slowdown_ratio", "priority", b"priority", "time_limit_ms", b"time_limit_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_slowdown_ratio", b"_max_slowdown_ratio", "_priority", b"_priority", "_time_limit_ms", b"_time_limit_ms", "job_id", b"job_id", "max_slowdown_ratio", b"max_slowdown_ratio", "priority", b"priority", "request_id", b"request_id", "share", b"share", "time_limit_ms", b"time_limit_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_slowdown_ratio: _TypeAlias = _typing.Literal["max_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofArgType__max_slowdown_ratio: _TypeAlias = _typing.Literal["_max_slowdown_ratio", b"_max_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__time_limit_ms: _TypeAlias = _typing.Literal["time_limit_ms"]  # noqa: Y015
+    _WhichOneofArgType__time_limit_ms: _TypeAlias = _typing.Literal["_time_limit_ms", b"_time_limit_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_slowdown_ratio) -> _WhichOneofReturnType__max_slowdown_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_limit_ms) -> _WhichOneofReturnType__time_limit_ms | None: ...
+
+Global___AlterJobRequest: _TypeAlias = AlterJobRequest  # noqa: Y015
+
+@_typing.final
+class AlterJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterJobResponse: _TypeAlias = AlterJobResponse  # noqa: Y015
+
+@_typing.final
+class RetryJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    job_id: _builtins.str
+    force: _builtins.bool
+    """As in SubmitJobRequest."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryJobRequest: _TypeAlias = RetryJobRequest  # noqa: Y015
+
+@_typing.final
+class RetryJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job:
+        """The new job."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+        warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryJobResponse: _TypeAlias = RetryJobResponse  # noqa: Y015
+
+@_typing.final
+class ArrayTask(_message.Message):
+    """One task of an array."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """0 to 1,000,000, once in an array; {index} in arguments and values of variables, COTENANT_ARRAY_INDEX for the program."""
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Replaces {name} in arguments and values of variables; at most 64."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        values: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArrayTask: _TypeAlias = ArrayTask  # noqa: Y015
+
+@_typing.final
+class SubmitArrayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    force: _builtins.bool
+    """As in SubmitJobRequest."""
+    @_builtins.property
+    def spec(self) -> Global___JobSpec:
+        """What the tasks have in common."""
+
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArrayTask]:
+        """1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+        spec: Global___JobSpec | None = ...,
+        force: _builtins.bool = ...,
+        tasks: _abc.Iterable[Global___ArrayTask] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "request_id", b"request_id", "spec", b"spec", "tasks", b"tasks", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitArrayRequest: _TypeAlias = SubmitArrayRequest  # noqa: Y015
+
+@_typing.final
+class SubmitArrayResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    array_id: _builtins.str
+    """Names the array: CancelArray, and after_job_ids of later jobs."""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In the order of the tasks."""
+
+    @_builtins.property
+    def job(self) -> Global___Job:
+        """The first task."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]: ...
+    def __init__(
+        self,
+        *,
+        array_id: _builtins.str = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        job: Global___Job | None = ...,
+        warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_id", b"array_id", "job", b"job", "job_ids", b"job_ids", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitArrayResponse: _TypeAlias = SubmitArrayResponse  # noqa: Y015
+
+@_typing.final
+class CancelArrayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    array_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        array_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_id", b"array_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelArrayRequest: _TypeAlias = CancelArrayRequest  # noqa: Y015
+
+@_typing.final
+class CancelArrayResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The tasks that had not ended."""
+
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelArrayResponse: _TypeAlias = CancelArrayResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobsRequest(_message.Message):
@@ -1305,6 +1741,8 @@ class Node(_message.Message):
     LAST_HEARTBEAT_AT_MS_FIELD_NUMBER: _builtins.int
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
     ENFORCEMENTS_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     rack_id: _builtins.str
     connected: _builtins.bool
@@ -1313,6 +1751,10 @@ class Node(_message.Message):
     host_memory_bytes: _builtins.int
     last_heartbeat_at_ms: _builtins.int
     agent_version: _builtins.str
+    cordoned: _builtins.bool
+    """An operator lets nothing new start there."""
+    draining: _builtins.bool
+    """What ran there was told to go on elsewhere."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -1332,10 +1774,12 @@ class Node(_message.Message):
         last_heartbeat_at_ms: _builtins.int = ...,
         agent_version: _builtins.str = ...,
         enforcements: _abc.Iterable[_builtins.str] | None = ...,
+        cordoned: _builtins.bool = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "connected", b"connected", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "last_heartbeat_at_ms", b"last_heartbeat_at_ms", "node_id", b"node_id", "rack_id", b"rack_id", "schedulable", b"schedulable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "connected", b"connected", "cordoned", b"cordoned", "cpu_cores", b"cpu_cores", "draining", b"draining", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "last_heartbeat_at_ms", b"last_heartbeat_at_ms", "node_id", b"node_id", "rack_id", b"rack_id", "schedulable", b"schedulable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1437,6 +1881,91 @@ class ForgetNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
+
+@_typing.final
+class CordonNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    node_id: _builtins.str
+    drain: _builtins.bool
+    """Stops what runs there, with checkpoints; it goes on elsewhere."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        drain: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "node_id", b"node_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonNodeRequest: _TypeAlias = CordonNodeRequest  # noqa: Y015
+
+@_typing.final
+class CordonNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVING_JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moving_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Jobs that are being moved away."""
+
+    def __init__(
+        self,
+        *,
+        moving_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moving_job_ids", b"moving_job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonNodeResponse: _TypeAlias = CordonNodeResponse  # noqa: Y015
+
+@_typing.final
+class UncordonNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonNodeRequest: _TypeAlias = UncordonNodeRequest  # noqa: Y015
+
+@_typing.final
+class UncordonNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonNodeResponse: _TypeAlias = UncordonNodeResponse  # noqa: Y015
 
 @_typing.final
 class ConfirmRestoreRequest(_message.Message):
@@ -1774,6 +2303,7 @@ class Snapshot(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     JOB_PREDICTIONS_FIELD_NUMBER: _builtins.int
     PAIR_PREDICTIONS_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     seed: _builtins.int
     @_builtins.property
@@ -1788,6 +2318,10 @@ class Snapshot(_message.Message):
 
     @_builtins.property
     def pair_predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotPairPrediction]: ...
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTenant]:
+        """Rules for tenants; empty = all jobs are one tenant's."""
+
     def __init__(
         self,
         *,
@@ -1798,14 +2332,48 @@ class Snapshot(_message.Message):
         pending: _abc.Iterable[Global___SnapshotPending] | None = ...,
         job_predictions: _abc.Iterable[Global___SnapshotJobPrediction] | None = ...,
         pair_predictions: _abc.Iterable[Global___SnapshotPairPrediction] | None = ...,
+        tenants: _abc.Iterable[Global___SnapshotTenant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "running", b"running", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
+
+@_typing.final
+class SnapshotTenant(_message.Message):
+    """What one tenant may have, and has had."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    USED_GPU_MS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    gpus_max: _builtins.int
+    """GPUs that its jobs may hold at once; 0 = no limit."""
+    weight: _builtins.float
+    """Its part of the GPU time in relation to the others; 0 = 1."""
+    used_gpu_ms: _builtins.float
+    """GPU time that it has had, faded as the caller likes; the tenant with least for its weight comes first."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        gpus_max: _builtins.int = ...,
+        weight: _builtins.float = ...,
+        used_gpu_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus_max", b"gpus_max", "tenant", b"tenant", "used_gpu_ms", b"used_gpu_ms", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotTenant: _TypeAlias = SnapshotTenant  # noqa: Y015
 
 @_typing.final
 class SnapshotNode(_message.Message):
@@ -1902,6 +2470,11 @@ class SnapshotJob(_message.Message):
     GRAPH_SHA256_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     NO_TRIAL_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_MS_FIELD_NUMBER: _builtins.int
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    ARRAY_INDEX_FIELD_NUMBER: _builtins.int
+    ARRAY_RUNNING_MAX_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     ALLOWED_NODE_IDS_FIELD_NUMBER: _builtins.int
     EXCLUDED_NODE_IDS_FIELD_NUMBER: _builtins.int
@@ -1931,6 +2504,12 @@ class SnapshotJob(_message.Message):
     """For asking the predictor when the prediction is absent; without one the job runs on GPUs of its own."""
     no_trial: _builtins.bool
     """As in JobSpec."""
+    priority: _builtins.int
+    """As in JobSpec, here and below."""
+    time_limit_ms: _builtins.int
+    array_id: _builtins.str
+    array_index: _builtins.int
+    array_running_max: _builtins.int
     queue: _builtins.str
     """Queue (partition) of the job: it runs on nodes that serve this queue; empty = on any node."""
     anti_affinity_group: _builtins.str
@@ -1986,6 +2565,11 @@ class SnapshotJob(_message.Message):
         graph_sha256: _builtins.str = ...,
         settings: _resources_pb2.JobSettings | None = ...,
         no_trial: _builtins.bool = ...,
+        priority: _builtins.int = ...,
+        time_limit_ms: _builtins.int = ...,
+        array_id: _builtins.str = ...,
+        array_index: _builtins.int = ...,
+        array_running_max: _builtins.int = ...,
         queue: _builtins.str = ...,
         allowed_node_ids: _abc.Iterable[_builtins.str] | None = ...,
         excluded_node_ids: _abc.Iterable[_builtins.str] | None = ...,
@@ -1998,7 +2582,7 @@ class SnapshotJob(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "server_demand", b"server_demand", "settings", b"settings", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_utilization_ratio", b"stated_utilization_ratio", "worker_demand", b"worker_demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "queue", b"queue", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "priority", b"priority", "queue", b"queue", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "worker_demand", b"worker_demand"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["stated_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio"]  # noqa: Y015

@@ -65,6 +65,36 @@ class SchedulingServiceStub:
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobResponse.FromString,
                 _registered_method=True)
+        self.HoldJob = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/HoldJob',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.HoldJobRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.HoldJobResponse.FromString,
+                _registered_method=True)
+        self.ReleaseJob = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/ReleaseJob',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ReleaseJobRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ReleaseJobResponse.FromString,
+                _registered_method=True)
+        self.AlterJob = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/AlterJob',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.AlterJobRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.AlterJobResponse.FromString,
+                _registered_method=True)
+        self.RetryJob = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/RetryJob',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.RetryJobRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.RetryJobResponse.FromString,
+                _registered_method=True)
+        self.SubmitArray = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/SubmitArray',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.SubmitArrayRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.SubmitArrayResponse.FromString,
+                _registered_method=True)
+        self.CancelArray = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/CancelArray',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.CancelArrayRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.CancelArrayResponse.FromString,
+                _registered_method=True)
         self.WatchJobs = channel.unary_stream(
                 '/cotenant.v1.SchedulingService/WatchJobs',
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.WatchJobsRequest.SerializeToString,
@@ -89,6 +119,16 @@ class SchedulingServiceStub:
                 '/cotenant.v1.SchedulingService/ForgetNode',
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeResponse.FromString,
+                _registered_method=True)
+        self.CordonNode = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/CordonNode',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.CordonNodeRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.CordonNodeResponse.FromString,
+                _registered_method=True)
+        self.UncordonNode = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/UncordonNode',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.UncordonNodeRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.UncordonNodeResponse.FromString,
                 _registered_method=True)
         self.ConfirmRestore = channel.unary_unary(
                 '/cotenant.v1.SchedulingService/ConfirmRestore',
@@ -158,6 +198,48 @@ class SchedulingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldJob(self, request, context):
+        """Lets a pending job wait until it is released; repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseJob(self, request, context):
+        """Lets a held job start; one that is not held is left as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterJob(self, request, context):
+        """Changes what a pending job asks for; what is absent stays as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryJob(self, request, context):
+        """Hands a failed or cancelled job in again, with its spec and a new id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitArray(self, request, context):
+        """Accepts up to 1,000 jobs that differ in an index and in named values; all of them are on disk, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelArray(self, request, context):
+        """Stops every task of an array or takes it off the queue; repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchJobs(self, request, context):
         """Streams a snapshot of the jobs, then every change.
         """
@@ -188,6 +270,20 @@ class SchedulingServiceServicer:
 
     def ForgetNode(self, request, context):
         """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CordonNode(self, request, context):
+        """Starts nothing more on a node; draining it, lets what runs there go on elsewhere from its checkpoint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UncordonNode(self, request, context):
+        """Lets a cordoned or drained node take jobs again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,6 +350,36 @@ def add_SchedulingServiceServicer_to_server(servicer, server):
                     request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobResponse.SerializeToString,
             ),
+            'HoldJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldJob,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.HoldJobRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.HoldJobResponse.SerializeToString,
+            ),
+            'ReleaseJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseJob,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ReleaseJobRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ReleaseJobResponse.SerializeToString,
+            ),
+            'AlterJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterJob,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.AlterJobRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.AlterJobResponse.SerializeToString,
+            ),
+            'RetryJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryJob,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.RetryJobRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.RetryJobResponse.SerializeToString,
+            ),
+            'SubmitArray': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitArray,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.SubmitArrayRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.SubmitArrayResponse.SerializeToString,
+            ),
+            'CancelArray': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelArray,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.CancelArrayRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.CancelArrayResponse.SerializeToString,
+            ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJobs,
                     request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.WatchJobsRequest.FromString,
@@ -278,6 +404,16 @@ def add_SchedulingServiceServicer_to_server(servicer, server):
                     servicer.ForgetNode,
                     request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeResponse.SerializeToString,
+            ),
+            'CordonNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.CordonNode,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.CordonNodeRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.CordonNodeResponse.SerializeToString,
+            ),
+            'UncordonNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UncordonNode,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.UncordonNodeRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.UncordonNodeResponse.SerializeToString,
             ),
             'ConfirmRestore': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmRestore,
@@ -474,6 +610,168 @@ class SchedulingService:
             _registered_method=True)
 
     @staticmethod
+    def HoldJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/HoldJob',
+            cotenant_dot_v1_dot_scheduling__pb2.HoldJobRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.HoldJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/ReleaseJob',
+            cotenant_dot_v1_dot_scheduling__pb2.ReleaseJobRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.ReleaseJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/AlterJob',
+            cotenant_dot_v1_dot_scheduling__pb2.AlterJobRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.AlterJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/RetryJob',
+            cotenant_dot_v1_dot_scheduling__pb2.RetryJobRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.RetryJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitArray(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/SubmitArray',
+            cotenant_dot_v1_dot_scheduling__pb2.SubmitArrayRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.SubmitArrayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelArray(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/CancelArray',
+            cotenant_dot_v1_dot_scheduling__pb2.CancelArrayRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.CancelArrayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def WatchJobs(request,
             target,
             options=(),
@@ -598,6 +896,60 @@ class SchedulingService:
             '/cotenant.v1.SchedulingService/ForgetNode',
             cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeRequest.SerializeToString,
             cotenant_dot_v1_dot_scheduling__pb2.ForgetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CordonNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/CordonNode',
+            cotenant_dot_v1_dot_scheduling__pb2.CordonNodeRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.CordonNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UncordonNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/UncordonNode',
+            cotenant_dot_v1_dot_scheduling__pb2.UncordonNodeRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.UncordonNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

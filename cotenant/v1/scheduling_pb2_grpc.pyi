@@ -45,6 +45,18 @@ class SchedulingServiceStub:
     """Lets a running job stand still where it is, for a minute at most; its GPU and its memory stay its own. Repeating it is harmless."""
     ResumeJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ResumeJobRequest, _scheduling_pb2.ResumeJobResponse]
     """Lets a paused job go on; one that is not paused is left as it is."""
+    HoldJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.HoldJobRequest, _scheduling_pb2.HoldJobResponse]
+    """Lets a pending job wait until it is released; repeating it is harmless."""
+    ReleaseJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ReleaseJobRequest, _scheduling_pb2.ReleaseJobResponse]
+    """Lets a held job start; one that is not held is left as it is."""
+    AlterJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]
+    """Changes what a pending job asks for; what is absent stays as it is."""
+    RetryJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]
+    """Hands a failed or cancelled job in again, with its spec and a new id."""
+    SubmitArray: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.SubmitArrayRequest, _scheduling_pb2.SubmitArrayResponse]
+    """Accepts up to 1,000 jobs that differ in an index and in named values; all of them are on disk, or none."""
+    CancelArray: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.CancelArrayRequest, _scheduling_pb2.CancelArrayResponse]
+    """Stops every task of an array or takes it off the queue; repeating it is harmless."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_scheduling_pb2.WatchJobsRequest, _scheduling_pb2.WatchJobsResponse]
     """Streams a snapshot of the jobs, then every change."""
     ExplainJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ExplainJobRequest, _scheduling_pb2.ExplainJobResponse]
@@ -55,6 +67,10 @@ class SchedulingServiceStub:
     """Lists nodes with their GPUs and what these hold."""
     ForgetNode: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ForgetNodeRequest, _scheduling_pb2.ForgetNodeResponse]
     """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once."""
+    CordonNode: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.CordonNodeRequest, _scheduling_pb2.CordonNodeResponse]
+    """Starts nothing more on a node; draining it, lets what runs there go on elsewhere from its checkpoint."""
+    UncordonNode: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.UncordonNodeRequest, _scheduling_pb2.UncordonNodeResponse]
+    """Lets a cordoned or drained node take jobs again."""
     ConfirmRestore: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ConfirmRestoreRequest, _scheduling_pb2.ConfirmRestoreResponse]
     """Says that the cluster whose backup was restored here is no more: its nodes may join this one. Repeating it is harmless."""
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ListPoliciesRequest, _scheduling_pb2.ListPoliciesResponse]
@@ -81,6 +97,18 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     """Lets a running job stand still where it is, for a minute at most; its GPU and its memory stay its own. Repeating it is harmless."""
     ResumeJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ResumeJobRequest, _scheduling_pb2.ResumeJobResponse]  # type: ignore[assignment]
     """Lets a paused job go on; one that is not paused is left as it is."""
+    HoldJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.HoldJobRequest, _scheduling_pb2.HoldJobResponse]  # type: ignore[assignment]
+    """Lets a pending job wait until it is released; repeating it is harmless."""
+    ReleaseJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ReleaseJobRequest, _scheduling_pb2.ReleaseJobResponse]  # type: ignore[assignment]
+    """Lets a held job start; one that is not held is left as it is."""
+    AlterJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]  # type: ignore[assignment]
+    """Changes what a pending job asks for; what is absent stays as it is."""
+    RetryJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]  # type: ignore[assignment]
+    """Hands a failed or cancelled job in again, with its spec and a new id."""
+    SubmitArray: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.SubmitArrayRequest, _scheduling_pb2.SubmitArrayResponse]  # type: ignore[assignment]
+    """Accepts up to 1,000 jobs that differ in an index and in named values; all of them are on disk, or none."""
+    CancelArray: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.CancelArrayRequest, _scheduling_pb2.CancelArrayResponse]  # type: ignore[assignment]
+    """Stops every task of an array or takes it off the queue; repeating it is harmless."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_scheduling_pb2.WatchJobsRequest, _scheduling_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Streams a snapshot of the jobs, then every change."""
     ExplainJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ExplainJobRequest, _scheduling_pb2.ExplainJobResponse]  # type: ignore[assignment]
@@ -91,6 +119,10 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     """Lists nodes with their GPUs and what these hold."""
     ForgetNode: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ForgetNodeRequest, _scheduling_pb2.ForgetNodeResponse]  # type: ignore[assignment]
     """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once."""
+    CordonNode: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.CordonNodeRequest, _scheduling_pb2.CordonNodeResponse]  # type: ignore[assignment]
+    """Starts nothing more on a node; draining it, lets what runs there go on elsewhere from its checkpoint."""
+    UncordonNode: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.UncordonNodeRequest, _scheduling_pb2.UncordonNodeResponse]  # type: ignore[assignment]
+    """Lets a cordoned or drained node take jobs again."""
     ConfirmRestore: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ConfirmRestoreRequest, _scheduling_pb2.ConfirmRestoreResponse]  # type: ignore[assignment]
     """Says that the cluster whose backup was restored here is no more: its nodes may join this one. Repeating it is harmless."""
     ListPolicies: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ListPoliciesRequest, _scheduling_pb2.ListPoliciesResponse]  # type: ignore[assignment]
@@ -152,6 +184,54 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lets a paused job go on; one that is not paused is left as it is."""
 
     @_abc_1.abstractmethod
+    def HoldJob(
+        self,
+        request: _scheduling_pb2.HoldJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.HoldJobResponse, _abc.Awaitable[_scheduling_pb2.HoldJobResponse]]:
+        """Lets a pending job wait until it is released; repeating it is harmless."""
+
+    @_abc_1.abstractmethod
+    def ReleaseJob(
+        self,
+        request: _scheduling_pb2.ReleaseJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.ReleaseJobResponse, _abc.Awaitable[_scheduling_pb2.ReleaseJobResponse]]:
+        """Lets a held job start; one that is not held is left as it is."""
+
+    @_abc_1.abstractmethod
+    def AlterJob(
+        self,
+        request: _scheduling_pb2.AlterJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.AlterJobResponse, _abc.Awaitable[_scheduling_pb2.AlterJobResponse]]:
+        """Changes what a pending job asks for; what is absent stays as it is."""
+
+    @_abc_1.abstractmethod
+    def RetryJob(
+        self,
+        request: _scheduling_pb2.RetryJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.RetryJobResponse, _abc.Awaitable[_scheduling_pb2.RetryJobResponse]]:
+        """Hands a failed or cancelled job in again, with its spec and a new id."""
+
+    @_abc_1.abstractmethod
+    def SubmitArray(
+        self,
+        request: _scheduling_pb2.SubmitArrayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.SubmitArrayResponse, _abc.Awaitable[_scheduling_pb2.SubmitArrayResponse]]:
+        """Accepts up to 1,000 jobs that differ in an index and in named values; all of them are on disk, or none."""
+
+    @_abc_1.abstractmethod
+    def CancelArray(
+        self,
+        request: _scheduling_pb2.CancelArrayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.CancelArrayResponse, _abc.Awaitable[_scheduling_pb2.CancelArrayResponse]]:
+        """Stops every task of an array or takes it off the queue; repeating it is harmless."""
+
+    @_abc_1.abstractmethod
     def WatchJobs(
         self,
         request: _scheduling_pb2.WatchJobsRequest,
@@ -190,6 +270,22 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.ForgetNodeResponse, _abc.Awaitable[_scheduling_pb2.ForgetNodeResponse]]:
         """Gives up a node that is not heard, with what ran there: another node may have its name and its GPUs at once."""
+
+    @_abc_1.abstractmethod
+    def CordonNode(
+        self,
+        request: _scheduling_pb2.CordonNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.CordonNodeResponse, _abc.Awaitable[_scheduling_pb2.CordonNodeResponse]]:
+        """Starts nothing more on a node; draining it, lets what runs there go on elsewhere from its checkpoint."""
+
+    @_abc_1.abstractmethod
+    def UncordonNode(
+        self,
+        request: _scheduling_pb2.UncordonNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.UncordonNodeResponse, _abc.Awaitable[_scheduling_pb2.UncordonNodeResponse]]:
+        """Lets a cordoned or drained node take jobs again."""
 
     @_abc_1.abstractmethod
     def ConfirmRestore(

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cotenant_simulator.commands.progress import Progress
@@ -21,8 +22,9 @@ from cotenant_simulator.system_clock import cpu_s
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
 from cotenant_simulator.truth.predictions import Predictor, TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import Trace
-from scheduler_service.core.errors import PolicyError
+from scheduler_service.core.errors import PolicyError, TenantRulesError
 from scheduler_service.core.records import Share
+from scheduler_service.core.tenants import TenantRules, parse_tenants
 from scheduler_service.policy_registry import make_policy
 
 HOUR_MS = 3_600_000
@@ -120,10 +122,20 @@ def _settings(flags: dict[str, Any], names: Sequence[str]) -> list[RunSettings]:
             charges=charges,
             failures=failures,
             report_interval_ms=round(flags["report_every_s"] * 1_000),
+            tenants=_tenants(flags["tenants"]),
             keeps_history=flags["report"] is not None,
         )
         for name in names
     ]
+
+
+def _tenants(path: Path | None) -> TenantRules | None:
+    try:
+        return parse_tenants(path.read_text(encoding="utf-8")) if path is not None else None
+    except (OSError, UnicodeDecodeError, TenantRulesError) as error:
+        raise InputError(
+            f"the tenants in {path} cannot be read: {error}; correct the file, or leave --tenants out"
+        ) from error
 
 
 def _parameters(names: Sequence[str], texts: tuple[str, ...]) -> dict[str, dict[str, object]]:

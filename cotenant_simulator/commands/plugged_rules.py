@@ -48,6 +48,8 @@ def run_plugged(
     """
     if flags["report"] is not None:
         raise InputError(f"--report needs --engine-rules live: {flags['engine_rules']} keeps no history")
+    if flags["tenants"] is not None:
+        raise InputError(f"--tenants needs --engine-rules live: {flags['engine_rules']} knows no tenants")
     documents = []
     for name in names:
         began_s = cpu_s()

@@ -43,6 +43,7 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Accepted when co-located, default of live jobs; 1 = twice as long.",
         ),
+        click.option("--tenants", type=_PATH, help="TOML file with quotas and weights of tenants."),
         click.option("--no-trials", is_flag=True, help="No job shares on trial."),
         click.option("--share", type=click.Choice(["never", "safe", "any"]), default="safe", show_default=True),
     ):

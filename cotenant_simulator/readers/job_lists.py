@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cotenant_simulator.errors import TraceError
+from cotenant_simulator.readers.queue_columns import with_queue_columns
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows, require_unique
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
@@ -158,9 +159,13 @@ def _pod(row: Row, gpus: int, consent: Consent, kinds: dict[tuple[str, str], Kin
 
 
 def in_order(path: Path, jobs: Iterable[tuple[Row, TraceJob]]) -> tuple[TraceJob, ...]:
-    """Return the jobs by submission; equal instants in the order of the file."""
+    """Return the jobs by submission; equal instants in the order of the file.
+
+    Raises:
+        TraceError: There is none, an id is there twice, or a class or a tenant cannot be.
+    """
     found = list(jobs)
     if not found:
         raise TraceError(path, "holds no job that needs a GPU; nothing can be simulated")
     require_unique(path, ((job.request.job_id, row.line) for row, job in found))
-    return tuple(job for _, job in sorted(found, key=lambda entry: entry[1].submitted_at_ms))
+    return tuple(with_queue_columns(*entry) for entry in sorted(found, key=lambda entry: entry[1].submitted_at_ms))

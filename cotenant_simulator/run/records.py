@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core.tenants import TenantRules
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadCosts:
@@ -49,6 +51,7 @@ class RunSettings:
         report_interval_ms: Between two progress reports of a job; 0 = two after every change, which lets the engine
             know its speed from then on.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
+        tenants: Rules for tenants; None = all jobs are one tenant's.
         keeps_history: Keep what pictures need: the sums over time and which job held which GPU when.
     """
 
@@ -59,6 +62,7 @@ class RunSettings:
     failures: NodeFailures = field(default_factory=NodeFailures)
     report_interval_ms: int = 0
     nodes_per_job_max: int = 0
+    tenants: TenantRules | None = None
     keeps_history: bool = False
 
 

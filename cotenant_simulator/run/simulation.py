@@ -23,6 +23,7 @@ from cotenant_simulator.truth.predictions import Predictor
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import MakePolicy, SchedulerEngine
+from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.policy_registry import make_policy
 
 ENDED_JOBS_MAX = 1_000
@@ -108,6 +109,8 @@ class Simulation:
         simulation, jobs = self._simulation, self._trace.jobs
         for node in self._cluster.nodes:
             self._outages.join(node)
+        if simulation.settings.tenants is not None:
+            self._tell(TenantsChosen(at_ms=simulation.now_ms, rules=simulation.settings.tenants))
         if jobs:
             simulation.event_queue.add(jobs[0].submitted_at_ms, EventPriority.SUBMISSION, self._submit, 0)
         while simulation.event_queue and simulation.ended < len(jobs) and not self._is_stuck():

@@ -25,9 +25,11 @@ from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
+from scheduler_service.adapters.tenants_file import read_tenants
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
+from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.core.records import ENDED_PHASES, Phase
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
@@ -59,6 +61,7 @@ class RunningScheduler:
             reflects=settings.reflection,
         )
         policies.effective_parameters(settings.policy, {})
+        self._tenants = read_tenants(settings.tenants) if settings.tenants is not None else None
         self._log = SqliteEventLog(Path(settings.state_dir))
         self._metrics_server: MetricsServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,7 +139,10 @@ class RunningScheduler:
     def _recover(self) -> Recovered:
         def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
             return SchedulerEngine.restore(
-                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+                state,
+                make_policy=policy_registry.make_policy,
+                pair_refresh_ms=self._settings.pair_refresh_ms,
+                stall_ms=self._settings.stall_ms,
             )
 
         recovered = recover(
@@ -146,6 +152,7 @@ class RunningScheduler:
                 policy=_FIRST_POLICY,
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
+                stall_ms=self._settings.stall_ms,
             ),
             restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),
@@ -248,7 +255,7 @@ class RunningScheduler:
         )
 
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
-        """A new state begins with its policy; after a restart no agent is connected."""
+        """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
         if loop.sequence == 0:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
@@ -260,6 +267,8 @@ class RunningScheduler:
                     "remedy": "choose another one with `cotenant policies use`",
                 },
             )
+        if loop.engine.state.tenants.rules != self._tenants:
+            loop.note(TenantsChosen(at_ms=0, rules=self._tenants, actor=Actor(role=Role.SCHEDULER)))
         for node in loop.engine.state.nodes.values():
             if node.connected:
                 loop.note(NodeDisconnected(at_ms=0, node_id=node.node_id))

@@ -22,7 +22,12 @@ LAUNCH_REFUSALS_MAX = 5
 GRANTED_FENCES_MAX = 16
 
 
-_STOP_CAUSES = {AfterStop.CANCEL: "cancelled", AfterStop.MOVE: "moved"}
+_STOP_CAUSES = {
+    AfterStop.CANCEL: "cancelled",
+    AfterStop.MOVE: "moved",
+    AfterStop.EXPIRE: "time_limit",
+    AfterStop.RESTART: "stalled",
+}
 
 
 def backoff_ms(failures: int) -> int:
@@ -58,10 +63,14 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         trial=None,
         after_stop=AfterStop.NOTHING,
         paused_ms=0,
+        progressed_ran_ms=-1,
+        stalled_since_ms=0,
         exit=AttemptExit(),
     )
     state.next_fence += 1
     state.put_job(job)
+    if job.request.terms.time_limit_ms:
+        step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
     neighbours = state.occupancy.neighbours(job)
     if neighbours:
         note_colocation_change(state, (job.job_id, *neighbours), is_shared=True)
@@ -162,8 +171,12 @@ def accrued(job: JobRecord, now_ms: int) -> JobRecord:
 
 def accruals(job: JobRecord, now_ms: int) -> dict[str, Any]:
     """Return what counting a job's GPU time until now changes of it; while it is paused it has none."""
-    gpu_ms = 0 if job.phase is Phase.PAUSED else (now_ms - job.accrued_at_ms) * len(job.assignments)
-    return {"attained_gpu_ms": job.attained_gpu_ms + gpu_ms, "accrued_at_ms": now_ms}
+    more_ms = 0 if job.phase is Phase.PAUSED else now_ms - job.accrued_at_ms
+    return {
+        "attained_gpu_ms": job.attained_gpu_ms + more_ms * len(job.assignments),
+        "ran_ms": job.ran_ms + more_ms,
+        "accrued_at_ms": now_ms,
+    }
 
 
 def leave_gpus(
@@ -209,6 +222,7 @@ def end(
         not_before_ms=0,
     )
     state.put_job(ended)
+    step.left.append(ended)
     note_colocation_change(state, neighbours)
 
 
@@ -230,6 +244,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         not_before_ms=state.now_ms + wait_ms if wait_ms else 0,
     )
     state.put_job(job)
+    step.left.append(job)
     if wait_ms:
         step.wakes_at_ms.append(job.not_before_ms)
         step.backoffs.append((job.not_before_ms, job.job_id))
@@ -259,11 +274,19 @@ def restart(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
     requeue(state, job, reason, step, wait_ms=backoff_ms(job.counts.restarts))
 
 
+def expire(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
+    """End a job that was stopped because its time was over."""
+    numbers = {"time_limit_ms": job.request.terms.time_limit_ms}
+    end(state, job, Phase.FAILED, Reason(code="TIME_LIMIT", numbers=numbers), step)
+
+
 def lose(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Handle an attempt that certainly runs no more without having said how it ended."""
     job = job.exiting(exit_class="lost")
     if job.after_stop is AfterStop.CANCEL:
         end(state, job, Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    elif job.after_stop is AfterStop.EXPIRE:
+        expire(state, job, step)
     elif job.after_stop in (AfterStop.REQUEUE, AfterStop.MOVE):
         requeue(state, job.counting(preemptions=1), Reason(code="PREEMPTED"), step, wait_ms=0)
     else:

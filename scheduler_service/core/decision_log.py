@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 
@@ -11,17 +11,21 @@ _SETTLED = 1 << 62
 
 
 class DecisionLog(Mapping[str, Decision]):
-    """The newest decision of every living job; a hold shared by many jobs is unfolded on reading."""
+    """The newest decision of every living job; a hold shared by many jobs is unfolded on reading.
 
-    def __init__(self) -> None:
+    Args:
+        lane_of: Returns the lane in which a job waits: a hold for the rest of a lane is about its jobs alone.
+    """
+
+    def __init__(self, lane_of: Callable[[str], object] = lambda job_id: None) -> None:
+        self._lane_of = lane_of
         self._decisions: dict[str, tuple[int, Decision | None]] = {}
         self._round = 0
-        self._rest: tuple[int, HoldRest] | None = None
+        self._lane_holds: dict[object, tuple[int, HoldRest]] = {}
 
     def __getitem__(self, job_id: str) -> Decision:
         round_, decision = self._decisions[job_id]
-        if self._rest is not None and self._rest[0] > round_:
-            decision = self._rest[1]
+        decision = self._later_hold(job_id, round_) or decision
         if decision is None:
             raise KeyError(job_id)
         if isinstance(decision, HoldMany | HoldRest):
@@ -36,14 +40,19 @@ class DecisionLog(Mapping[str, Decision]):
 
     def __contains__(self, job_id: object) -> bool:
         known = self._decisions.get(job_id) if isinstance(job_id, str) else None
-        return known is not None and (known[1] is not None or (self._rest is not None and self._rest[0] > known[0]))
+        return known is not None and (known[1] is not None or self._later_hold(str(job_id), known[0]) is not None)
 
-    def record_round(self, decisions: Iterable[Decision]) -> None:
-        """Keep the decisions of one round; a hold for the rest is about every job that has no decision of its own."""
+    def _later_hold(self, job_id: str, round_: int) -> HoldRest | None:
+        """Return the hold for the rest of a job's lane where it came after a round."""
+        rest = self._lane_holds.get(self._lane_of(job_id)) if self._lane_holds and round_ != _SETTLED else None
+        return rest[1] if rest is not None and rest[0] > round_ else None
+
+    def record_round(self, decisions: Iterable[Decision], lane: object = None) -> None:
+        """Keep the decisions of one round; a hold for the rest is about every job of the lane without its own."""
         self._round += 1
         for decision in decisions:
             if isinstance(decision, HoldRest):
-                self._rest = (self._round, decision)
+                self._lane_holds[lane] = (self._round, decision)
             elif isinstance(decision, HoldMany):
                 self._decisions.update(dict.fromkeys(decision.job_ids, (self._round, decision)))
             else:

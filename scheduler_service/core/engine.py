@@ -8,11 +8,20 @@ opens no file; the same events give the same commands, which is what makes repla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from scheduler_service.core import engine_snapshot, events, job_events, node_events
-from scheduler_service.core.attempts import hold_until, launch, launch_commands, stop, stop_commands
+from scheduler_service.core import (
+    engine_snapshot,
+    events,
+    job_events,
+    node_events,
+    prediction_events,
+    queue_changes,
+    queue_events,
+)
+from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
@@ -30,6 +39,7 @@ from scheduler_service.core.decisions import (
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.explanation import Explanation, frozen_view
 from scheduler_service.core.job_records import RejectedDecision, with_history
+from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
@@ -42,16 +52,19 @@ from scheduler_service.core.pausing import (
     request_resume,
 )
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
-from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
+from scheduler_service.core.prediction_requests import refresh_hold, reissue_questions
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
 from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.trial_pauses import end_trial_pauses
 from scheduler_service.core.trials import judge_due_trials
+from scheduler_service.core.turns import LAYER_CODES, Turn, admit, decide_in_turns, needs_turns, seen_in_lane
 from scheduler_service.core.view import Policy, SchedulingView
 
+_NOTHING_REFUSED: AbstractSet[str] = frozenset()
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]
 
 
@@ -67,6 +80,7 @@ class SchedulerEngine:
         can_move: What carries the commands out can stop a job with a checkpoint and start it again elsewhere.
         ended_jobs_max: Ended jobs kept.
         pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.
+        stall_ms: No shorter time without a step is a stall; 0 = nobody looks.
     """
 
     def __init__(
@@ -80,12 +94,13 @@ class SchedulerEngine:
         can_move: bool = True,
         ended_jobs_max: int = 10_000,
         pair_refresh_ms: int = 0,
+        stall_ms: int = 0,
     ) -> None:
         self._make_policy = make_policy
         self._policy = make_policy(policy, parameters or {})
         self._nodes_per_job_max = nodes_per_job_max
         self._can_move = can_move
-        self._pair_refresh_ms = pair_refresh_ms
+        self._pair_refresh_ms, self._stall_ms = pair_refresh_ms, stall_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
         self._index = KeptIndex(self._state)
@@ -113,6 +128,8 @@ class SchedulerEngine:
         step = EventEffects()
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
+        if step.left:
+            queue_changes.settle_ends(self._state, step)
         if self._backoffs:
             self._release_due(step)
         if self._state.pauses:
@@ -121,6 +138,8 @@ class SchedulerEngine:
             self._decide(step)
         if self._pair_refresh_ms:
             refresh_pairs(self._state, self._pair_refresh_ms, step)
+        if self._stall_ms and self._state.running:
+            step.wakes_at_ms.append(next_look_ms(self._state.now_ms, self._stall_ms))
         if self._wakes or step.wakes_at_ms or step.backoffs:
             self._note_wakes(step)
         return step.commands
@@ -137,6 +156,9 @@ class SchedulerEngine:
             judge_due_trials(self._state, step)
             end_trial_pauses(self._state, step)
             look_after_pauses(self._state, step)
+            enforce_time_limits(self._state, step)
+            if self._stall_ms:
+                look_for_stalls(self._state, self._stall_ms, step)
             step.is_decision_due = True
         else:
             raise TypeError(f"{type(event).__name__} is not an event that the engine knows")
@@ -170,20 +192,27 @@ class SchedulerEngine:
                 step.commands.append(WakeAt(at_ms=at_ms))
 
     def _decide(self, step: EventEffects) -> None:
-        plan = self._ask(self._view(explain=False))
         self._state.decided_at_ms = self._state.now_ms
-        for rejection in plan.rejections:
-            self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
-        self._state.decisions.record_round(plan.decisions)
-        for decision in plan.decisions:
-            self._carry_out(decision, plan, step)
-        interval_ms = int(getattr(self._policy, "interval_ms", 0))
-        if interval_ms:
+        if needs_turns(self._state):
+            decide_in_turns(self._state, lambda turn: self._take_turn(turn, step))
+        else:
+            self._take_turn(None, step)
+        if interval_ms := int(getattr(self._policy, "interval_ms", 0)):
             step.wakes_at_ms.append((self._state.now_ms // interval_ms + 1) * interval_ms)
 
-    def _ask(self, view: SchedulingView) -> CheckedPlan:
+    def _take_turn(self, turn: Turn | None, step: EventEffects) -> AbstractSet[str]:
+        """Ask the policy about one lane, or (None) everybody; carry its answer out and return codes of refusals."""
+        plan, refused = self._ask(self._view(explain=False), turn)
+        for rejection in plan.rejections:
+            self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
+        self._state.decisions.record_round(plan.decisions, self._state.waiting.shown_lane)
+        for decision in plan.decisions:
+            self._carry_out(decision, plan, step)
+        return refused
+
+    def _ask(self, view: SchedulingView, turn: Turn | None) -> tuple[CheckedPlan, AbstractSet[str]]:
         """Ask the policy and check its answer; one that raises holds every job and is recorded."""
-        pending = self._state.waiting.ready_jobs().by_id
+        pending, refused = self._state.waiting.ready_jobs().by_id, _NOTHING_REFUSED
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
             if getattr(self._policy, "trial_moves", False):
@@ -191,7 +220,9 @@ class SchedulerEngine:
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
-        return check_plan(view, pending, decisions)
+        if turn is not None:
+            decisions, refused = admit(self._state, turn, decisions, view.running)
+        return check_plan(view, pending, decisions), refused
 
     def _record_rejection(self, job_id: str, reason: Reason, detail: str) -> None:
         """Keep a decision that was dropped; a running job tells it in its story, once in a row."""
@@ -228,21 +259,24 @@ class SchedulerEngine:
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state = self._state
-        return SchedulingView(
-            now_ms=state.now_ms,
-            nodes=state.occupancy.usable_nodes,
-            gpus=state.usable_gpus,
-            pending=state.waiting.ready_jobs(),
-            running=ExtrapolatedJobs(state.running, state.now_ms),
-            predictions=state.predictions,
-            seed=state.seed,
-            explain=explain,
-            unpredictable_keys=state.predictions.unpredictable_keys,
-            host_use=state.occupancy.host_use,
-            slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
-            nodes_per_job_max=self._nodes_per_job_max,
-            can_move=self._can_move,
-            index=self._index,
+        return seen_in_lane(
+            SchedulingView(
+                now_ms=state.now_ms,
+                nodes=state.occupancy.usable_nodes,
+                gpus=state.usable_gpus,
+                pending=state.waiting.ready_jobs(),
+                running=ExtrapolatedJobs(state.running, state.now_ms),
+                predictions=state.predictions,
+                seed=state.seed,
+                explain=explain,
+                unpredictable_keys=state.predictions.unpredictable_keys,
+                host_use=state.occupancy.host_use,
+                slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
+                nodes_per_job_max=self._nodes_per_job_max,
+                can_move=self._can_move,
+                index=self._index,
+            ),
+            state.waiting.shown_lane,
         )
 
     def explain(self, job_id: str) -> Decision:
@@ -263,10 +297,13 @@ class SchedulerEngine:
         state, job = self._state, self._state.jobs[job_id]
         if job.phase is not Phase.PENDING or job_id in state.holds:
             return state.decisions.get(job_id) or Decision(job_id=job_id, reason=job.reason)
-        view = frozen_view(self._view(explain=True), job_id, state.running)
-        return Explanation(
-            job_id=job_id, policy=self._policy, view=view, pending=dict(state.waiting.ready_jobs().by_id)
-        )
+        known = state.decisions.get(job_id)
+        if known is not None and known.reason.code in LAYER_CODES:
+            return known
+        with state.waiting.showing(state.waiting.lane_of(job_id) or PLAIN_LANE):
+            view = frozen_view(self._view(explain=True), job_id, state.running)
+            pending = dict(state.waiting.ready_jobs().by_id)
+        return Explanation(job_id=job_id, policy=self._policy, view=view, pending=pending)
 
     def reissue(self) -> list[Command]:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
@@ -302,6 +339,7 @@ class SchedulerEngine:
         can_move: bool = True,
         ended_jobs_max: int = 10_000,
         pair_refresh_ms: int = 0,
+        stall_ms: int = 0,
     ) -> SchedulerEngine:
         """Return the engine that gave this snapshot.
 
@@ -317,6 +355,7 @@ class SchedulerEngine:
             nodes_per_job_max=nodes_per_job_max,
             can_move=can_move,
             pair_refresh_ms=pair_refresh_ms,
+            stall_ms=stall_ms,
         )
         engine._state = state
         engine._index = KeptIndex(state)
@@ -330,66 +369,28 @@ class SchedulerEngine:
         return engine
 
 
-def _prediction_arrived(state: ClusterState, event: events.PredictionArrived, step: EventEffects) -> None:
-    prediction = event.prediction
-    if not state.predictions.knows(prediction.key):
-        return
-    state.predictions.put_job(prediction)
-    state.touch_running(prediction.key)
-    ask_about_pairs(state, prediction.key, prediction.device, step)
-    _show_jobs_of(state, prediction.key, step)
-
-
-def _prediction_failed(state: ClusterState, event: events.PredictionFailed, step: EventEffects) -> None:
-    if not state.predictions.knows(event.key):
-        return
-    state.predictions.put_failure(event.key, event.device, event.code)
-    _show_jobs_of(state, event.key, step)
-
-
-def _show_jobs_of(state: ClusterState, key: str, step: EventEffects) -> None:
-    for job_id in state.waiting.with_key(key):
-        step.is_decision_due |= refresh_hold(state, job_id)
-
-
-def _pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, step: EventEffects) -> None:
-    for pair in event.pairs:
-        state.predictions.put_pair(pair)
-        state.predictions.answer_pairs(pair.victim_key, pair.device)
-    for key in dict.fromkeys(pair.victim_key for pair in event.pairs):
-        _show_jobs_of(state, key, step)
-    step.is_decision_due = True
-
-
-def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step: EventEffects) -> None:
-    for key in event.keys:
-        state.predictions.answer_pairs(key, event.device)
-        _show_jobs_of(state, key, step)
-
-
-def _incarnation_began(state: ClusterState, event: events.IncarnationBegan, step: EventEffects) -> None:
-    state.next_fence = max(state.next_fence, event.next_fence)
-    state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
-    for job_id in tuple(state.in_phase(Phase.PENDING)):
-        hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
-
-
 _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
     events.JobSubmitted: job_events.submit,
     events.JobCancelled: job_events.cancel,
     events.PauseRequested: request_pause,
     events.ResumeRequested: request_resume,
-    events.PredictionArrived: _prediction_arrived,
-    events.PredictionFailed: _prediction_failed,
-    events.PairPredictionsArrived: _pairs_arrived,
-    events.PairPredictionsFailed: _pairs_failed,
+    events.PredictionArrived: prediction_events.prediction_arrived,
+    events.PredictionFailed: prediction_events.prediction_failed,
+    events.PairPredictionsArrived: prediction_events.pairs_arrived,
+    events.PairPredictionsFailed: prediction_events.pairs_failed,
     events.PairsRefreshed: pairs_refreshed,
     events.NodeJoined: node_events.join,
     events.NodeDisconnected: node_events.disconnect,
     events.NodeLost: node_events.lose_node,
     events.NodeForgotten: node_events.forget_node,
     events.GpuHealthChanged: node_events.change_health,
-    events.IncarnationBegan: _incarnation_began,
+    events.IncarnationBegan: node_events.begin_incarnation,
+    queue_events.JobHeld: queue_changes.hold_job,
+    queue_events.JobReleased: queue_changes.release_job,
+    queue_events.JobAltered: queue_changes.alter_job,
+    queue_events.NodeCordoned: queue_changes.cordon_node,
+    queue_events.NodeUncordoned: queue_changes.uncordon_node,
+    queue_events.TenantsChosen: queue_changes.choose_tenants,
     events.RestoreConfirmed: node_events.keep_for_audit,
     events.UnknownAttemptsFound: node_events.keep_for_audit,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, encode
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.errors import CodecError
-from scheduler_service.core.job_records import AbandonedAttempt, JobRecord, KeyUse, RejectedDecision
+from scheduler_service.core.job_records import AbandonedAttempt, JobRecord, RejectedDecision
+from scheduler_service.core.key_use import KeyUse
 from scheduler_service.core.records import Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.stored_predictions import StoredPredictions
+from scheduler_service.core.tenants import TenantRules, UsedTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class StoredState:
     rejected: tuple[RejectedDecision, ...] = field(default=())
     slowdown_ewma_ratios: Mapping[str, float] = field(default_factory=dict)
     settled_at_ms: int = 0
+    tenant_rules: TenantRules | None = None
+    tenant_use: Mapping[str, UsedTime] = field(default_factory=dict)
 
 
 def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[str, object]:
@@ -83,6 +88,8 @@ def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Callab
         rejected=tuple(state.rejected),
         slowdown_ewma_ratios=dict(state.occupancy.slowdown_ewma_ratios),
         settled_at_ms=state.settled_at_ms,
+        tenant_rules=state.tenants.rules,
+        tenant_use=state.tenants.stored(),
     )
     return lambda: {"format": FORMAT_VERSION, "state": encode(StoredState, stored)}
 
@@ -120,9 +127,19 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     _load_jobs(state, stored)
     for abandoned in stored.abandoned_attempts:
         state.occupancy.put_abandoned(abandoned)
+    _load_tenants(state, stored)
     state.load_registers(living_keys=stored.living_keys, devices=stored.devices)
     state.rejected.extend(stored.rejected)
     return state, stored.wakes_at_ms
+
+
+def _load_tenants(state: ClusterState, stored: StoredState) -> None:
+    held = Counter[str]()
+    for job_id in state.running:
+        held[state.jobs[job_id].request.tenant] += state.jobs[job_id].held_gpus
+    state.tenants.load(stored.tenant_rules, stored.tenant_use, held)
+    pending = [state.jobs[job_id] for job_id in state.in_phase(Phase.PENDING)]
+    state.waiting.split_by_tenant(stored.tenant_rules is not None, pending)
 
 
 def _load_jobs(state: ClusterState, stored: StoredState) -> None:

@@ -48,3 +48,7 @@ class UnknownPolicyError(PolicyError):
 
 class PolicyParameterError(PolicyError):
     """A parameter does not exist or has an impossible value; the message lists the valid ones."""
+
+
+class TenantRulesError(CoreError):
+    """The rules for tenants cannot be; the message names the key and what it may be."""

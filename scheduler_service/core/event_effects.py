@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduler_service.core.commands import Command
+from scheduler_service.core.job_records import JobRecord
 
 
 @dataclass(slots=True)
@@ -16,9 +17,11 @@ class EventEffects:
         is_decision_due: Something changed that a policy may answer differently.
         wakes_at_ms: Instants at which the engine is to be woken.
         backoffs: Jobs that must wait, as (until, job id).
+        left: Jobs that have ended or wait again; others may have waited for that.
     """
 
     commands: list[Command] = field(default_factory=list)
     is_decision_due: bool = False
     wakes_at_ms: list[int] = field(default_factory=list)
     backoffs: list[tuple[int, str]] = field(default_factory=list)
+    left: list[JobRecord] = field(default_factory=list)

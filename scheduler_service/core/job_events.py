@@ -14,6 +14,7 @@ from scheduler_service.core.attempts import (
     LAUNCH_REFUSALS_MAX,
     backoff_ms,
     end,
+    expire,
     launch_commands,
     lose,
     note_colocation_change,
@@ -30,6 +31,7 @@ from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
+from scheduler_service.core.queue_changes import cancel_orphan
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -59,6 +61,8 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
         submitted_at_ms=state.now_ms,
     )
     state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
+    if cancel_orphan(state, state.jobs[request.job_id], step):
+        return
     ask_about_job(state, job, step)
     step.is_decision_due = refresh_hold(state, request.job_id)
 
@@ -226,6 +230,10 @@ def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step
         return
     elif job.after_stop is AfterStop.MOVE:
         complete_move(state, lose_as, step)
+    elif job.after_stop is AfterStop.EXPIRE:
+        expire(state, lose_as, step)
+    elif job.after_stop is AfterStop.RESTART:
+        restart(state, lose_as, Reason(code="ATTEMPT_STALLED"), step)
     else:
         requeue(state, lose_as.counting(preemptions=1), Reason(code="PREEMPTED"), step, wait_ms=0)
 
@@ -242,7 +250,9 @@ def _finished_while_stopping(
 def _failed_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
     if job.after_stop is AfterStop.CANCEL:
         end(state, _with_end(job, event), Phase.CANCELLED, Reason(code="CANCELLED"), step)
-    else:
+    elif job.after_stop is AfterStop.EXPIRE and not _finish_if_complete(state, job, event, step):
+        expire(state, _with_end(job, event), step)
+    elif job.after_stop is not AfterStop.EXPIRE:
         _failed(state, job, event, step)
 
 

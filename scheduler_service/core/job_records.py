@@ -16,7 +16,6 @@ from scheduler_service.core.records import (
     MemoryAutopsy,
     Phase,
     Reason,
-    Share,
     Trial,
 )
 from scheduler_service.core.view import PendingJob, RunningJob
@@ -147,7 +146,10 @@ class JobRecord(_Copied):
         solo_step_ms: Mean step time measured alone; 0 = not yet.
         predicted_slowdown_ratio: Expected with the co-located jobs of its start; None = it started alone or nothing was
             known.
-        accrued_at_ms: Until when `attained_gpu_ms` was counted.
+        accrued_at_ms: Until when `attained_gpu_ms` and `ran_ms` were counted.
+        ran_ms: How long it held GPUs in sum, pauses left out.
+        progressed_ran_ms: `ran_ms` at its newest step; -1 = none in this attempt.
+        stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
@@ -185,6 +187,9 @@ class JobRecord(_Copied):
     predicted_slowdown_ratio: float | None = None
     attained_gpu_ms: int = 0
     accrued_at_ms: int = 0
+    ran_ms: int = 0
+    progressed_ran_ms: int = -1
+    stalled_since_ms: int = 0
     measured: AttemptMeasurements = AttemptMeasurements()
     counts: JobCounts = JobCounts()
     not_before_ms: int = 0
@@ -227,6 +232,11 @@ class JobRecord(_Copied):
         return self.phase in HOLDING_PHASES
 
     @property
+    def held_gpus(self) -> int:
+        """How many GPUs it occupies."""
+        return len(self.assignments) if self.holds_gpus else 0
+
+    @property
     def gpu_ids(self) -> tuple[str, ...]:
         """GPUs of the present attempt in rank order."""
         return tuple([assignment.gpu_id for assignment in self.assignments])
@@ -256,25 +266,6 @@ class JobRecord(_Copied):
     def bytes_on(self, gpu_id: str) -> int:
         """Memory kept for it on one GPU that it holds or will move to."""
         return self.memory_reserved_bytes if self.target is None else self.occupied_bytes[gpu_id]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyUse:
-    """What living jobs share under one key.
-
-    Attributes:
-        jobs: Living jobs with this key.
-        global_batch_size: The largest among them.
-        gpus: GPU counts asked for.
-        may_share: At least one of them ever consented to sharing, so that pairs are worth asking about.
-    """
-
-    graph_sha256: str
-    settings: JobSettings | None
-    jobs: int = 0
-    global_batch_size: int = 1
-    gpus: tuple[int, ...] = ()
-    may_share: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,28 +360,3 @@ def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     if before.phase is job.phase and before.pause is job.pause:
         return True
     return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
-
-
-def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
-    """Return what living jobs share under a key once this one is among them."""
-    use = use or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
-    return KeyUse(
-        graph_sha256=use.graph_sha256,
-        settings=use.settings,
-        jobs=use.jobs + 1,
-        global_batch_size=max(use.global_batch_size, job.request.global_batch_size),
-        gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
-        may_share=use.may_share or job.request.share is not Share.NEVER,
-    )
-
-
-def without_job(use: KeyUse) -> KeyUse:
-    """Return what living jobs share under a key once one of them has ended; what it brought stays."""
-    return KeyUse(
-        graph_sha256=use.graph_sha256,
-        settings=use.settings,
-        jobs=use.jobs - 1,
-        global_batch_size=use.global_batch_size,
-        gpus=use.gpus,
-        may_share=use.may_share,
-    )

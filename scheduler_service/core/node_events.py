@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_service.core.attempts import lose, stop
+from scheduler_service.core.attempts import hold_until, lose, stop
 from scheduler_service.core.commands import StopJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
     CommandGiven,
     GpuHealthChanged,
+    IncarnationBegan,
     NodeDisconnected,
     NodeForgotten,
     NodeJoined,
@@ -20,7 +21,7 @@ from scheduler_service.core.job_events import rejoin
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
-from scheduler_service.core.records import AfterStop, Node, Phase
+from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
 
@@ -49,13 +50,15 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
 
 
 def _cleaned(state: ClusterState, node: Node) -> Node:
-    """Return the node as connected, without GPUs that another node owns."""
+    """Return the node as connected and as cordoned as it was, without GPUs that another node owns."""
     kept = []
     for gpu in node.gpus:
         known = state.gpus.get(gpu.gpu_id)
         if known is None or known.node_id == node.node_id:
             kept.append(gpu)
-    return replace(node, connected=True, gpus=tuple(kept))
+    before = state.nodes.get(node.node_id)
+    cordon = (before.is_cordoned, before.is_draining) if before is not None else (False, False)
+    return replace(node, connected=True, gpus=tuple(kept), is_cordoned=cordon[0], is_draining=cordon[1])
 
 
 def _is_current(state: ClusterState, node_id: str, running: RunningAttempt) -> bool:
@@ -157,3 +160,11 @@ def change_health(state: ClusterState, event: GpuHealthChanged, step: EventEffec
     gpus = tuple(replace(gpu, healthy=event.healthy) if gpu.gpu_id == event.gpu_id else gpu for gpu in node.gpus)
     state.put_node(replace(node, gpus=gpus))
     step.is_decision_due = True
+
+
+def begin_incarnation(state: ClusterState, event: IncarnationBegan, step: EventEffects) -> None:
+    """Leave out numbers of the parent incarnation, and let nothing start before its attempts have ended."""
+    state.next_fence = max(state.next_fence, event.next_fence)
+    state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
+    for job_id in tuple(state.in_phase(Phase.PENDING)):
+        hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)

@@ -47,6 +47,8 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
                 slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
             changes["solo_step_ms"], learned = _learned(state, job, report, others, step)
             measurements |= learned
+    if report.steps_done > job.steps_done:
+        changes |= {"progressed_ran_ms": changes["ran_ms"], "stalled_since_ms": 0}
     if report.steps_done >= job.steps_done:
         changes |= _newest_values(job, report, has_window=has_window)
     state.put_job(tell_progress(state, job.changed(measured=measured.changed(**measurements), **changes), step))

@@ -25,7 +25,7 @@ class Occupancy:
     Attributes:
         nodes: Every node ever joined, by id; `connected` says whether it is there.
         gpus: Every GPU of every node with what it holds, by id.
-        usable_nodes: Connected and schedulable nodes.
+        usable_nodes: Connected and schedulable nodes that are not cordoned.
         usable_gpus: Healthy GPUs of usable nodes, in node and index order.
         host_use: What jobs occupy of each node's host, by node id.
         abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence).
@@ -160,7 +160,7 @@ class Occupancy:
         self._inventory = None
         nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
         self._usable_nodes.clear()
-        self._usable_nodes.update((node.node_id, node) for node in nodes if node.connected and node.schedulable)
+        self._usable_nodes.update((node.node_id, node) for node in nodes if _is_usable(node))
         self._usable_gpus.clear()
         for node in self._usable_nodes.values():
             in_order = sorted(node.gpus, key=lambda gpu: (gpu.index, gpu.gpu_id))
@@ -199,6 +199,10 @@ class Occupancy:
             memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
             is_releasing=is_haunted or any(job.closes_gpus for job in jobs),
         )
+
+
+def _is_usable(node: Node) -> bool:
+    return node.connected and node.schedulable and not node.is_cordoned
 
 
 def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:

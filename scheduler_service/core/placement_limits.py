@@ -15,6 +15,7 @@ from typing import Final
 from scheduler_service.core.decisions import Decision, Hold, Start, Stop, unfolded
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 
@@ -30,7 +31,7 @@ class PlacementLimits:
         queue: It runs on nodes that serve this queue.
         node_ids: It runs on these nodes.
         excluded_node_ids: It does not run on these nodes.
-        devices: It runs on these device types.
+        devices: It runs on these device types, by name or by words of it (`queue_terms.is_device_named`).
         anti_affinity_group: It runs on no node with a job of the same group.
     """
 
@@ -133,10 +134,11 @@ class _LimitedRounds:
     def _gpu_ids(self, limits: PlacementLimits) -> frozenset[str]:
         refused = self._nodes_of_group(limits.anti_affinity_group)
         node_ids = {one for one in self._view.nodes if one not in refused and self._serves(one, limits)}
+        devices = tuple(limits.devices)
         return frozenset(
             gpu_id
             for gpu_id, entry in self._view.gpus.items()
-            if entry.node_id in node_ids and (not limits.devices or entry.gpu.device in limits.devices)
+            if entry.node_id in node_ids and is_device_named(devices, entry.gpu.device)
         )
 
     def _serves(self, node_id: str, limits: PlacementLimits) -> bool:

@@ -27,6 +27,7 @@ from scheduler_service.core.decisions import (
 )
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.pausability import pause_obstacle
+from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
@@ -244,6 +245,7 @@ def _admitted(check: _Check, request: JobRequest, start: Start, running: Running
     return (
         _shape_obstacle(request, start)
         or _gpu_obstacle(check, start)
+        or _device_obstacle(check, request, start)
         or _node_obstacle(check, request, start, running)
         or _resident_or_obstacle(check, request, start, running)
     )
@@ -294,6 +296,16 @@ def _node_obstacle(check: _Check, request: JobRequest, start: Start, running: Ru
         ):
             return Reason(code="HOST_DOES_NOT_FIT", numbers=host_numbers(request))
     return None
+
+
+def _device_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
+    devices = request.terms.devices
+    wrong = [
+        part.gpu_id
+        for part in (start.assignments if devices else ())
+        if not is_device_named(devices, check.view.gpus[part.gpu_id].gpu.device)
+    ]
+    return Reason(code="DEVICE_NOT_ALLOWED", gpu_ids=tuple(wrong)) if wrong else None
 
 
 def host_numbers(request: JobRequest) -> dict[str, float]:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import JobRecord, KeyUse
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.key_use import KeyUse
+from scheduler_service.core.queue_holds import find_queue_hold
+from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.records import Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
 
@@ -100,6 +103,9 @@ def refresh_hold(state: ClusterState, job_id: str) -> bool:
 
 
 def _hold_reason(state: ClusterState, job: JobRecord) -> Reason | None:
+    asked = find_queue_hold(state, job) if job.request.terms is not NO_TERMS else None
+    if asked is not None:
+        return asked
     if not state.gpus:
         return Reason(code="NO_NODE", numbers={"gpus_needed": job.request.gpus, "gpus_in_cluster": 0})
     if job.not_before_ms > state.now_ms:

@@ -1,46 +1,19 @@
-"""The jobs that wait: those that a policy may start now, in submission order, and those that are held back."""
+"""The jobs that wait: those that a policy may start now, by lane and by submission, and those that are held back."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import overload
 
 from scheduler_service.core.job_records import JobRecord, pending_view
+from scheduler_service.core.lanes import PLAIN_LANE, Lane, LaneName, ReadyQueue, merge_lanes, name_lane
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, build_lengths
-from scheduler_service.core.view import PendingJob, Predictions
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
+from scheduler_service.core.view import Predictions
 
-
-class ReadyQueue(Sequence[PendingJob]):
-    """A live sequence; valid until the state changes, as all of a view is.
-
-    Args:
-        order: (submitted_at_ms, job id), ascending.
-        jobs: The jobs by id.
-    """
-
-    def __init__(self, order: Sequence[tuple[int, str]], jobs: Mapping[str, PendingJob]) -> None:
-        self._order, self.by_id = order, jobs
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __iter__(self) -> Iterator[PendingJob]:
-        jobs = self.by_id
-        return (jobs[job_id] for _, job_id in self._order)
-
-    @overload
-    def __getitem__(self, position: int) -> PendingJob: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[PendingJob]: ...
-
-    def __getitem__(self, position: int | slice) -> PendingJob | Sequence[PendingJob]:
-        if isinstance(position, slice):
-            return tuple([self.by_id[job_id] for _, job_id in self._order[position]])
-        return self.by_id[self._order[position][1]]
+NO_LANE = LaneName(tenant="/")
+"""The name of no lane, since no tenant is called so: showing it shows nobody."""
 
 
 class WaitingJobs:
@@ -48,19 +21,68 @@ class WaitingJobs:
 
     Attributes:
         holds: Pending jobs that the engine itself holds back, and why.
+        lanes: Those with a job in them, by name.
     """
 
     def __init__(self) -> None:
-        self._ready: list[tuple[int, str]] = []
-        self._ready_jobs: dict[str, PendingJob] = {}
+        self._lanes: dict[LaneName, Lane] = {}
+        self.lanes: Mapping[LaneName, Lane] = MappingProxyType(self._lanes)
+        self._lane_names: dict[str, LaneName] = {}
+        self._shown: LaneName | None = None
+        self._narrow: ReadyQueue | None = None
+        self._gpus_max: int | None = None
+        self._by_tenant = False
         self._holds: dict[str, Reason] = {}
         self.holds: Mapping[str, Reason] = MappingProxyType(self._holds)
         self._by_key: dict[str, dict[str, None]] = {}
-        self._lengths: RemainingTimeQueue | None = None
 
     def ready_jobs(self) -> ReadyQueue:
-        """Return the jobs that a policy may start now, in submission order; valid until the next change."""
-        return ReadyQueue(self._ready, self._ready_jobs)
+        """Return the jobs that a policy may start now, in submission order; valid until the next change.
+
+        While a lane is shown, these are the jobs of that lane.
+        """
+        name = self.shown_lane
+        if self._narrow is not None:
+            return self._narrow
+        if name is not None:
+            return self._lanes[name].queue if name in self._lanes else ReadyQueue((), {})
+        return merge_lanes(self._lanes.values())
+
+    @property
+    def shown_lane(self) -> LaneName | None:
+        """The lane that is shown, or the only one that there is; None = there are several."""
+        if self._shown is not None:
+            return self._shown
+        return next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
+
+    @contextmanager
+    def showing(self, name: LaneName, gpus_max: int | None = None) -> Iterator[None]:
+        """Show the jobs of one lane alone, and of these only those that ask for no more GPUs."""
+        self._shown, self._gpus_max = name, gpus_max
+        if gpus_max is not None and name in self._lanes and self._lanes[name].wider_ids(gpus_max):
+            self._narrow = self._lanes[name].narrowed(gpus_max)
+        try:
+            yield
+        finally:
+            self._shown = self._narrow = None
+
+    def lane_of(self, job_id: str) -> LaneName | None:
+        """Return the lane of a ready job."""
+        return self._lane_names.get(job_id)
+
+    def split_by_tenant(self, by_tenant: bool, jobs: Collection[JobRecord]) -> None:
+        """Have lanes of tenants, or of all tenants together.
+
+        Args:
+            by_tenant: Whether there are rules for tenants.
+            jobs: The pending jobs.
+        """
+        if by_tenant is self._by_tenant:
+            return
+        self._by_tenant = by_tenant
+        for job in jobs:
+            if job.job_id in self._lane_names:
+                self._show(job)
 
     def with_key(self, key: str) -> tuple[str, ...]:
         """Return the waiting jobs of a key."""
@@ -68,22 +90,28 @@ class WaitingJobs:
 
     def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
         """Return the ready jobs in the order of their remaining time; kept from the first reading on."""
-        if self._lengths is None:
-            self._lengths = build_lengths(self._ready_jobs, devices, predictions)
-        return self._lengths
+        name = self.shown_lane
+        if name is not None and name in self._lanes:
+            lengths = self._lanes[name].read_lengths(devices, predictions)
+            return lengths if self._narrow is None or self._gpus_max is None else lengths.narrowed(self._gpus_max)
+        everyone = Lane()
+        for job in self.ready_jobs():
+            everyone.put(job)
+        return everyone.read_lengths(devices, predictions)
 
     def forget_lengths(self) -> None:
         """Build the order by remaining time anew: other devices than before are there."""
-        self._lengths = None
+        for lane in self._lanes.values():
+            lane.forget_lengths()
 
     def add(self, job: JobRecord) -> None:
         """Let a job wait; it is ready unless it is held back."""
         self._by_key.setdefault(job.request.key, {})[job.job_id] = None
-        self._make_ready(job)
+        self._show(job)
 
     def change(self, job: JobRecord) -> None:
         """Show a waiting job as it is now."""
-        if job.job_id in self._ready_jobs:
+        if job.job_id in self._lane_names:
             self._show(job)
 
     def remove(self, job: JobRecord) -> None:
@@ -93,29 +121,32 @@ class WaitingJobs:
         if not same_key:
             del self._by_key[job.request.key]
         self._holds.pop(job.job_id, None)
-        self._make_unready(job)
+        self._make_unready(job.job_id)
 
     def set_hold(self, job: JobRecord, reason: Reason | None) -> None:
         """Hold a job back from the policy, or (None) show it again."""
         if reason is None:
             self._holds.pop(job.job_id, None)
-            self._make_ready(job)
+            self._show(job)
         else:
             self._holds[job.job_id] = reason
-            self._make_unready(job)
+            self._make_unready(job.job_id)
 
     def _show(self, job: JobRecord) -> None:
-        self._ready_jobs[job.job_id] = shown = pending_view(job)
-        if self._lengths is not None:
-            self._lengths.put(shown)
+        name = name_lane(job.request, by_tenant=self._by_tenant)
+        if self._lane_names.get(job.job_id, name) != name:
+            self._make_unready(job.job_id)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane()
+        self._lane_names[job.job_id] = name
+        lane.put(pending_view(job))
 
-    def _make_ready(self, job: JobRecord) -> None:
-        if job.job_id not in self._ready_jobs:
-            insort(self._ready, (job.submitted_at_ms, job.job_id))
-        self._show(job)
-
-    def _make_unready(self, job: JobRecord) -> None:
-        if self._ready_jobs.pop(job.job_id, None) is not None:
-            del self._ready[bisect_left(self._ready, (job.submitted_at_ms, job.job_id))]
-        if self._lengths is not None:
-            self._lengths.remove(job.job_id)
+    def _make_unready(self, job_id: str) -> None:
+        name = self._lane_names.pop(job_id, None)
+        if name is None:
+            return
+        lane = self._lanes[name]
+        lane.remove(job_id)
+        if not lane:
+            del self._lanes[name]

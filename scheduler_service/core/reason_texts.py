@@ -20,6 +20,16 @@ REASON_TEXTS: Mapping[str, str] = {
     "POLICY_FAILED": "The policy raised an error and decided nothing; choose another policy and report the error "
     "that the scheduler logged.",
     "NO_DECISION": "The policy returned no decision about the job; this is a bug of the policy.",
+    # held by what was asked of the queue
+    "HELD": "The job is held until its owner releases it: `cotenant release`.",
+    "AFTER": "The job waits for {jobs_count} other job(s) to end: {jobs}.",
+    "ARRAY_LIMIT": "{jobs_max} task(s) of the array may run at once, and earlier ones run or come first.",
+    "QUOTA": "The tenant's jobs hold {gpus_held} GPU(s), and {gpus_max} are allowed at once; the job waits for one of "
+    "them to end.",
+    "FAIR_SHARE": "It is another tenant's turn: for its weight this one has had more GPU time, and its jobs hold "
+    "{gpus_held} GPU(s) now.",
+    "PROTECTED": "The policy would let {jobs} make room, but a job makes room only for its own tenant, and for its own "
+    "class or a higher one.",
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
@@ -158,12 +168,17 @@ REASON_TEXTS: Mapping[str, str] = {
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
+    "DEVICE_NOT_ALLOWED": "The job names the devices that it may run on, and the GPU is none of these ({gpus}).",
     # while it is paused
     "PAUSED_BY_OPERATOR": "An operator paused the job; it goes on by itself when the pause is over.",
     "PAUSE_UNWANTED": "The node had paused the job although no pause was wanted any more; it was told to go on.",
     # while it ends
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
+    "STOPPING_AT_TIME_LIMIT": "The job is being stopped with a checkpoint: it has run for {ran_ms} of {time_limit_ms} "
+    "allowed.",
+    "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",
+    "DRAINED": "The job is being stopped with a checkpoint, because its node is drained; it goes on elsewhere.",
     # after an attempt
     "MOVE_TARGET_GONE": "The GPUs that were kept for the job ({gpus}) were lost while it stopped; it goes on from its "
     "checkpoint when others are free.",
@@ -176,6 +191,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "ATTEMPT_SIGNAL": "The process was killed by a signal; the job goes on from its last checkpoint.",
     "ATTEMPT_STOPPED": "The process was stopped from outside the scheduler; the job goes on from its last checkpoint.",
     "ATTEMPT_CHECKPOINTED": "The process checkpointed and ended by itself; the job goes on from there.",
+    "ATTEMPT_STALLED": "The job made no step any more; it goes on from its last checkpoint.",
     "OUT_OF_MEMORY_RETRY": "The GPU ({gpu_memory_bytes}) ran out of memory at {memory_peak_bytes}; the job is tried "
     "again "
     "where more is left.",
@@ -193,6 +209,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
     "correct --steps, because waiting times are expected by it.",
     "CANCELLED": "The job was cancelled.",
+    "PARENT_FAILED": "The job was to start after {jobs}, which did not succeed; --after-any waits for any end.",
+    "TIME_LIMIT": "The job had run for its time limit, {time_limit_ms}, and was stopped with a checkpoint.",
     "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
     "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "
     "larger "

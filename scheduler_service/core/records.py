@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
+from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
 
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"
@@ -47,6 +48,8 @@ class AfterStop(StrEnum):
     REQUEUE = "requeue"
     CANCEL = "cancel"
     MOVE = "move"
+    EXPIRE = "expire"
+    RESTART = "restart"
 
 
 PAUSED_MS_MAX = 60_000
@@ -151,6 +154,7 @@ class JobRequest:
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
         no_trial: It never shares a GPU on trial, nor is another job tried next to it.
+        terms: What it asks of the queue.
     """
 
     job_id: str
@@ -172,6 +176,12 @@ class JobRequest:
     no_trial: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
+    terms: QueueTerms = NO_TERMS
+
+    def __post_init__(self) -> None:
+        """Keep one record of asking for nothing: whoever finds it need not look any further."""
+        if self.terms is not NO_TERMS and self.terms == NO_TERMS:
+            object.__setattr__(self, "terms", NO_TERMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +217,8 @@ class Node:
     Attributes:
         machine_id: Hash that distinguishes machines; empty = not stated.
         installation_id: Of the agent's state directory; empty = not stated.
+        is_cordoned: An operator lets nothing new start there. The engine's own knowledge, as the next one.
+        is_draining: What ran there was told to go on elsewhere.
     """
 
     node_id: str
@@ -221,6 +233,8 @@ class Node:
     boot_id: str = ""
     machine_id: str = ""
     installation_id: str = ""
+    is_cordoned: bool = False
+    is_draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

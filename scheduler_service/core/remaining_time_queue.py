@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from heapq import merge
 from math import inf
 
@@ -176,6 +177,12 @@ class RemainingTimeQueue:
     def groups(self, widths: Iterable[int]) -> Iterator[RemainingTimeGroup]:
         """Yield the groups of jobs that ask for one of these numbers of GPUs, in the order of their heads."""
         return map(self.group_of, merge(*(self.heads[gpus] for gpus in widths)))
+
+    def narrowed(self, gpus_max: int) -> RemainingTimeQueue:
+        """Return the same queue without the jobs that ask for more GPUs; valid until the next change."""
+        narrow = copy(self)
+        narrow.heads = {gpus: heads for gpus, heads in self.heads.items() if gpus <= gpus_max}
+        return narrow
 
     def _step_ms(self, request: JobRequest) -> float | None:
         """Return the step time on the fastest kind of GPU; nothing is known of a job without steps either."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from types import MappingProxyType
 
 from cotenant.device_calibration import DeviceCalibration
@@ -18,17 +19,18 @@ from scheduler_service.core.inventory import newest_calibration
 from scheduler_service.core.job_records import (
     HOLDING_PHASES,
     JobRecord,
-    KeyUse,
     RejectedDecision,
     has_same_occupancy,
-    with_job,
-    without_job,
 )
+from scheduler_service.core.key_use import KeyUse, with_job, without_job
 from scheduler_service.core.occupancy import Occupancy
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.progress_extrapolation import ReportedJobs
+from scheduler_service.core.queue_register import QueueRegister
+from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.ready_queue import WaitingJobs
 from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
+from scheduler_service.core.tenants import TenantUse
 from scheduler_service.core.view import RunningJob
 
 
@@ -45,6 +47,8 @@ class ClusterState:
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
         on_trial: Jobs that joined another one on trial, in the order of their launches.
+        register: Which jobs wait for which, arrays, time limits.
+        tenants: What tenants hold and have had.
         occupancy: Nodes and GPUs with what is on them; `nodes`, `gpus`, `usable_gpus` and `abandoned_attempts` are its
             own.
     """
@@ -57,7 +61,6 @@ class ClusterState:
         self.policy = ""
         self.parameters: Mapping[str, object] = {}
         self.predictions = PredictionStore()
-        self.decisions = DecisionLog()
         self.decided_at_ms = 0
         self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
         self.ended_jobs_max = ended_jobs_max
@@ -67,7 +70,9 @@ class ClusterState:
         self._running = ReportedJobs()
         self.running: Mapping[str, RunningJob] = self._running
         self.waiting = WaitingJobs()
+        self.decisions = DecisionLog(self.waiting.lane_of)
         self.holds = self.waiting.holds
+        self.register, self.tenants = QueueRegister(), TenantUse()
         self.on_trial: dict[str, None] = {}
         self.occupancy = Occupancy(self._jobs)
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
@@ -86,6 +91,11 @@ class ClusterState:
     def devices(self) -> Mapping[str, int]:
         """Smallest memory in bytes of every device type ever joined."""
         return MappingProxyType(self._devices)
+
+    @property
+    def gpus_free(self) -> int:
+        """How many usable GPUs hold nothing and release nothing."""
+        return len(self.occupancy.free_gpu_ids)
 
     @property
     def pauses(self) -> AbstractSet[str]:
@@ -115,23 +125,35 @@ class ClusterState:
         self._jobs[job_id] = job
         if before is None and not job.has_ended:
             self._add_key_use(job)
+        if job.request.terms is not NO_TERMS:
+            self.register.note(job, before)
         if before is None or before.phase is not phase:
             self._move_phase(job, before)
         elif phase is Phase.PENDING:
             self.waiting.change(job)
-        if job.pause is not None:
-            self._pauses[job_id] = None
-        elif self._pauses:
-            self._pauses.pop(job_id, None)
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
-        if job.trial is not None and job.trial.is_incoming:
-            self.on_trial[job_id] = None
-        elif self.on_trial:
-            self.on_trial.pop(job_id, None)
+        self._note_pause_and_trial(job)
         if before is None or not has_same_occupancy(job, before):
             self.occupancy.update(job, before)
+            if self.tenants.rules is not None:
+                self._count_gpus(job, before)
+
+    def _note_pause_and_trial(self, job: JobRecord) -> None:
+        if job.pause is not None:
+            self._pauses[job.job_id] = None
+        elif self._pauses:
+            self._pauses.pop(job.job_id, None)
+        if job.trial is not None and job.trial.is_incoming:
+            self.on_trial[job.job_id] = None
+        elif self.on_trial:
+            self.on_trial.pop(job.job_id, None)
+
+    def _count_gpus(self, job: JobRecord, before: JobRecord | None) -> None:
+        more = job.held_gpus - (before.held_gpus if before is not None else 0)
+        if more:
+            self.tenants.change(job.request.tenant, more, self.now_ms)
 
     def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
         if before is not None:
@@ -157,6 +179,14 @@ class ClusterState:
         if not key or not job.graph_sha256:
             return
         self._living_keys[key] = with_job(self._living_keys.get(key), job)
+
+    def note_sharing(self, job: JobRecord) -> bool:
+        """Note that a waiting job consents to share by now; True where no other one of its key did."""
+        use = self._living_keys.get(job.request.key)
+        if use is None or use.may_share:
+            return False
+        self._living_keys[job.request.key] = replace(use, may_share=True)
+        return True
 
     def _end_key_use(self, job: JobRecord, before: JobRecord | None) -> None:
         use = self._living_keys.get(job.request.key)

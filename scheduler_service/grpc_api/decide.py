@@ -15,7 +15,7 @@ from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.ledger import host_share
-from scheduler_service.core.placement_limits import ClusterLimits, decide_within_limits
+from scheduler_service.core.placement_limits import ClusterLimits
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Gpu, Reason
 from scheduler_service.core.trial_start import TRIAL_MS
@@ -27,6 +27,7 @@ from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
+from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
 # When the caller sets no deadline.
@@ -126,8 +127,9 @@ def _decisions(
     policy: Policy, valid: ValidSnapshot, store: PredictionStore, limits: ClusterLimits, *, explain: bool
 ) -> list[scheduling_pb2.Decision]:
     view = _view(valid.snapshot, store, explain=explain)
-    plan = decide_within_limits(policy, view, limits)
-    holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *valid.held]
+    view, beyond_limits = split_by_arrays(view)
+    plan = decide_on_snapshot(view, policy, valid.snapshot, limits)
+    holds = [*(_deferral(job, valid.snapshot.now_ms) for job in view.deferred), *beyond_limits, *valid.held]
     requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
     accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
     decided = (*_worded(view, plan.decisions), *holds)

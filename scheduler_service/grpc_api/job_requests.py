@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from cotenant.v1 import scheduling_pb2
@@ -65,17 +65,37 @@ def submission(
     *,
     has_trials: bool = True,
     actor: Actor | None = None,
+    read_spec: Callable[[], scheduling_pb2.JobSpec] | None = None,
 ) -> Mutation:
-    """Propose a new job; the answer is its id."""
+    """Propose a new job; the answer is its id.
+
+    Args:
+        request: Repeated, it gives the same job.
+        engine: Knows how many jobs there are.
+        numbers: Gives the id.
+        has_trials: Jobs may share on trial in this cluster.
+        actor: Who wants it.
+        read_spec: Returns what is handed in, or refuses it by raising; None = it stands in the request.
+    """
 
     def propose() -> Proposal:
-        living = sum(len(engine.state.in_phase(phase)) for phase in _LIVING_PHASES)
-        if living >= LIVING_JOBS_MAX:
-            raise OverloadedError(f"{living:,} jobs have not ended; cancel some or wait before submitting more")
+        check_room(engine.state, 1)
+        spec = read_spec() if read_spec is not None else request.spec
         job_id = numbers.next_id()
-        return Proposal(event=submitted(job_id, request.spec, has_trials=has_trials, actor=actor), answer=job_id)
+        return Proposal(event=submitted(job_id, spec, has_trials=has_trials, actor=actor), answer=job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def check_room(state: ClusterState, jobs: int) -> None:
+    """Look whether so many jobs more can be accepted.
+
+    Raises:
+        OverloadedError: Too many have not ended.
+    """
+    living = sum(len(state.in_phase(phase)) for phase in _LIVING_PHASES)
+    if living + jobs > LIVING_JOBS_MAX:
+        raise OverloadedError(f"{living:,} jobs have not ended; cancel some or wait before submitting more")
 
 
 def cancellation(

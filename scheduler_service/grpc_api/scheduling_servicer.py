@@ -35,6 +35,7 @@ from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_violations
 from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.queue_methods import QueueMethods
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
@@ -84,7 +85,7 @@ class Cluster:
         return self.loop.engine
 
 
-class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
+class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServicer):
     """Checks, translates, hands on."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -105,14 +106,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         warnings = await self._reviewed(request, context)
         if request.validate_only:
             return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec), warnings=warnings)
-        mutation = job_requests.submission(
-            request,
-            self._cluster.engine,
-            self._cluster.numbers,
-            has_trials=self._cluster.has_trials,
-            actor=actor_of(caller),
-        )
-        job = self._job(await self._cluster.loop.mutate(mutation))
+        job = self._job(await self._cluster.loop.mutate(self._queue().submission(request)))
         return scheduling_pb2.SubmitJobResponse(job=job, warnings=warnings)
 
     async def _reviewed(
@@ -164,7 +158,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.CancelJobRequest, context: Context
     ) -> scheduling_pb2.CancelJobResponse:
         """Stop a job or take it off the queue; repeating it is harmless."""
-        validation.require(validation.cancellation_violations(request))
+        validation.require(validation.job_order_violations(request))
         actor = self._changer_of(request.job_id)
         mutation = job_requests.cancellation(request, self._cluster.engine, actor=actor)
         return scheduling_pb2.CancelJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
@@ -182,7 +176,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.ResumeJobRequest, context: Context
     ) -> scheduling_pb2.ResumeJobResponse:
         """Let a paused job go on."""
-        validation.require(validation.resume_violations(request))
+        validation.require(validation.job_order_violations(request))
         actor = self._changer_of(request.job_id)
         mutation = job_requests.resume(request, self._cluster.engine, actor=actor)
         return scheduling_pb2.ResumeJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
@@ -280,7 +274,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.ForgetNodeRequest, context: Context
     ) -> scheduling_pb2.ForgetNodeResponse:
         """Give up a node that is not heard, with what ran there."""
-        validation.require(validation.forgetting_violations(request))
+        validation.require(validation.node_order_violations(request))
         heard = self._cluster.sessions.connected
         actor = actor_of(current_caller())
         mutation = job_requests.forgetting(request, self._cluster.engine, heard, actor=actor)

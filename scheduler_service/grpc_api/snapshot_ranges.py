@@ -12,8 +12,10 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core.queue_terms import DEVICES_MAX, PRIORITY_MAX
+from scheduler_service.core.tenants import GPUS_MAX, WEIGHT_MAX, WEIGHT_MIN
 from scheduler_service.errors import FieldViolation
-from scheduler_service.grpc_api import validation
+from scheduler_service.grpc_api import queue_validation, validation
 
 _TIME_MS_MAX: Final = 2**53
 _COUNT_MAX: Final = 2**31 - 1
@@ -45,6 +47,15 @@ _JOB: Final[tuple[Range, ...]] = (
     ("stated_utilization_ratio", 0, 1),
     ("stated_slowdown_ratio", 0, _SLOWDOWN_MAX),
     ("stated_step_ms", 0, _STEP_MS_MAX),
+    ("priority", -PRIORITY_MAX, PRIORITY_MAX),
+    ("time_limit_ms", 0, _TIME_MS_MAX),
+    ("array_index", 0, queue_validation.INDEX_MAX),
+    ("array_running_max", 0, queue_validation.TASKS_MAX),
+)
+_TENANT: Final[tuple[Range, ...]] = (
+    ("gpus_max", 0, GPUS_MAX),
+    ("weight", 0, WEIGHT_MAX),
+    ("used_gpu_ms", 0, _TIME_MS_MAX),
 )
 _DEMAND: Final[tuple[Range, ...]] = (
     ("cpu_cores", 0, _CORES_MAX),
@@ -114,6 +125,8 @@ def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
     gpu_ids = {gpu.gpu_id for gpu in gpus}
     return (
         not any(own_violations(snapshot))
+        and len({tenant.tenant for tenant in snapshot.tenants}) == len(snapshot.tenants)
+        and not any(one for tenant in snapshot.tenants for one in tenant_violations(tenant))
         and all(map(_NODE_RANGES.hold, snapshot.nodes))
         and all(
             1 <= gpu.memory_bytes <= validation.BYTES_MAX and _SLOWDOWN_MIN <= gpu.slowdown_ewma_ratio <= _SLOWDOWN_MAX
@@ -144,7 +157,11 @@ def _job_is_valid(job: scheduling_pb2.SnapshotJob) -> bool:
     if not _JOB_RANGES.hold(job):
         return False
     is_plain = not (
-        job.allowed_gpus or job.HasField("settings") or job.HasField("worker_demand") or job.HasField("server_demand")
+        job.allowed_gpus
+        or job.allowed_devices
+        or job.HasField("settings")
+        or job.HasField("worker_demand")
+        or job.HasField("server_demand")
     )
     return job.share in _SHARES if is_plain else not any(_job(job))
 
@@ -152,6 +169,14 @@ def _job_is_valid(job: scheduling_pb2.SnapshotJob) -> bool:
 def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
     """Check what belongs to no row of a snapshot."""
     yield from _outside("snapshot", "the snapshot", snapshot, (("now_ms", 0, _TIME_MS_MAX),))
+
+
+def tenant_violations(tenant: scheduling_pb2.SnapshotTenant) -> Iterator[FieldViolation]:
+    """Check the rule of a tenant."""
+    yield from _outside("snapshot.tenants", tenant.tenant, tenant, _TENANT)
+    if 0 < tenant.weight < WEIGHT_MIN:
+        description = f"of {tenant.tenant[:_NAME_CHARACTERS_MAX]} must be 0 (= 1) or at least {WEIGHT_MIN:g}"
+        yield FieldViolation(field="snapshot.tenants.weight", description=description)
 
 
 def node_violations(node: scheduling_pb2.SnapshotNode) -> Iterator[FieldViolation]:
@@ -201,6 +226,9 @@ def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
     if any(not 1 <= count <= validation.GPUS_MAX for count in job.allowed_gpus):
         description = f"of {job.job_id} must be counts from 1 to {validation.GPUS_MAX:,}"
         yield FieldViolation(field="snapshot.job.allowed_gpus", description=description)
+    if len(job.allowed_devices) > DEVICES_MAX or not all(map(queue_validation.is_device, job.allowed_devices)):
+        description = f"of {job.job_id} must be at most {DEVICES_MAX} types of devices, e.g. a100"
+        yield FieldViolation(field="snapshot.job.allowed_devices", description=description)
     if job.share not in _SHARES:
         yield FieldViolation(field="snapshot.job.share", description=f"of {job.job_id} is no ShareMode")
     for name in ("worker_demand", "server_demand"):

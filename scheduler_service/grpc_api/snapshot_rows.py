@@ -82,6 +82,7 @@ class _RowFilter:
         """Look at every row once."""
         snapshot = self._valid.snapshot
         is_timeless = bool(self._tell(snapshot_ranges.own_violations(snapshot), "the newest time of its rows is taken"))
+        self._tenants()
         for node in snapshot.nodes:
             self._node(node)
         _keep(snapshot.running, [row for row in snapshot.running if self._running(row)])
@@ -103,6 +104,16 @@ class _RowFilter:
         found = list(violations)
         self._messages += [f"{one.field}: {one.description}; {consequence}" for one in found]
         return found
+
+    def _tenants(self) -> None:
+        """Leave out the rules that cannot be; of several for one tenant the first stays."""
+        rules = {one.tenant: one for one in reversed(self._valid.snapshot.tenants)}
+        if len(rules) < len(self._valid.snapshot.tenants):
+            self._messages.append("snapshot.tenants.tenant: must occur once; the first rule of a tenant is taken")
+        kept = [
+            one for one in rules.values() if not self._tell(snapshot_ranges.tenant_violations(one), "it has no rule")
+        ]
+        _keep(self._valid.snapshot.tenants, list(reversed(kept)))
 
     def _node(self, node: scheduling_pb2.SnapshotNode) -> None:
         violations = self._tell(snapshot_ranges.node_violations(node), "the node takes no job")

@@ -11,6 +11,7 @@ from scheduler_service.adapters.job_specs import kept_settings, key_of, measured
 from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.decisions import Candidate
 from scheduler_service.core.job_records import JobEvent, JobRecord
+from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import (
     DEFAULT_MAX_SLOWDOWN_RATIO,
@@ -21,6 +22,8 @@ from scheduler_service.core.records import (
     Reason,
 )
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.time_limits import ran_ms
+from scheduler_service.grpc_api.deadlines import deadline_missed_by_ms
 from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
 
 DEFAULT_RESTART_LIMIT = 5
@@ -51,6 +54,25 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         memory_request_bytes=spec.memory_bytes,
         restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
         no_trial=spec.no_trial,
+        terms=queue_terms(spec),
+    )
+
+
+def queue_terms(spec: scheduling_pb2.JobSpec) -> QueueTerms:
+    """Return what a spec asks of the queue."""
+    return QueueTerms(
+        priority=spec.priority,
+        is_held=spec.held,
+        after_job_ids=tuple(dict.fromkeys(spec.after_job_ids)),
+        after_any=spec.after_any,
+        array_id=spec.array_id,
+        array_index=spec.array_index,
+        array_running_max=spec.array_running_max,
+        time_limit_ms=spec.time_limit_ms,
+        deadline_at_ms=spec.deadline_at_ms,
+        restarts_stalled=spec.restarts_stalled,
+        devices=tuple(sorted(set(spec.allowed_devices))),
+        retry_of=spec.retry_of,
     )
 
 
@@ -136,6 +158,9 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         memory_floor_bytes=job.request.memory_floor_bytes,
         pause=_pause_message(job),
         paused_ms=job.paused_ms,
+        stalled_since_ms=job.stalled_since_ms if job.holds_gpus else 0,
+        ran_ms=ran_ms(job, state.now_ms),
+        deadline_missed_by_ms=deadline_missed_by_ms(state, job),
         exit_detail=job.exit.exit_detail,
         memory_autopsy=_autopsy_message(job),
     )

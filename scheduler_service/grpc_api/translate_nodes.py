@@ -18,13 +18,15 @@ def node_message(state: ClusterState, node: Node, session: AgentSession | None) 
         node_id=node.node_id,
         rack_id=node.rack_id,
         connected=node.connected,
-        schedulable=node.schedulable,
+        schedulable=node.schedulable and not node.is_cordoned,
         cpu_cores=node.cpu_cores,
         host_memory_bytes=node.host_memory_bytes,
         gpus=[_gpu_message(state, state.gpus[gpu.gpu_id], session) for gpu in node.gpus],
         last_heartbeat_at_ms=session.last_heard_at_ms if session is not None else 0,
         agent_version=node.agent_version,
         enforcements=node.enforcements,
+        cordoned=node.is_cordoned,
+        draining=node.is_draining,
     )
 
 

@@ -9,6 +9,7 @@ from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.placement_limits import NO_LIMITS, ClusterLimits, PlacementLimits
+from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import (
     DEFAULT_MAX_SLOWDOWN_RATIO,
     Assignment,
@@ -22,6 +23,7 @@ from scheduler_service.core.records import (
     PairPrediction,
     TaskDemand,
 )
+from scheduler_service.core.tenants import TENANTS_MAX
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
@@ -38,6 +40,7 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
         ("nodes.gpus", sum(len(node.gpus) for node in snapshot.nodes), GPUS_MAX),
         ("pending", len(snapshot.pending), JOBS_MAX),
         ("running", len(snapshot.running), JOBS_MAX),
+        ("tenants", len(snapshot.tenants), TENANTS_MAX),
     ):
         if count > most:
             yield FieldViolation(field=f"snapshot.{name}", description=f"must have at most {most:,} entries")
@@ -129,6 +132,13 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         no_trial=message.no_trial,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
+        terms=QueueTerms(
+            priority=message.priority,
+            time_limit_ms=message.time_limit_ms,
+            array_id=message.array_id,
+            array_index=message.array_index,
+            array_running_max=message.array_running_max,
+        ),
     )
 
 

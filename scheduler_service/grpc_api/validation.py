@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from typing import Protocol
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -14,6 +15,7 @@ from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
+from scheduler_service.grpc_api.queue_validation import single_job_violations, terms_violations
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,63}")
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -52,8 +54,10 @@ def require(violations: Iterator[FieldViolation]) -> None:
         raise InvalidRequestError(*found)
 
 
-def forgetting_violations(request: scheduling_pb2.ForgetNodeRequest) -> Iterator[FieldViolation]:
-    """Yield what is wrong with giving a node up."""
+def node_order_violations(
+    request: scheduling_pb2.ForgetNodeRequest | scheduling_pb2.CordonNodeRequest | scheduling_pb2.UncordonNodeRequest,
+) -> Iterator[FieldViolation]:
+    """Yield what is wrong with an order about a node."""
     yield from request_id_violations(request.request_id)
     if not NAME_PATTERN.fullmatch(request.node_id):
         yield FieldViolation(field="node_id", description="must be 1 to 63 letters, digits or . _ -")
@@ -82,32 +86,44 @@ def job_id_violations(job_id: str) -> Iterator[FieldViolation]:
         yield FieldViolation(field="job_id", description="must name a job, e.g. job-7")
 
 
+def array_id_violations(array_id: str) -> Iterator[FieldViolation]:
+    """Check that an array is named."""
+    if not NAME_PATTERN.fullmatch(array_id):
+        yield FieldViolation(field="array_id", description="must name an array, e.g. array-7")
+
+
 def submission_violations(request: scheduling_pb2.SubmitJobRequest) -> Iterator[FieldViolation]:
     """Check a whole submission."""
     yield from request_id_violations(request.request_id)
     yield from spec_violations(request.spec)
+    yield from single_job_violations(request.spec)
 
 
-def cancellation_violations(request: scheduling_pb2.CancelJobRequest) -> Iterator[FieldViolation]:
-    """Check a whole cancellation."""
+class JobOrder(Protocol):
+    """A request about one job."""
+
+    @property
+    def request_id(self) -> str:
+        """Of the request."""
+
+    @property
+    def job_id(self) -> str:
+        """Of the job."""
+
+
+def job_order_violations(request: JobOrder) -> Iterator[FieldViolation]:
+    """Check which job an order is about."""
     yield from request_id_violations(request.request_id)
     yield from job_id_violations(request.job_id)
 
 
 def pause_violations(request: scheduling_pb2.PauseJobRequest) -> Iterator[FieldViolation]:
     """Check a whole order to pause."""
-    yield from request_id_violations(request.request_id)
-    yield from job_id_violations(request.job_id)
+    yield from job_order_violations(request)
     if not 0 <= request.paused_ms_max <= PAUSED_MS_MAX:
         yield FieldViolation(
             field="paused_ms_max", description=f"{request.paused_ms_max} is not 0 to {PAUSED_MS_MAX} (0 = the longest)"
         )
-
-
-def resume_violations(request: scheduling_pb2.ResumeJobRequest) -> Iterator[FieldViolation]:
-    """Check a whole order to go on."""
-    yield from request_id_violations(request.request_id)
-    yield from job_id_violations(request.job_id)
 
 
 def spec_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
@@ -117,6 +133,7 @@ def spec_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     yield from _environment_violations(spec)
     yield from _size_violations(spec)
     yield from _gpu_violations(spec)
+    yield from terms_violations(spec)
     yield from settings_violations(spec.settings, field="spec.settings", is_needed=_needs_settings(spec))
     if spec.graph_sha256 and not GRAPH_SHA256_PATTERN.fullmatch(spec.graph_sha256):
         yield _violation(

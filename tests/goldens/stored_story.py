@@ -45,8 +45,12 @@ def told_story() -> RecordedPlay:
 
 def _begin(play: RecordedPlay) -> None:
     launch, settings = as_json(scheduling_pb2.JobSpec), filled_settings()
-    # Fields that came after the story was stored.
-    for name in ("no_trial", "owner", "ranks", "collective_timeout_ms"):
+    later = (
+        "no_trial", "owner", "ranks", "collective_timeout_ms",
+        "priority", "held", "after_job_ids", "after_any", "time_limit_ms", "deadline_at_ms",
+        "array_id", "array_index", "array_running_max", "restarts_stalled", "allowed_devices", "retry_of",
+    )  # fmt: skip
+    for name in later:  # fields that came after the story was stored
         launch.pop(name)
     play.tell(events.PolicyChosen, policy="sjf_bsbf", parameters={})
     play.tell(events.NodeJoined, node=node("n0", 1))

@@ -85,6 +85,6 @@ def test_an_order_is_checked_as_a_whole(request_id: str, job_id: str, paused_ms_
     request = scheduling_pb2.PauseJobRequest(request_id=request_id, job_id=job_id, paused_ms_max=paused_ms_max)
     assert [one.field for one in validation.pause_violations(request)] == fields
     resume = scheduling_pb2.ResumeJobRequest(request_id=request_id, job_id=job_id)
-    assert [one.field for one in validation.resume_violations(resume)] == [
+    assert [one.field for one in validation.job_order_violations(resume)] == [
         name for name in fields if name != "paused_ms_max"
     ]

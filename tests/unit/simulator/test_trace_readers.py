@@ -266,3 +266,15 @@ def test_a_broken_line_of_a_log_is_named(line: str, complaint: str, tmp_path: Pa
     file.write_text("\n".join(lines) + "\n")
     with pytest.raises(TraceError, match=rf"log\.jsonl:5: is no event of this version: .*{complaint}"):
         read_trace(file, Consent())
+
+
+def test_a_job_list_may_say_tenants_and_classes(tmp_path: Path) -> None:
+    header = "job_id,submit_time_s,duration_s,num_gpus,tenant,priority\n"
+    file = tmp_path / "jobs.csv"
+    file.write_text(header + "1,0,5,1,ann,high\n2,0,5,1,,\n3,0,5,1,bob,-7\n")
+    requests = [job.request for job in read_trace(file, Consent()).jobs]
+    assert [(one.tenant, one.terms.priority) for one in requests] == [("ann", 100), ("", 0), ("bob", -7)]
+    for wrong in ("x y,0", "ann,urgent", "ann,1001", "ann,0.5"):
+        file.write_text(f"{header}1,0,5,1,{wrong}\n")
+        with pytest.raises(TraceError, match=r"jobs\.csv:2: (tenant|priority)"):
+            read_trace(file, Consent())

@@ -1,0 +1,81 @@
+"""hold, release, retry, alter: what is done with jobs that wait, or are to run once more."""
+
+from __future__ import annotations
+
+import click
+
+from cotenant.cli.job_commands import tell_jobs
+from cotenant.cli.job_lookup import complete_job, find_job
+from cotenant.cli.session import Session, tell, with_session
+from cotenant.client_errors import InputError
+from cotenant.job_file import share_mode
+from cotenant.job_file_queue import read_priority
+from cotenant.option_types import FiniteRange
+from cotenant.quantities import parse_duration_ms
+from cotenant.v1 import resources_pb2
+
+
+@click.command(epilog="Example:  cotenant hold job-12")
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@with_session
+def hold(session: Session, /, jobs: tuple[str, ...]) -> None:
+    """Let pending JOBS wait until they are released."""
+    client = session.scheduler()
+    tell_jobs(session, [client.hold_job(find_job(client, job).job_id) for job in jobs])
+
+
+@click.command(epilog="Example:  cotenant release job-12")
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@with_session
+def release(session: Session, /, jobs: tuple[str, ...]) -> None:
+    """Let held JOBS start; others are left as they are."""
+    client = session.scheduler()
+    tell_jobs(session, [client.release_job(find_job(client, job).job_id) for job in jobs])
+
+
+@click.command(epilog="Example:  cotenant retry job-12")
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@click.option("--force", is_flag=True, help="Submit what no connected node can run or no device can hold.")
+@with_session
+def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
+    """Hand failed or cancelled JOBS in again, as they were; each gets a new id and begins from the start."""
+    client = session.scheduler()
+    again = []
+    for job in jobs:
+        answer = client.retry_job(find_job(client, job).job_id, force=force)
+        for warning in answer.warnings:
+            tell(f"warning: {warning.code}: {warning.message}", style="yellow")
+        again.append(answer.job)
+    tell_jobs(session, again)
+
+
+@click.command(epilog="Example:  cotenant alter job-12 --priority high --time-limit 4h")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--priority", metavar="CLASS", help="low, normal, high or a number; higher ones go first.")
+@click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.")
+@click.option("--max-slowdown", type=FiniteRange(0, 10), metavar="RATIO", help="0.2 = 20 % slower.")
+@click.option("--time-limit", metavar="TIME", help="How long it may run, e.g. 2h; none = as long as it likes.")
+@with_session
+def alter(
+    session: Session,
+    /,
+    *,
+    job: str,
+    priority: str | None,
+    share: str | None,
+    max_slowdown: float | None,
+    time_limit: str | None,
+) -> None:
+    """Change what a pending JOB asks for; what is not given stays as it is."""
+    if all(value is None for value in (priority, share, max_slowdown, time_limit)):
+        raise InputError("nothing is to be altered", remedy="--priority, --share, --max-slowdown or --time-limit")
+    limit_ms = None if time_limit is None else 0 if time_limit == "none" else parse_duration_ms(time_limit)
+    client = session.scheduler()
+    altered = client.alter_job(
+        find_job(client, job).job_id,
+        priority=None if priority is None else read_priority(priority),
+        share=resources_pb2.SHARE_MODE_UNSPECIFIED if share is None else share_mode(share),
+        max_slowdown_ratio=max_slowdown,
+        time_limit_ms=limit_ms,
+    )
+    tell_jobs(session, [altered])

@@ -1,0 +1,138 @@
+"""Lanes: the jobs that a policy orders among themselves, of one class, one tenant and one choice of devices."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, overload
+
+from scheduler_service.core.queue_terms import NO_TERMS
+from scheduler_service.core.records import JobRequest
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, build_lengths
+from scheduler_service.core.view import PendingJob, Predictions
+
+
+class LaneName(NamedTuple):
+    """What the jobs of a lane have in common; the tenant is empty where there are no rules for tenants."""
+
+    priority: int = 0
+    tenant: str = ""
+    devices: tuple[str, ...] = ()
+
+
+PLAIN_LANE = LaneName()
+
+
+def name_lane(request: JobRequest, *, by_tenant: bool) -> LaneName:
+    """Return the lane of a job."""
+    terms = request.terms
+    if terms is NO_TERMS and not by_tenant:
+        return PLAIN_LANE
+    return LaneName(terms.priority, request.tenant if by_tenant else "", terms.devices)
+
+
+class ReadyQueue(Sequence[PendingJob]):
+    """A live sequence; valid until the state changes, as all of a view is.
+
+    Args:
+        order: (submitted_at_ms, job id), ascending.
+        jobs: The jobs by id.
+    """
+
+    def __init__(self, order: Sequence[tuple[int, str]], jobs: Mapping[str, PendingJob]) -> None:
+        self._order, self.by_id = order, jobs
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[PendingJob]:
+        jobs = self.by_id
+        return (jobs[job_id] for _, job_id in self._order)
+
+    @overload
+    def __getitem__(self, position: int) -> PendingJob: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[PendingJob]: ...
+
+    def __getitem__(self, position: int | slice) -> PendingJob | Sequence[PendingJob]:
+        if isinstance(position, slice):
+            return tuple([self.by_id[job_id] for _, job_id in self._order[position]])
+        return self.by_id[self._order[position][1]]
+
+
+class Lane:
+    """The ready jobs of one lane; kept up to date by `WaitingJobs`."""
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, str]] = []
+        self._jobs: dict[str, PendingJob] = {}
+        self._widths: dict[int, int] = {}
+        self._lengths: RemainingTimeQueue | None = None
+        self.queue = ReadyQueue(self._order, self._jobs)
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """When the first of its jobs was submitted, and its id."""
+        return self._order[0]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    def put(self, shown: PendingJob) -> None:
+        """Add a job, or show it as it is now."""
+        job_id = shown.request.job_id
+        before = self._jobs.get(job_id)
+        if before is None:
+            insort(self._order, (shown.submitted_at_ms, job_id))
+        else:
+            self._count(before.request.gpus, -1)
+        self._count(shown.request.gpus, 1)
+        self._jobs[job_id] = shown
+        if self._lengths is not None:
+            self._lengths.put(shown)
+
+    def remove(self, job_id: str) -> None:
+        """Take a job out."""
+        shown = self._jobs.pop(job_id)
+        self._count(shown.request.gpus, -1)
+        del self._order[bisect_left(self._order, (shown.submitted_at_ms, job_id))]
+        if self._lengths is not None:
+            self._lengths.remove(job_id)
+
+    def _count(self, gpus: int, more: int) -> None:
+        left = self._widths.get(gpus, 0) + more
+        if left:
+            self._widths[gpus] = left
+        else:
+            del self._widths[gpus]
+
+    def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
+        """Return its jobs in the order of their remaining time; kept from the first reading on."""
+        if self._lengths is None:
+            self._lengths = build_lengths(self._jobs, devices, predictions)
+        return self._lengths
+
+    def narrowed(self, gpus_max: int) -> ReadyQueue:
+        """Return its jobs without those that ask for more GPUs."""
+        jobs = {job_id: job for job_id, job in self._jobs.items() if job.request.gpus <= gpus_max}
+        return ReadyQueue([turn for turn in self._order if turn[1] in jobs], jobs)
+
+    def wider_ids(self, gpus_max: int) -> tuple[str, ...]:
+        """Return the jobs that ask for more GPUs."""
+        if max(self._widths, default=0) <= gpus_max:
+            return ()
+        return tuple(job_id for _, job_id in self._order if self._jobs[job_id].request.gpus > gpus_max)
+
+    def forget_lengths(self) -> None:
+        """Build that order anew when it is read next."""
+        self._lengths = None
+
+
+def merge_lanes(lanes: Iterable[Lane]) -> ReadyQueue:
+    """Return the jobs of several lanes by submission."""
+    jobs = {job.request.job_id: job for lane in lanes for job in lane.queue}
+    return ReadyQueue(sorted((job.submitted_at_ms, job_id) for job_id, job in jobs.items()), jobs)

@@ -1,0 +1,49 @@
+"""What the predictor's answers do."""
+
+from __future__ import annotations
+
+from scheduler_service.core import events
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold
+from scheduler_service.core.state import ClusterState
+
+
+def prediction_arrived(state: ClusterState, event: events.PredictionArrived, step: EventEffects) -> None:
+    """Take a prediction in, and show the jobs that waited for it."""
+    prediction = event.prediction
+    if not state.predictions.knows(prediction.key):
+        return
+    state.predictions.put_job(prediction)
+    state.touch_running(prediction.key)
+    ask_about_pairs(state, prediction.key, prediction.device, step)
+    _show_jobs_of(state, prediction.key, step)
+
+
+def prediction_failed(state: ClusterState, event: events.PredictionFailed, step: EventEffects) -> None:
+    """Note that nothing is predicted of a key on a device, and show the jobs that waited."""
+    if not state.predictions.knows(event.key):
+        return
+    state.predictions.put_failure(event.key, event.device, event.code)
+    _show_jobs_of(state, event.key, step)
+
+
+def _show_jobs_of(state: ClusterState, key: str, step: EventEffects) -> None:
+    for job_id in state.waiting.with_key(key):
+        step.is_decision_due |= refresh_hold(state, job_id)
+
+
+def pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, step: EventEffects) -> None:
+    """Take answers about pairs in, and show the jobs that waited for them."""
+    for pair in event.pairs:
+        state.predictions.put_pair(pair)
+        state.predictions.answer_pairs(pair.victim_key, pair.device)
+    for key in dict.fromkeys(pair.victim_key for pair in event.pairs):
+        _show_jobs_of(state, key, step)
+    step.is_decision_due = True
+
+
+def pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step: EventEffects) -> None:
+    """Note that nothing is predicted of pairs, and show the jobs that waited."""
+    for key in event.keys:
+        state.predictions.answer_pairs(key, event.device)
+        _show_jobs_of(state, key, step)

@@ -1,0 +1,199 @@
+"""Classes and tenants: whose jobs the policy is asked about first, and what it may touch then."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler_service.core import commands, events, queue_events
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.errors import TenantRulesError
+from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.records import Phase, Share
+from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, parse_tenants
+from scheduler_service.policy_registry import make_policy
+from tests.support.engine_play import Play
+from tests.support.scheduling import node, prediction
+
+HOUR_MS = 3_600_000
+
+
+def submit(scene: Play, job_id: str, *, priority: int = 0, **changes: Any) -> None:
+    scene.submit(job_id, terms=QueueTerms(priority=priority), **changes)
+
+
+def finish(scene: Play, job_id: str) -> None:
+    scene.report(events.JobFinished, job_id, steps_done=10)
+
+
+def with_tenants(policy: str = "fifo", gpus: int = 4, **rules: TenantRule) -> Play:
+    scene = Play(policy, gpus=gpus)
+    scene.tell(queue_events.TenantsChosen, rules=TenantRules(rules=rules))
+    return scene
+
+
+def running(scene: Play) -> list[str]:
+    return list(scene.engine.state.running)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "sjf_bsbf", "horus", "srtf", "tetris", "best_fit"])
+def test_a_higher_class_goes_first_under_every_policy(policy: str) -> None:
+    scene = Play(policy)
+    submit(scene, "busy", gpus=1)
+    submit(scene, "low", priority=-100)
+    submit(scene, "normal")
+    submit(scene, "high", priority=100)
+    order = []
+    for _ in range(4):
+        order += running(scene)
+        finish(scene, order[-1])
+    assert order == ["busy", "high", "normal", "low"]
+
+
+def test_a_lower_class_gets_what_higher_ones_leave() -> None:
+    scene = Play("fifo", gpus=4)
+    submit(scene, "busy", gpus=3)
+    submit(scene, "high", gpus=2, priority=100)
+    submit(scene, "low", priority=-5)
+    assert (running(scene), scene.code("high")) == (["busy", "low"], "NO_FREE_GPU")
+
+
+def test_a_policy_stops_jobs_of_its_own_class_and_lower_ones_never_of_a_higher_one() -> None:
+    for priority, stopped in ((0, True), (-100, True), (100, False)):
+        scene = Play("srtf")
+        submit(scene, "long", priority=priority, steps_total=1_000_000, share=Share.NEVER, graph="g" * 64)
+        _predict(scene, "long")
+        scene.report(events.JobStarted, "long")
+        submit(scene, "short", share=Share.NEVER, graph="g" * 64)
+        orders = _predict(scene, "short")
+        assert any(isinstance(order, commands.StopJob) for order in orders) is stopped
+        assert scene.code("short") == ("STOPS_LONGER" if stopped else "PROTECTED")
+
+
+def _predict(scene: Play, job_id: str) -> list[commands.Command]:
+    known = prediction(f"key-{job_id}", step_ms={(1, 1): 1_000.0})
+    return scene.tell(events.PredictionArrived, prediction=known)
+
+
+def test_a_tenant_holds_no_more_gpus_than_its_quota() -> None:
+    scene = with_tenants(a=TenantRule(gpus_max=2))
+    for number in range(3):
+        submit(scene, f"a{number}", tenant="a")
+    submit(scene, "b0", tenant="b")
+    assert (sorted(running(scene)), scene.code("a2")) == (["a0", "a1", "b0"], "QUOTA")
+    assert scene.engine.state.decisions["a2"].reason.numbers == {"gpus_held": 2, "gpus_max": 2}
+    finish(scene, "a0")
+    assert scene.phase("a2") is Phase.STARTING
+
+
+def test_a_job_wider_than_what_is_left_of_a_quota_waits_and_a_narrower_one_goes() -> None:
+    scene = with_tenants("sjf", a=TenantRule(gpus_max=3))
+    submit(scene, "a0", tenant="a", gpus=2)
+    submit(scene, "a1", tenant="a", gpus=2)
+    submit(scene, "a2", tenant="a")
+    assert (running(scene), scene.code("a1")) == (["a0", "a2"], "QUOTA")
+
+
+def test_free_gpus_are_dealt_by_weight() -> None:
+    scene = Play("fifo", nodes=0)
+    for tenant in ("a", "b"):
+        for number in range(8):
+            submit(scene, f"{tenant}{number}", tenant=tenant)
+    rules = TenantRules(rules={"a": TenantRule(weight=1), "b": TenantRule(weight=3)})
+    scene.tell(queue_events.TenantsChosen, rules=rules)
+    scene.tell(events.NodeJoined, node=node("n0", 8))
+    assert [sum(name.startswith(tenant) for name in running(scene)) for tenant in "ab"] == [2, 6]
+
+
+def test_what_one_tenant_does_not_want_another_one_gets() -> None:
+    scene = with_tenants(gpus=4, a=TenantRule(weight=100))
+    submit(scene, "a0", tenant="a")
+    for number in range(4):
+        submit(scene, f"b{number}", tenant="b")
+    assert len(running(scene)) == 4
+
+
+def test_the_tenant_that_has_had_least_comes_first() -> None:
+    scene = with_tenants(gpus=1)
+    for number in range(3):
+        submit(scene, f"a{number}", tenant="a")
+    submit(scene, "b0", tenant="b")
+    scene.now_ms += HOUR_MS
+    finish(scene, "a0")
+    assert (running(scene), scene.code("a1")) == (["b0"], "NO_FREE_GPU")
+
+
+def test_gpu_time_fades_by_half_in_a_half_life() -> None:
+    use = TenantUse()
+    use.choose(TenantRules(half_life_ms=HOUR_MS), {}, 0)
+    use.change("a", 2, 0)
+    use.change("a", -2, 60_000)
+    had = use.used_gpu_ms("a", 60_000)
+    assert had == pytest.approx(120_000, rel=0.01)
+    assert use.used_gpu_ms("a", 60_000 + HOUR_MS) == pytest.approx(had / 2)
+
+
+def test_rules_and_what_tenants_have_had_survive_a_restart() -> None:
+    scene = with_tenants(gpus=1, a=TenantRule(gpus_max=1))
+    for name in ("a0", "b0", "b1"):
+        submit(scene, name, tenant=name[0])
+    scene.now_ms += HOUR_MS
+    snapshot = json.loads(json.dumps(scene.engine.snapshot()))
+    again = SchedulerEngine.restore(snapshot, make_policy=make_policy)
+    assert again.state.tenants.rules == scene.engine.state.tenants.rules
+    for tenant in "ab":
+        assert again.state.tenants.held_gpus(tenant) == scene.engine.state.tenants.held_gpus(tenant)
+        had = scene.engine.state.tenants.used_gpu_ms(tenant, scene.now_ms)
+        assert again.state.tenants.used_gpu_ms(tenant, scene.now_ms) == had
+    assert again.state.waiting.lanes.keys() == scene.engine.state.waiting.lanes.keys()
+
+
+def test_without_rules_the_tenants_of_jobs_mean_nothing() -> None:
+    scene = with_tenants(gpus=1, a=TenantRule(gpus_max=1))
+    submit(scene, "a0", tenant="a")
+    submit(scene, "b0", tenant="b")
+    scene.tell(queue_events.TenantsChosen, rules=None)
+    assert len(scene.engine.state.waiting.lanes) == 1
+    submit(scene, "a1", tenant="a")
+    finish(scene, "a0")
+    assert running(scene) == ["b0"]
+
+
+def test_a_policy_that_stops_jobs_leaves_those_of_other_tenants_alone() -> None:
+    scene = with_tenants("srtf", gpus=1)
+    scene.submit("long", tenant="a", steps_total=1_000_000, share=Share.NEVER, graph="g" * 64)
+    _predict(scene, "long")
+    scene.report(events.JobStarted, "long")
+    scene.submit("short", tenant="b", share=Share.NEVER, graph="g" * 64)
+    orders = _predict(scene, "short")
+    assert not [order for order in orders if isinstance(order, commands.StopJob)]
+    assert scene.code("short") == "PROTECTED"
+    assert scene.engine.explain("short").reason.code == "PROTECTED"
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("tenants = 3", "tables"),
+        ("[tenants.a]\nweight = 0", "weight must be a number from 0.001"),
+        ("[tenants.a]\nweight = nan", "weight must be"),
+        ("[tenants.a]\ngpus = 1.5", "whole"),
+        ("[tenants.a]\ngpus = true", "gpus must be"),
+        ("[tenants.a]\ngpu = 1", "unknown key 'gpu'"),
+        ("half_life = 3", "unknown key 'half_life'"),
+        ("half_life_hours = -1", "half_life_hours must be"),
+        ("[tenants", "not TOML"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_by_name(text: str, finding: str) -> None:
+    with pytest.raises(TenantRulesError, match=finding):
+        parse_tenants(text)
+
+
+def test_rules_are_read_from_toml() -> None:
+    rules = parse_tenants("half_life_hours = 2\n[tenants.a]\ngpus = 4\nweight = 3\n[tenants.default]\npriority_max = 0")
+    assert rules.of("a") == TenantRule(gpus_max=4, weight=3.0)
+    assert rules.of("b") == TenantRule(priority_max=0)
+    assert rules.half_life_ms == 2 * HOUR_MS
