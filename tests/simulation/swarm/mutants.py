@@ -15,7 +15,7 @@ from scheduler_service.adapters import recovery
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.core import attempts, engine
+from scheduler_service.core import attempts, node_events
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted
@@ -124,7 +124,7 @@ def _starts_right_after_a_restore() -> Iterator[None]:
     def nothing(*arguments: object) -> None:
         del arguments
 
-    with _replaced(engine, "hold_until", nothing), _replaced(attempts, "hold_until", nothing):
+    with _replaced(node_events, "hold_until", nothing), _replaced(attempts, "hold_until", nothing):
         yield
 
 
