@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from scheduler_service.adapters.private_files import create_private, make_privat
 from scheduler_service.adapters.sqlite_event_log import lock_state, read_state_id, set_state_id
 from scheduler_service.adapters.sqlite_faults import translated, writing
 from scheduler_service.adapters.state_marker import new_state_id, read_marker, write_marker
-from scheduler_service.adapters.stored_identity import begin_child
+from scheduler_service.adapters.stored_identity import begin_child, read_succeeded
 from scheduler_service.adapters.stored_records import DATABASE_NAME, FORMAT_VERSION, check_recoverable
 from scheduler_service.errors import RestoreRefusedError, SettingsError, StateDamagedError, StateUnwritableError
 
@@ -127,7 +127,9 @@ def _replace(source: Path, target: Path, *, force: bool, is_confirmed: bool) -> 
         raise RestoreRefusedError(f"{target} exists; add --force to replace it (it is kept as {target.name}.replaced)")
     arriving = target.with_name(target.name + ".arriving")
     state_id = new_state_id()
-    _copy_as(state_id, source, arriving, replaced_id=read_marker(target.parent) or "", is_confirmed=is_confirmed)
+    # Nodes may still belong to what the replaced state itself has replaced: a second restore soon after a first one.
+    replaced_ids = {read_marker(target.parent) or "", *read_succeeded(target)}
+    _copy_as(state_id, source, arriving, replaced_ids=replaced_ids, is_confirmed=is_confirmed)
     # From here to the last rename a scheduler refuses to start: the marker names what is not there yet.
     write_marker(target.parent, state_id)
     for ending in ("", "-wal", "-shm", HEAD_ENDING):
@@ -139,7 +141,7 @@ def _replace(source: Path, target: Path, *, force: bool, is_confirmed: bool) -> 
     sync_folder(target.parent)
 
 
-def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_id: str, is_confirmed: bool) -> None:
+def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_ids: Iterable[str], is_confirmed: bool) -> None:
     try:
         with source.open("rb") as reader, os.fdopen(create_private(arriving, flags=_ANEW), "wb") as writer:
             shutil.copyfileobj(reader, writer)
@@ -151,7 +153,7 @@ def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_id: str, i
                     connection,
                     state_id,
                     parent_id=parent_id,
-                    replaced_id=replaced_id,
+                    replaced_ids=replaced_ids,
                     is_confirmed=is_confirmed,
                 )
         with arriving.open("rb") as copied:

@@ -9,6 +9,8 @@ import json
 import secrets
 import sqlite3
 import uuid
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Generation, Incarnation
@@ -155,12 +157,27 @@ def _lineage(connection: sqlite3.Connection) -> tuple[Incarnation, ...]:
     return tuple(Incarnation(incarnation_id=incarnation_id, first_fence=first) for incarnation_id, first in rows)
 
 
+def read_succeeded(path: Path) -> frozenset[str]:
+    """Return the incarnations that a state is or succeeds; none where it cannot be read, as one that is damaged."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            lineage = {one.incarnation_id for one in _lineage(connection)}
+            return frozenset((lineage | {*_replaced_ids(connection)}) - {""})
+    except (sqlite3.Error, ValueError, TypeError):
+        return frozenset()
+
+
+def _replaced_ids(connection: sqlite3.Connection) -> Iterable[str]:
+    rows = connection.execute("SELECT value FROM identity_facts WHERE name = ?", (_REPLACED,)).fetchall()
+    return tuple(map(str, json.loads(rows[0][0]))) if rows else ()
+
+
 def begin_child(
     connection: sqlite3.Connection,
     state_id: str,
     *,
     parent_id: str = "",
-    replaced_id: str = "",
+    replaced_ids: Iterable[str] = (),
     is_confirmed: bool = False,
 ) -> None:
     """Turn a copy of a state into a new incarnation that names the copied one as its parent.
@@ -169,7 +186,7 @@ def begin_child(
         connection: To the copy, inside a transaction.
         state_id: Of the new incarnation.
         parent_id: Of the copied state, where it knew no incarnations; empty = it knew no id either.
-        replaced_id: Of the state whose place it takes; empty = there was none.
+        replaced_ids: Of the state whose place it takes, and of those that it succeeded; none where there was none.
         is_confirmed: An operator has said already that the parent's scheduler runs no more.
     """
     for table in _TABLES:
@@ -178,8 +195,7 @@ def begin_child(
     if not lineage:
         connection.execute("INSERT INTO incarnations (incarnation_id, first_fence) VALUES (?, 1)", (parent_id,))
     connection.execute("INSERT INTO incarnations (incarnation_id, first_fence) VALUES (?, ?)", (state_id, _UNDECIDED))
-    rows = connection.execute("SELECT value FROM identity_facts WHERE name = ?", (_REPLACED,)).fetchall()
-    replaced = {*(json.loads(rows[0][0]) if rows else ()), replaced_id} - {"", state_id}
+    replaced = {*_replaced_ids(connection), *replaced_ids} - {"", state_id}
     facts = [(_REPLACED, json.dumps(sorted(replaced))), (_RESTORED, state_id)]
     facts += [(_CONFIRMED, state_id)] if is_confirmed else []
     connection.executemany("INSERT OR REPLACE INTO identity_facts VALUES (?, ?)", facts)

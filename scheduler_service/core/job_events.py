@@ -287,8 +287,7 @@ def rejoin(
     """Bring an attempt into line with what its node says on joining.
 
     An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
-    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it. After a
-    restore the order may be an old one: what came of it, and a later attempt elsewhere, the backup does not know.
+    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it.
 
     Args:
         state: Knows the job.
@@ -304,7 +303,7 @@ def rejoin(
         if job.phase is Phase.STARTING:
             confirm_start(state, job)
         _align_pause(state, state.jobs[job.job_id], listed, step)
-    elif job.phase is Phase.STARTING and has_its_gpus and state.now_ms >= state.settled_at_ms:
+    elif job.phase is Phase.STARTING and has_its_gpus:
         step.commands += launch_commands(state, job, node_id)
     else:
         lose(state, job, step)

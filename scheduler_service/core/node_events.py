@@ -168,3 +168,6 @@ def begin_incarnation(state: ClusterState, event: IncarnationBegan, step: EventE
     state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
     for job_id in tuple(state.in_phase(Phase.PENDING)):
         hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
+    for job_id in tuple(state.in_phase(Phase.STARTING)):
+        # What came of that order, and a later attempt elsewhere, the backup does not know: it is not given again.
+        lose(state, state.jobs[job_id], step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from scheduler_service.adapters import recovery
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.core import attempts, engine
+from scheduler_service.core import attempts, node_events
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted
@@ -125,7 +124,7 @@ def _starts_right_after_a_restore() -> Iterator[None]:
     def nothing(*arguments: object) -> None:
         del arguments
 
-    with _replaced(engine, "hold_until", nothing), _replaced(attempts, "hold_until", nothing):
+    with _replaced(node_events, "hold_until", nothing), _replaced(attempts, "hold_until", nothing):
         yield
 
 
@@ -158,11 +157,6 @@ def _lease_renewed_by_a_dead_session() -> contextlib.AbstractContextManager[None
     return _replaced(AgentSessions, "end", lambda self, session: False)
 
 
-def _copied_folder_believed() -> contextlib.AbstractContextManager[None]:
-    """A copy of a state folder keeps the id of its original."""
-    return _replaced(ClusterMembership, "_own_id", lambda self, stored_id: stored_id or uuid.uuid4().hex)
-
-
 MUTANTS: Mapping[str, Mutant] = {
     "sender_check_skipped": _sender_check_skipped,
     "stale_fence_accepted": _stale_fence_accepted,
@@ -175,5 +169,4 @@ MUTANTS: Mapping[str, Mutant] = {
     "starts_right_after_a_restore": _starts_right_after_a_restore,
     "incarnation_dropped": _incarnation_dropped,
     "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
-    "copied_folder_believed": _copied_folder_believed,
 }

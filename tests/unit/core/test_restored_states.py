@@ -48,11 +48,11 @@ def test_a_start_that_a_backup_believes_under_way_is_not_ordered_again_before_it
     assert [one.fence for one in started if isinstance(one, commands.LaunchJob)] == [1_000]
 
 
-def test_a_start_that_a_backup_believes_under_way_goes_on_where_its_node_runs_it() -> None:
+def test_what_was_started_after_a_restore_is_ordered_again_where_its_node_does_not_know_it_yet() -> None:
+    """Swarm seed 41424: it was given up, and had begun."""
     play = Play()
-    play.submit()
-    record = play.engine.state.jobs["j0"]
     restore(play)
-    running = events.RunningAttempt(job_id="j0", attempt=1, fence=record.fence, gpu_ids=record.gpu_ids)
-    play.tell(events.NodeJoined, node=node("n0"), attempts=(running,))
-    assert play.phase() is Phase.RUNNING
+    play.submit()
+    assert play.phase() is Phase.STARTING
+    again = play.tell(events.NodeJoined, node=node("n0"))
+    assert [one.attempt for one in again if isinstance(one, commands.LaunchJob)] == [1]

@@ -134,6 +134,28 @@ def test_a_restored_state_is_a_new_incarnation_that_names_its_parent(tmp_path: P
     assert child.generations[-1].generation == 2
 
 
+def test_nodes_of_a_restored_state_may_join_whatever_is_restored_in_its_place_later(tmp_path: Path) -> None:
+    """Swarm seed 41112: after three restores of one backup the nodes of the first were refused for good."""
+    own = start(tmp_path / "state", jobs=3)
+    back_up(tmp_path / "state", tmp_path / "backup")
+    restored = []
+    for _ in range(3):
+        restore(tmp_path / "backup", tmp_path / "state", force=True)
+        restored.append(start(tmp_path / "state"))
+    assert restored[-1].ancestor_ids == {own.incarnation_id, *(one.incarnation_id for one in restored[:-1])}
+
+
+@pytest.mark.parametrize("content", [b"", b"no database"])
+def test_a_state_that_cannot_be_read_is_replaced_all_the_same(tmp_path: Path, content: bytes) -> None:
+    own = start(tmp_path / "state", jobs=3)
+    back_up(tmp_path / "state", tmp_path / "backup")
+    for path in (tmp_path / "state").glob(f"{DATABASE_NAME}*"):
+        path.unlink()
+    (tmp_path / "state" / DATABASE_NAME).write_bytes(content)
+    restore(tmp_path / "backup", tmp_path / "state", force=True)
+    assert start(tmp_path / "state").ancestor_ids == {own.incarnation_id}
+
+
 def test_a_restore_may_be_confirmed_at_once(tmp_path: Path) -> None:
     start(tmp_path / "state", jobs=3)
     back_up(tmp_path / "state", tmp_path / "backup")
