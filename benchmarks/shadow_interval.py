@@ -14,7 +14,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from cotenant_simulator.commands.shadow import past_jobs_of_trace, simulate_draw
+from cotenant_simulator.commands.shadow_draws import past_jobs_of_trace, simulate_draw
 from cotenant_simulator.readers.accounting import PastJob
 from cotenant_simulator.readers.assumed_jobs import assume
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from predictor_service.retraining.public_rows import TEACHING_SETS
 from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
+_log = logging.getLogger(__name__)
 Tell = Callable[[str], None]
 
 
@@ -29,7 +31,7 @@ def train_command(settings: Settings) -> None:
     Where the data sets are those that come with the program, so do the models, and nothing is trained.
     """
     start_logging("predictor", settings.log_level)
-    click.echo(make_first_version(settings, lambda line: click.echo(line, err=True)))
+    click.echo(make_first_version(settings, lambda line: _log.info("first_version", extra={"reason": line})))
 
 
 def make_first_version(settings: Settings, tell: Tell) -> str:
