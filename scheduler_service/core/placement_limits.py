@@ -8,16 +8,16 @@ a place elsewhere. Where any job is limited none is moved: no policy would know 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from scheduler_service.core.decisions import Decision, Hold, Start, Stop, unfolded
-from scheduler_service.core.ledger import host_share
+from scheduler_service.core.decisions import Decision, Hold, Stop, unfolded
+from scheduler_service.core.foreseen_view import carry_out
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
+from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 
 ROUNDS_MAX: Final = 64
 """Different sets of GPUs that one call decides on; every one costs a round of the policy."""
@@ -176,75 +176,7 @@ class _LimitedRounds:
         kept = [one for one in unfolded(plan.decisions) if not isinstance(one, Stop) or self._frees(one, gpu_ids)]
         self._plan.decisions.extend(kept)
         self._plan.reservations.update(plan.reservations)
-        self._view = _after(view, kept, plan.reservations, order)
+        self._view = carry_out(view, kept, plan.reservations, order)
 
     def _frees(self, stop: Stop, gpu_ids: frozenset[str]) -> bool:
         return any(part.gpu_id in gpu_ids for part in self._view.running[stop.job_id].assignments)
-
-
-def _after(
-    view: SchedulingView,
-    decisions: Iterable[Decision],
-    reservations: Mapping[str, int],
-    pending: Mapping[str, PendingJob],
-) -> SchedulingView:
-    """Return the view once decisions are carried out: what starts runs, what stops still holds its GPUs."""
-    running, gpus, host_use = dict(view.running), dict(view.gpus), dict(view.host_use)
-    for decision in decisions:
-        if isinstance(decision, Stop):
-            stopping = running[decision.job_id] = replace(running[decision.job_id], is_stopping=True)
-            for part in stopping.assignments:
-                if part.gpu_id in gpus:
-                    gpus[part.gpu_id] = replace(gpus[part.gpu_id], is_releasing=True)
-        elif isinstance(decision, Start):
-            started = _started(decision, pending[decision.job_id], view.now_ms, reservations[decision.job_id])
-            running[decision.job_id] = started
-            if decision.trial_with:
-                running[decision.trial_with] = replace(running[decision.trial_with], is_on_trial=True)
-            for part in started.assignments:
-                gpus[part.gpu_id] = _with_job(gpus[part.gpu_id], started)
-            host_use.update(_host_use(host_use, started, gpus))
-    return replace(view, running=running, gpus=gpus, host_use=host_use)
-
-
-def _started(start: Start, job: PendingJob, now_ms: int, reserved_bytes: int) -> RunningJob:
-    return RunningJob(
-        request=job.request,
-        attempt=1,
-        assignments=start.assignments,
-        micro_batch_size=start.micro_batch_size,
-        accumulation_steps=start.accumulation_steps,
-        submitted_at_ms=job.submitted_at_ms,
-        started_at_ms=now_ms,
-        steps_done=job.steps_done,
-        attained_gpu_ms=job.attained_gpu_ms,
-        preemptions=job.preemptions,
-        memory_reserved_bytes=reserved_bytes,
-        is_on_trial=bool(start.trial_with),
-    )
-
-
-def _with_job(entry: GpuView, job: RunningJob) -> GpuView:
-    return replace(
-        entry,
-        job_ids=(*entry.job_ids, job.request.job_id),
-        memory_reserved_bytes=entry.memory_reserved_bytes + job.memory_reserved_bytes,
-    )
-
-
-def _host_use(
-    before: Mapping[str, HostUse], job: RunningJob, gpus: Mapping[str, GpuView]
-) -> Iterator[tuple[str, HostUse]]:
-    """Yield what each node of a job's GPUs has in use with the job on it."""
-    gpus_here: dict[str, int] = defaultdict(int)
-    for part in job.assignments:
-        gpus_here[gpus[part.gpu_id].node_id] += 1
-    for node_id, count in gpus_here.items():
-        share, used = host_share(job.request, count, len(job.assignments)), before.get(node_id, HostUse())
-        yield (
-            node_id,
-            HostUse(
-                cpu_cores=used.cpu_cores + share.cpu_cores,
-                host_memory_bytes=used.host_memory_bytes + share.host_memory_bytes,
-            ),
-        )

@@ -13,16 +13,16 @@ from dataclasses import replace
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decision_log import DecisionLog
-from scheduler_service.core.decisions import Decision, Hold, Migrate, Placement, Reshape, Start, Stop
+from scheduler_service.core.decisions import Decision, Hold, Start, Stop
+from scheduler_service.core.foreseen_view import carry_out
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.lanes import PLAIN_LANE
-from scheduler_service.core.ledger import host_share
 from scheduler_service.core.placement_limits import ClusterLimits, LimitedPlan, decide_within_limits
 from scheduler_service.core.ready_queue import WaitingJobs
-from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.records import Reason
 from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, UsedTime
 from scheduler_service.core.turns import Turn, admit, decide_in_turns
-from scheduler_service.core.view import HostUse, PendingJob, Policy, RunningJob, SchedulingView
+from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 
 
 def tenant_rules(snapshot: scheduling_pb2.Snapshot) -> TenantRules | None:
@@ -74,14 +74,12 @@ def decide_on_snapshot(
 def stop_expired(view: SchedulingView) -> tuple[SchedulingView, list[Stop]]:
     """Return a view in which jobs whose time limit is over are leaving, and the orders to stop them."""
     stops: list[Stop] = []
-    running = dict(view.running)
     for job_id, job in view.running.items():
         ran_ms, limit_ms = job.attained_gpu_ms / len(job.assignments), job.request.terms.time_limit_ms
         if 0 < limit_ms <= ran_ms:
             reason = Reason(code="STOPPING_AT_TIME_LIMIT", numbers={"ran_ms": ran_ms, "time_limit_ms": limit_ms})
             stops.append(Stop(job_id=job_id, reason=reason))
-            running[job_id] = replace(job, is_stopping=True)
-    return (_occupied(view, running) if stops else view), stops
+    return carry_out(view, stops, {}, {}), stops
 
 
 class _AdmittingPolicy:
@@ -164,75 +162,10 @@ class _SnapshotQueue:
         return admitting.refused
 
     def _carry_out(self, plan: LimitedPlan) -> None:
-        running = dict(self._view.running)
         self._plan.reservations.update(plan.reservations)
-        for decision in plan.decisions:
-            if isinstance(decision, Hold):
-                continue
-            self._plan.decisions.append(decision)
+        given = [one for one in plan.decisions if not isinstance(one, Hold)]
+        self._plan.decisions.extend(given)
+        for decision in given:
             if isinstance(decision, Start):
-                job = self.jobs[decision.job_id]
-                running[decision.job_id] = _started(job, decision, plan.reservations[decision.job_id], self.now_ms)
-                self.waiting.remove(job)
-            elif isinstance(decision, Stop):
-                running[decision.job_id] = replace(running[decision.job_id], is_stopping=True)
-            elif isinstance(decision, Migrate | Reshape):
-                running[decision.job_id] = _moved(running[decision.job_id], decision, plan)
-        self._view = _occupied(self._view, running)
-
-
-def _started(job: JobRecord, start: Start, reserved_bytes: int, now_ms: int) -> RunningJob:
-    return RunningJob(
-        request=job.request,
-        attempt=1,
-        assignments=start.assignments,
-        micro_batch_size=start.micro_batch_size,
-        accumulation_steps=start.accumulation_steps,
-        submitted_at_ms=job.submitted_at_ms,
-        started_at_ms=now_ms,
-        steps_done=job.steps_done,
-        attained_gpu_ms=job.attained_gpu_ms,
-        memory_reserved_bytes=reserved_bytes,
-        accrued_at_ms=now_ms,
-        is_on_trial=bool(start.trial_with),
-    )
-
-
-def _moved(job: RunningJob, move: Placement, plan: LimitedPlan) -> RunningJob:
-    reserved_bytes = max(job.memory_reserved_bytes, plan.reservations[move.job_id])
-    return replace(job, is_stopping=True, moving_to=move.assignments, memory_reserved_bytes=reserved_bytes)
-
-
-def _occupied(view: SchedulingView, running: Mapping[str, RunningJob]) -> SchedulingView:
-    """Return a view with these jobs on its GPUs and hosts."""
-    holders: dict[str, list[RunningJob]] = {}
-    for job in running.values():
-        for gpu_id in {part.gpu_id for part in (*job.assignments, *job.moving_to)}:
-            holders.setdefault(gpu_id, []).append(job)
-    gpus = {
-        gpu_id: replace(
-            entry,
-            job_ids=tuple(job.request.job_id for job in holders.get(gpu_id, ())),
-            memory_reserved_bytes=sum(job.memory_reserved_bytes for job in holders.get(gpu_id, ())),
-            is_releasing=any(job.is_stopping for job in holders.get(gpu_id, ())),
-        )
-        for gpu_id, entry in view.gpus.items()
-    }
-    host_use = _host_use({gpu_id: entry.node_id for gpu_id, entry in gpus.items()}, running)
-    return replace(view, gpus=gpus, running=running, host_use=host_use, index=FreshIndex())
-
-
-def _host_use(node_of: Mapping[str, str], running: Mapping[str, RunningJob]) -> Mapping[str, HostUse]:
-    use: dict[str, HostUse] = {}
-    for job in running.values():
-        for node_id, here in _by_node(node_of, (*job.assignments, *job.moving_to)).items():
-            share, so_far = host_share(job.request, here, len(job.assignments)), use.get(node_id, HostUse())
-            use[node_id] = HostUse(
-                cpu_cores=so_far.cpu_cores + share.cpu_cores,
-                host_memory_bytes=so_far.host_memory_bytes + share.host_memory_bytes,
-            )
-    return use
-
-
-def _by_node(node_of: Mapping[str, str], parts: Sequence[Assignment]) -> Counter[str]:
-    return Counter(node_of[part.gpu_id] for part in parts if part.gpu_id in node_of)
+                self.waiting.remove(self.jobs[decision.job_id])
+        self._view = carry_out(self._view, given, plan.reservations, self._pending)
