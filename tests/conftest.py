@@ -32,6 +32,7 @@ def logging_as_before() -> Iterator[None]:
     handlers, hooks = list(root.handlers), (sys.excepthook, threading.excepthook)
     # A fixture of a whole module may have run one before.
     root.setLevel(_LEVEL)
+    logging.disable(logging.NOTSET)
     yield
     root.handlers[:] = handlers
     root.setLevel(_LEVEL)
