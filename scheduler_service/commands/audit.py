@@ -88,9 +88,14 @@ def deeds(events: Iterator[StoredEvent]) -> Iterator[Mapping[str, str | int]]:
                 "role": actor.role or UNKNOWN,
                 "name": actor.name or UNKNOWN,
                 "address": actor.address or UNKNOWN,
-                "did": _DEEDS[type(event)],
+                "did": _deed(event),
                 "about": subject,
             }
+
+
+def _deed(event: CommandGiven) -> str:
+    is_drain = isinstance(event, NodeCordoned) and event.is_draining
+    return "drain node" if is_drain else _DEEDS[type(event)]
 
 
 def _subjects(event: CommandGiven) -> Iterator[str]:

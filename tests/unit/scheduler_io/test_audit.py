@@ -138,6 +138,11 @@ def test_every_call_that_changes_something_leaves_a_line_in_the_audit(method: st
     assert found == ("operator", "olga", "10.0.0.7", did, about)
 
 
+def test_draining_a_node_is_told_from_cordoning_it() -> None:
+    [line] = lines_after(("CordonNode", scheduling_pb2.CordonNodeRequest(node_id="n0", drain=True)))
+    assert (line["did"], line["about"]) == ("drain node", "n0")
+
+
 def test_what_changes_nothing_leaves_no_line() -> None:
     again = ("ConfirmRestore", scheduling_pb2.ConfirmRestoreRequest())
     assert [line["did"] for line in lines_after(again, again)] == ["confirm restore"]
