@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Migrate, Placement, Reshape, Start, Stop
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.records import Assignment
@@ -34,7 +35,8 @@ def carry_out(
             after.move(decision, reservations[decision.job_id])
         elif isinstance(decision, Start):
             after.start(decision, pending[decision.job_id], reservations[decision.job_id])
-    return replace(view, running=after.running, gpus=after.gpus, host_use=after.host_use)
+    # An index that the engine keeps knows nothing of what is foreseen.
+    return replace(view, running=after.running, gpus=after.gpus, host_use=after.host_use, index=FreshIndex())
 
 
 class _After:

@@ -36,7 +36,11 @@ def holders(seen: SchedulingView) -> dict[str, list[RunningJob]]:
 @pytest.mark.parametrize("make_view", [dense_view, full_view])
 def test_gpus_and_hosts_hold_what_the_jobs_on_them_hold(make_view: object, policy: str, seed: int) -> None:
     before = make_view(seed)  # type: ignore[operator]
-    after, _ = afterwards(before, policy)
+    after, decisions = afterwards(before, policy)
+    started = {one.job_id for one in decisions if isinstance(one, Start)}
+    leaving = {one.job_id for one in decisions if isinstance(one, Stop | Migrate | Reshape)}
+    assert after.running.keys() == before.running.keys() | started
+    assert {job_id for job_id, job in after.running.items() if job.is_stopping} >= leaving
     anew = view(nodes=list(before.nodes.values()), holding=list(after.running.values()))
     for gpu_id, jobs in holders(after).items():
         entry = after.gpus[gpu_id]
