@@ -47,7 +47,8 @@ def find_interface(address: str) -> str:
     """Name of the network interface that has an IPv4 address or the name of one; empty = none here has it."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
-    except (OSError, UnicodeError):
+    except (OSError, ValueError, TypeError):
+        # No name at all, or one that nobody knows.
         return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         names = [name for _, name in socket.if_nameindex()]
