@@ -10,13 +10,15 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode, decode_event, encode, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Phase
+from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_invariants import check
-from tests.support.scheduling import job, node
+from tests.support.scheduling import job, node, running, view
 
 PORT = 20_007
 ACROSS = QueueTerms(across_nodes=True)
@@ -283,3 +285,10 @@ def test_its_record_is_stored_and_read() -> None:
     spanning.say("n0", events.JobStarted, rendezvous_port=PORT)
     spanning.say("n1", events.LaunchRefused, code="OVER_CAPACITY", message="full")
     assert decode(JobRecord, encode(JobRecord, spanning.record)) == spanning.record
+
+
+@pytest.mark.parametrize(("terms", "expected"), [(ACROSS, (("n1.0",), False)), (QueueTerms(), None)])
+def test_a_running_job_grows_onto_another_node_where_it_may(terms: QueueTerms, expected: object) -> None:
+    held = running(job(global_batch_size=2, allowed_gpus=(1, 2), terms=terms), ["n0.0"])
+    seen = view(nodes=[spanning_node("n0"), spanning_node("n1")], holding=[held], nodes_per_job_max=1)
+    assert more_gpus(Ledger(seen), elastic_jobs(seen)["j0"], 2, {"n1": ["n1.0"]}) == expected
