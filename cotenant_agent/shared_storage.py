@@ -35,8 +35,9 @@ def read_storage_id(root: Path) -> str:
     try:
         if not path.exists():
             write_json(draft, {"storage_id": uuid.uuid4().hex})
+            # Agents of other nodes may run as other users.
+            draft.chmod(0o644)
             _link_once(draft, path)
-        path.chmod(0o644)
     except OSError as error:
         raise OperatorError(f"{root} cannot be shared: {error}; choose another --checkpoint-dir") from error
     finally:

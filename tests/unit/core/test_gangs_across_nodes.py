@@ -292,3 +292,44 @@ def test_a_running_job_grows_onto_another_node_where_it_may(terms: QueueTerms, e
     held = running(job(global_batch_size=2, allowed_gpus=(1, 2), terms=terms), ["n0.0"])
     seen = view(nodes=[spanning_node("n0"), spanning_node("n1")], holding=[held], nodes_per_job_max=1)
     assert more_gpus(Ledger(seen), elastic_jobs(seen)["j0"], 2, {"n1": ["n1.0"]}) == expected
+
+
+def test_whoever_looks_ahead_may_tell_of_all_parts_at_once() -> None:
+    """Expected starts are found by playing the state on, without any node."""
+    spanning = Spanning()
+    spanning.say("", events.JobStarted)
+    assert spanning.phase.value == "running"
+    spanning.say("", events.JobFinished, steps_done=10)
+    assert spanning.phase.value == "finished"
+
+
+def test_a_node_that_is_given_up_ends_the_gang_and_may_come_back_empty() -> None:
+    spanning = Spanning()
+    spanning.start()
+    spanning.tell(events.NodeDisconnected, node_id="n1")
+    (stop,) = spanning.tell(events.NodeForgotten, node_id="n1")
+    assert stop.node_id == "n0"
+    joined(spanning, "n1")
+    assert spanning.are_gpus_taken
+    spanning.say("n0", events.JobFailed, exit_class="communication", exit_code=1)
+    assert (spanning.record.attempt, spanning.record.exit.exit_class) == (1, "lost")
+    spanning.tell(events.TimerFired)
+    assert (spanning.record.attempt, spanning.phase.value) == (2, "starting")
+
+
+def test_what_a_part_tells_after_its_end_changes_nothing() -> None:
+    spanning = Spanning()
+    spanning.start()
+    spanning.say("n1", events.JobFailed, exit_class="signal", exit_code=-9)
+    before = spanning.record
+    for kind, how in ENDS:
+        assert spanning.say("n1", kind, **how) == []
+    assert spanning.say("elsewhere", events.JobFailed, exit_class="error") == []
+    assert spanning.record == before
+
+
+def test_a_part_that_never_says_its_port_launches_no_other() -> None:
+    spanning = Spanning()
+    assert spanning.say("n0", events.JobStarted, rendezvous_port=0) == []
+    assert spanning.say("n1", events.JobStarted, rendezvous_port=PORT) == []
+    assert spanning.phase.value == "starting"
