@@ -55,3 +55,5 @@ def test_a_gang_says_whether_it_may_span_nodes(cotenant: CommandLine, scheduler:
     refused = cotenant("submit", "--gpus", "2", "--across-nodes", "--", *COMMAND)
     assert refused.code == 2
     assert "add --ranks N" in refused.err
+    words = ("--", "torchrun", "train.py")
+    assert cotenant("submit", "--name", "job", "--gpus", "2", "--across-nodes", *words).code == 0
