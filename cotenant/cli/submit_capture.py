@@ -9,6 +9,7 @@ from typing import Any
 
 from cotenant.capture.captured_job import CapturedJob, capture_script, missing_for_capture
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
+from cotenant.cli.active_environment import with_python_of_here
 from cotenant.cli.capture_command import capture_here, tell_captured
 from cotenant.cli.session import Session, tell
 from cotenant.client import is_serving, open_channel
@@ -65,7 +66,8 @@ def capture_for_submit(
         "capturing: two steps of the script on the CPU, nothing is left behind (--no-capture leaves it out)",
         style="dim",
     )
-    job = _accepted_anyway(lambda: capture_script(command, directory=directory, environment=environment))
+    started = with_python_of_here(command, environment)
+    job = _accepted_anyway(lambda: capture_script(started, directory=directory, environment=environment))
     if job is not None:
         tell_captured(job)
     return job

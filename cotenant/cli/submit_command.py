@@ -10,6 +10,7 @@ import click
 
 from cotenant import system_clock
 from cotenant.capture.captured_job import CapturedJob
+from cotenant.cli.active_environment import foreign_python_note
 from cotenant.cli.array_tasks import ArrayTasks
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
@@ -119,6 +120,7 @@ def submit(
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
     spec = job_file.spec
+    _tell_python(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         spec.graph_sha256 = _upload(session, graph)
@@ -235,6 +237,11 @@ def _upload(session: Session, graph: bytes) -> str:
         raise
     _tell_warnings(answer.warnings)
     return answer.graph_sha256
+
+
+def _tell_python(spec: scheduling_pb2.JobSpec) -> None:
+    if note := foreign_python_note(spec.command, spec.environment):
+        tell(f"warning: {note}", style="yellow")
 
 
 def _tell_warnings(warnings: Iterable[resources_pb2.Warning]) -> None:
