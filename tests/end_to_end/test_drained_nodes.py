@@ -87,8 +87,8 @@ class TwoNodes:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     folder = tmp_path_factory.mktemp("nodes")
-    arguments = ("--predictor", "", "--policy", "fifo", "--progress-interval-ms", "100", "--heartbeat-ms", "300")
-    arguments += ("--stall-ms", str(STALL_MS))
+    times = ("--progress-interval-ms", "100", "--heartbeat-ms", "300", "--stall-ms", str(STALL_MS))
+    arguments = ("--predictor", "", "--policy", "fifo", *times)
     cores = sorted(os.sched_getaffinity(0))
     with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
         agents = []
