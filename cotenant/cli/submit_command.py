@@ -49,6 +49,7 @@ Job file:
 _EPILOG = """\b
 Examples:
   cotenant submit job.yaml --wait
+  cotenant submit -- python train.py --lr 0.1
   cotenant submit job.yaml --dry-run
   cotenant submit --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py
   cotenant submit --steps 500 --ranks 2 -- python train_ddp.py
