@@ -119,6 +119,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         warnings = await self._cluster.admission.review(
             self._cluster.engine.state, request, seconds_left=context.time_remaining()
         )
+        validation.require(validation.batch_violations(request.spec))
         if warnings and request.request_id and not request.validate_only:
             self._warned[request.request_id] = warnings
             while len(self._warned) > WARNED_REQUESTS_MAX:
