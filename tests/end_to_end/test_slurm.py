@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.engines.bridge import Bridge, RoundReport
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.placement_notes import planned_gpu
 from cotenant.engines.records import EnginePhase
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
-from cotenant.engines.slurm.reading import DeviceRule
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from tests.support.slurm_daemons import SlurmDaemons, missing_daemons

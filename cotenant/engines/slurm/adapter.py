@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
-from cotenant.engines.slurm.reading import DeviceRule, SlurmReading
+from cotenant.engines.slurm.reading import SlurmReading
 
 _NOTE_CHARACTERS_MAX: Final = 400
 
@@ -50,6 +51,18 @@ class SlurmEngine:
     def release(self, job_id: str) -> None:
         """Let a placed job start."""
         self._commands.order(["scontrol", "release", _job_number(job_id)])
+
+    def hold(self, job_id: str) -> None:
+        """Hold a job that has not started; a GPU that it was given stays its own."""
+        self._commands.order(["scontrol", "hold", _job_number(job_id)])
+
+    def stop(self, job_id: str, *, grace_s: int) -> None:
+        """End a job by SIGTERM, and by SIGKILL after the KillWait of the site, whatever the grace."""
+        self._commands.order(["scancel", _job_number(job_id)])
+
+    def requeue(self, job_id: str, *, grace_s: int) -> None:
+        """End a job likewise; it waits again, for the GPU that it had."""
+        self._commands.order(["scontrol", "requeue", _job_number(job_id)])
 
     def _update(self, job_id: str, *changes: str) -> None:
         self._commands.order(["scontrol", "update", f"JobId={_job_number(job_id)}", *changes])
