@@ -156,7 +156,7 @@ Example:  cotenant engine kubernetes-extender --address 127.0.0.1:8787
 """
 )
 @click.option("--address", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where to listen.")
-@click.option("--insecure", is_flag=True, help="Allow other addresses than loopback without TLS.")
+@click.option("--insecure", is_flag=True, help="Allow other addresses than loopback without TLS.  [default: no]")
 @_gpus(required=False)
 @_kubeconfig
 @_context

@@ -148,7 +148,7 @@ class FakeKubernetes:
     def _delete(self, pod: Document, body: Document) -> tuple[int, Document]:
         name, wanted = pod["metadata"]["name"], body["preconditions"]["uid"]
         if wanted != pod["metadata"]["uid"]:
-            return 409, _status(409, f'Operation cannot be fulfilled on Pod "{name}": Precondition failed')
+            return 409, _status(409, f'Operation cannot be fulfilled on Pod "{name}": the UID in the precondition')
         del self.objects[_path_of(pod)]
         if owners := pod["metadata"].get("ownerReferences"):
             again = pod_row(f"{name}-again", None)
