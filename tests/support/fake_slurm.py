@@ -45,17 +45,13 @@ class FakeSlurm:
             row |= {"job_state": "PENDING", "state_reason": "BeginTime", "nodes": "", "gres_detail": []}
             return
         if verb == "hold":
-            self._hold(row)
+            # Also of a running job, without a word, as the real one.
+            row |= {"priority": 0, "state_reason": "JobHeldAdmin"}
             return
         changes = dict(word.split("=", 1) for word in words[1:])
         if "Gres" in changes and row["job_state"] != "PENDING":
             raise EngineRefusedError("Job is no longer pending execution")
         row |= {_FIELDS[name]: f"gres:{value}" if name == "Gres" else value for name, value in changes.items()}
-
-    def _hold(self, row: dict[str, Any]) -> None:
-        if row["job_state"] != "PENDING":
-            raise EngineRefusedError("Job is no longer pending execution")
-        row |= {"priority": 0, "state_reason": "JobHeldAdmin"}
 
     def _release(self, row: dict[str, Any]) -> None:
         row |= {"priority": 1, "state_reason": "None"}

@@ -10,6 +10,7 @@ from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
 from cotenant.engines.slurm.reading import SlurmReading
+from cotenant.engines.slurm.values import number_of, rows_of, words_of
 
 _NOTE_CHARACTERS_MAX: Final = 400
 
@@ -54,7 +55,15 @@ class SlurmEngine:
 
     def hold(self, job_id: str) -> None:
         """Hold a job that has not started; a GPU that it was given stays its own."""
-        self._commands.order(["scontrol", "hold", _job_number(job_id)])
+        number = _job_number(job_id)
+        rows = rows_of(self._commands.query(["squeue", "--json"]), "jobs")
+        states = next(
+            (words_of(row, "job_state") for row in rows if str(number_of(row, "job_id")) == number), frozenset()
+        )
+        # scontrol takes the order for a running job too, and says nothing.
+        if "PENDING" not in states:
+            raise EngineRefusedError(f"job {job_id} has started, or is gone")
+        self._commands.order(["scontrol", "hold", number])
 
     def stop(self, job_id: str, *, grace_s: int) -> None:
         """End a job by SIGTERM, and by SIGKILL after the KillWait of the site, whatever the grace."""
