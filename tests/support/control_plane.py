@@ -122,6 +122,12 @@ class ControlPlane:
                 process.kill()
                 process.wait(30)
 
+    def revive(self) -> None:
+        """Start again what has ended by itself, as a kubelet does: controllers give up on a slow API server."""
+        for name in [name for name, process in self._running.items() if process.poll() is not None]:
+            del self._running[name]
+            self.start(name)
+
     def wait_ready(self) -> None:
         """Wait until the API server answers, with its default roles in place."""
 

@@ -88,6 +88,8 @@ class FakeKubernetes:
             if method == "POST" and parts.path.endswith("/events"):
                 self.events.append(body)
                 return 201, body
+            if "/resourceclaims" in parts.path:
+                return self._about_claim(method, parts.path, body)
             return self._list(parts.path.rpartition("/")[2], parse_qs(parts.query))
 
     def _list(self, name: str, query: dict[str, list[str]]) -> tuple[int, Document]:
@@ -110,11 +112,29 @@ class FakeKubernetes:
             return 200, pod
         if method == "PATCH" and part == "/status":
             return self._patch(pod, body)
+        if method == "PATCH" and not part:
+            pod["spec"] |= body["spec"]
+            return 200, pod
         if method == "POST" and part == "/binding":
             return self._bind(pod, body)
         if method == "DELETE" and not part:
             return self._delete(pod, body)
         return 405, _status(405, "the server does not allow this method on the requested resource")
+
+    def _about_claim(self, method: str, path: str, body: Document) -> tuple[int, Document]:
+        """Answer about claims as documented; no server at hand knew them."""
+        if method == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+            if path in self.objects:
+                return 409, _status(409, "already exists")
+            self.objects[path] = body
+            return 201, body
+        found = self.objects.get(path)
+        if found is None:
+            return 404, _status(404, "not found")
+        if method == "DELETE":
+            del self.objects[path]
+        return 200, found
 
     def _patch(self, pod: Document, body: Document) -> tuple[int, Document]:
         about, name = pod["metadata"], pod["metadata"]["name"]

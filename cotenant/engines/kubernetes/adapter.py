@@ -12,6 +12,14 @@ from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.kubernetes import pods
 from cotenant.engines.kubernetes.api import KubernetesApi
 from cotenant.engines.kubernetes.reading import KubernetesReading
+from cotenant.engines.kubernetes.resource_claims import (
+    claim_of,
+    claims_path,
+    is_held_by_our_gate,
+    is_our_claim,
+    make_claim,
+    without_gate,
+)
 from cotenant.engines.kubernetes.values import Row, row_of, text_of
 from cotenant.engines.kubernetes.volumes import Volumes, claim_names
 from cotenant.engines.placement_notes import planned_gpu
@@ -61,6 +69,8 @@ class KubernetesEngine:
         """Write a pod's GPU into it; it is bound to no node yet."""
         pod = self._unbound(placement.job_id)
         name = placement.gpu_id.removeprefix(f"{placement.node_id}/")
+        if is_held_by_our_gate(pod):
+            self._claim(pod, name, placement.memory_bytes)
         changes: dict[str, str | None] = {
             pods.NOTE_ANNOTATION: _plain(placement.note),
             pods.GPU_ANNOTATION: name,
@@ -77,6 +87,10 @@ class KubernetesEngine:
         planned = planned_gpu(pods.note_of(pod))
         if not planned:
             raise EngineRefusedError(f"pod {job_id} was not placed")
+        if is_held_by_our_gate(pod):
+            self._api.order("PATCH", _path(job_id), without_gate(), _MERGE_PATCH)
+            self._tell(pod, "CotenantPlaced", pods.note_of(pod))
+            return
         metadata = {
             **{name: text_of(pod, "metadata", name) for name in ("name", "namespace", "uid")},
             # In the same order as the node: whoever else places it meanwhile does not come in between.
@@ -124,6 +138,17 @@ class KubernetesEngine:
         if not pods.is_ours(pod) or pods.is_gated(pod):
             raise EngineRefusedError(f"pod {job_id} waits for another scheduler, or for a gate")
         return pod
+
+    def _claim(self, pod: Row, uuid: str, memory_bytes: int) -> None:
+        """Make the claim of a pod; one of an earlier plan cannot be changed, and gives way."""
+        claim, path = make_claim(pod, uuid, memory_bytes), claims_path(pod)
+        try:
+            self._api.order("POST", path, claim)
+        except EngineRefusedError:
+            if not is_our_claim(self._api.get(f"{path}/{claim_of(pod)}")):
+                raise
+            self._api.order("DELETE", f"{path}/{claim_of(pod)}", {})
+            self._api.order("POST", path, claim)
 
     def _annotate(self, job_id: str, changes: dict[str, str | None], *, version: str = "") -> Row:
         metadata: dict[str, Any] = {"annotations": changes}

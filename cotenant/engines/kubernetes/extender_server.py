@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -14,6 +15,16 @@ from cotenant.errors import InputError, ProgramError
 BODY_BYTES_MAX: Final = 32 * 2**20
 REQUESTS_AT_ONCE_MAX: Final = 16
 _SOCKET_TIMEOUT_S: Final = 10.0
+
+
+class _QuietServer(ThreadingHTTPServer):
+    """A server to which a caller that no longer waits is no news."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (as socketserver declares it)
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class ExtenderServer:
@@ -39,10 +50,9 @@ class ExtenderServer:
         self._extender = extender
         self._places = threading.BoundedSemaphore(REQUESTS_AT_ONCE_MAX)
         try:
-            self._server = ThreadingHTTPServer((host, port), self._handler())
+            self._server = _QuietServer((host, port), self._handler())
         except OSError as error:
             raise ProgramError(f"{address} cannot be served: {error.strerror}; is another program using it?") from error
-        self._server.daemon_threads = True
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="extender", daemon=True)
         self._thread.start()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cotenant.engines.job_tag import FIRST_WORD, JobTag, read_tag
+from cotenant.engines.kubernetes.resource_claims import is_held_by_our_gate
 from cotenant.engines.kubernetes.values import Row, quantities_of, row_of, rows_of, text_of
 
 SCHEDULER_NAME: Final = "cotenant"
@@ -59,13 +60,13 @@ def is_leaving(pod: Row) -> bool:
 
 
 def is_gated(pod: Row) -> bool:
-    """Say whether somebody holds it by a gate: then nobody may place it."""
-    return bool(rows_of(pod, "spec", "schedulingGates"))
+    """Say whether somebody else holds it by a gate: then nobody may place it."""
+    return bool(rows_of(pod, "spec", "schedulingGates")) and not is_held_by_our_gate(pod)
 
 
 def is_ours(pod: Row) -> bool:
     """Say whether we are the one to place it."""
-    return text_of(pod, "spec", "schedulerName") == SCHEDULER_NAME
+    return text_of(pod, "spec", "schedulerName") == SCHEDULER_NAME or is_held_by_our_gate(pod)
 
 
 def controller_of(pod: Row) -> str:

@@ -13,6 +13,7 @@ from cotenant.engines.job_tag import JobTag
 from cotenant.engines.kubernetes import node_choice, pods
 from cotenant.engines.kubernetes.held_gpus import Held, held_on
 from cotenant.engines.kubernetes.nodes import GpuNode, read_node
+from cotenant.engines.kubernetes.resource_claims import claim_of
 from cotenant.engines.kubernetes.values import Row, instant_ms, quantities_of, row_of, text_of
 from cotenant.engines.kubernetes.volumes import Volumes, claim_names
 from cotenant.engines.placement_notes import planned_gpu, planned_slots
@@ -97,7 +98,9 @@ class KubernetesReading:
         allowed = _NOWHERE if obstacle else self._allowed_nodes(pod)
         job = replace(self._job(pod, tag), allowed_node_ids=allowed)
         if not pods.is_ours(pod):
-            return replace(job, phase=EnginePhase.WAITING)
+            # Let go by us for kube-scheduler to allocate, or none of our placing.
+            held = self._given(job) if claim_of(pod) else {}
+            return replace(job, phase=EnginePhase.PLACED if held else EnginePhase.WAITING, held_slots=held)
         held = self._given(job)
         return replace(job, phase=EnginePhase.INTERRUPTED, held_slots=held) if held else job
 

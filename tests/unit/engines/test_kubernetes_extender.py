@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -191,3 +192,27 @@ def test_it_listens_to_this_machine_only_unless_told_otherwise(server: ExtenderS
         ExtenderServer("0.0.0.0:0", cluster.extender)
     with pytest.raises(ProgramError, match="another program"):
         ExtenderServer(server.address, cluster.extender)
+
+
+def test_a_caller_that_no_longer_waits_is_no_news(
+    server: ExtenderServer, cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_hung_up, has_answered = threading.Event(), threading.Event()
+
+    def answer_late(_arguments: object) -> list[str]:
+        has_hung_up.wait(10)
+        return ["x" * 2**22]
+
+    monkeypatch.setattr(cluster.extender, "prioritize", answer_late)
+    end = server._server.shutdown_request
+
+    def end_and_tell(request: Any) -> None:
+        end(request)
+        has_answered.set()
+
+    monkeypatch.setattr(server._server, "shutdown_request", end_and_tell)
+    with closing(http.client.HTTPConnection(server.address, timeout=10)) as connection:
+        connection.request("POST", "/prioritize", body=b"{}")
+    has_hung_up.set()
+    assert has_answered.wait(10)
+    assert capfd.readouterr().err == ""
