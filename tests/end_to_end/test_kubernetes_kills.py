@@ -145,6 +145,7 @@ def test_kills_lose_no_pod_and_double_none(
         kill()
 
     def succeeded() -> list[int]:
+        plane.revive()
         try:
             return [row["status"].get("succeeded", 0) for row in api.list_rows(jobs, {})]
         except EngineError:
@@ -161,9 +162,9 @@ def overlaps(runs: list[PodRun]) -> list[str]:
     ours = [run for run in runs if run.node.startswith("n")]
     found = [f"{run.name} ran on {run.node}" for run in ours if gpu_of(run) != planned_gpu(note_of(run))]
     for run in ours:
-        beside = [other for other in ours if gpu_of(other) == gpu_of(run) and is_beside(run, other)]
-        parts = sum(planned_slots(note_of(other)) or 100 for other in beside)
-        found += [f"{run.name}: {parts} parts of {gpu_of(run)}"] * (parts > 100 or len(beside) > 2)
+        co_located = [other for other in ours if gpu_of(other) == gpu_of(run) and is_beside(run, other)]
+        parts = sum(planned_slots(note_of(other)) or 100 for other in co_located)
+        found += [f"{run.name}: {parts} parts of {gpu_of(run)}"] * (parts > 100 or len(co_located) > 2)
     for run, other in combinations(ours, 2):
         is_heavy = HEAVY in (wishes_of(run), wishes_of(other))
         if gpu_of(run) == gpu_of(other) and is_heavy and is_overlapping(run, other):
