@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from importlib import import_module
 from inspect import cleandoc, getmodule
 from typing import Any, get_origin, get_type_hints
@@ -187,6 +188,7 @@ def _require_type(policy: str, parameter: str, wanted: Any, value: object) -> No
         )
 
 
+@cache
 def describe(name: str) -> PolicyDescription:
     """Return what a policy does and what can be set, read from its own module.
 
