@@ -68,6 +68,7 @@ _FLAGS = (
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
     click.option("--gpus", metavar="N|N..M", help="GPUs; 2..4 = as an elastic policy likes.  [default: 1]"),
     click.option("--ranks", type=click.IntRange(min=1), help="One process per GPU, with the variables of torchrun."),
+    click.option("--across-nodes", is_flag=True, default=None, help="The ranks may be on several nodes."),
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
@@ -218,7 +219,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio", *SETTING_NAMES)
 _SPEC_FLAGS = (
     "name", "graph", "steps", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
-    "no_trial", "working_directory",
+    "no_trial", "across_nodes", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 

@@ -237,6 +237,11 @@ def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
     if spec.ranks not in (0, gpus):
         yield _violation("spec.ranks", f"must be 0 or gpus ({gpus}), one process per GPU, not {spec.ranks:,}")
+    if spec.across_nodes and not spec.ranks:
+        description = (
+            "needs ranks: one process sees the GPUs of one node only, and no other launcher is told of the others"
+        )
+        yield _violation("spec.across_nodes", description)
 
 
 def batch_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
