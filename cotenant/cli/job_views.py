@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cotenant import quantities, system_clock
 from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
+from cotenant.cli.step_time_views import step_time_lines
 from cotenant.cli.tables import Column, Row
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
@@ -199,6 +200,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         *queue_lines(job, system_clock.now_ms()),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
+        *step_time_lines(job),
         *unusual_lines(job),
         *[("shares with", neighbour_text(other)) for other in job.co_located_jobs],
     ]

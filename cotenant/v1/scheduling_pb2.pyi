@@ -49,6 +49,36 @@ JOB_PHASE_FAILED: JobPhase.ValueType  # 6
 JOB_PHASE_CANCELLED: JobPhase.ValueType  # 7
 Global___JobPhase: _TypeAlias = JobPhase  # noqa: Y015
 
+class _StepTimeBasis:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepTimeBasisEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepTimeBasis.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_TIME_BASIS_UNSPECIFIED: _StepTimeBasis.ValueType  # 0
+    STEP_TIME_BASIS_MEASURED: _StepTimeBasis.ValueType  # 1
+    """alone on so many GPUs, at this micro-batch"""
+    STEP_TIME_BASIS_FITTED: _StepTimeBasis.ValueType  # 2
+    """a curve through the step times measured on other numbers of GPUs"""
+    STEP_TIME_BASIS_CORRECTED: _StepTimeBasis.ValueType  # 3
+    """foreseen, times the error of the nearest measured step time"""
+    STEP_TIME_BASIS_FORESEEN: _StepTimeBasis.ValueType  # 4
+    """predicted, or stated"""
+
+class StepTimeBasis(_StepTimeBasis, metaclass=_StepTimeBasisEnumTypeWrapper):
+    """Where a step time comes from, best first."""
+
+STEP_TIME_BASIS_UNSPECIFIED: StepTimeBasis.ValueType  # 0
+STEP_TIME_BASIS_MEASURED: StepTimeBasis.ValueType  # 1
+"""alone on so many GPUs, at this micro-batch"""
+STEP_TIME_BASIS_FITTED: StepTimeBasis.ValueType  # 2
+"""a curve through the step times measured on other numbers of GPUs"""
+STEP_TIME_BASIS_CORRECTED: StepTimeBasis.ValueType  # 3
+"""foreseen, times the error of the nearest measured step time"""
+STEP_TIME_BASIS_FORESEEN: StepTimeBasis.ValueType  # 4
+"""predicted, or stated"""
+Global___StepTimeBasis: _TypeAlias = StepTimeBasis  # noqa: Y015
+
 @_typing.final
 class JobSpec(_message.Message):
     """What a user asks for."""
@@ -329,6 +359,7 @@ class JobPrediction(_message.Message):
     UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
+    STEP_TIMES_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     prediction_id: _builtins.str
     model_version: _builtins.str
@@ -338,6 +369,12 @@ class JobPrediction(_message.Message):
     def memory_bytes(self) -> _resources_pb2.Estimate: ...
     @_builtins.property
     def step_ms(self) -> _resources_pb2.Estimate: ...
+    @_builtins.property
+    def step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownStepTime]:
+        """Step times that policies reckon with, at each number of GPUs that the job may have; empty where it may have one number and
+        nothing was measured.
+        """
+
     def __init__(
         self,
         *,
@@ -347,14 +384,50 @@ class JobPrediction(_message.Message):
         utilization_ratio: _resources_pb2.Estimate | None = ...,
         memory_bytes: _resources_pb2.Estimate | None = ...,
         step_ms: _resources_pb2.Estimate | None = ...,
+        step_times: _abc.Iterable[Global___KnownStepTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "step_ms", b"step_ms", "step_times", b"step_times", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobPrediction: _TypeAlias = JobPrediction  # noqa: Y015
+
+@_typing.final
+class KnownStepTime(_message.Message):
+    """One optimizer step of a job alone on a number of GPUs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    STEP_MS_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
+    step_ms: _builtins.float
+    basis: Global___StepTimeBasis.ValueType
+    measurements: _builtins.int
+    """Step times that a curve is fitted to, or that tell the correction; 0 = foreseen."""
+    def __init__(
+        self,
+        *,
+        gpus: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
+        step_ms: _builtins.float = ...,
+        basis: Global___StepTimeBasis.ValueType = ...,
+        measurements: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "gpus", b"gpus", "measurements", b"measurements", "micro_batch_size", b"micro_batch_size", "step_ms", b"step_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownStepTime: _TypeAlias = KnownStepTime  # noqa: Y015
 
 @_typing.final
 class CoLocatedJob(_message.Message):

@@ -20,11 +20,15 @@ from scheduler_service.core.commands import (
     RefreshPairs,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
 )
+from scheduler_service.core.events import SpeedFitted
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 UNUSUAL_FEATURES_MAX: Final = 3
 UNUSUAL_LENGTH_MAX: Final = 200
+SPEED_MIN: Final = 1e-9
+"""Steps per second below which a fitted speed is none."""
 
 
 def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
@@ -182,6 +186,41 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
             model_version=answer.model_version,
             times_measured=times[index],
         )
+
+
+def speed_question(command: RequestSpeedFit) -> prediction_pb2.FitSpeedModelRequest:
+    """Ask for a curve through measured step times; GPUs without parameter servers exchange gradients by all-reduce."""
+
+    def resources(gpus: int) -> prediction_pb2.TrainingResources:
+        return prediction_pb2.TrainingResources(workers=gpus, global_batch_size=command.global_batch_size)
+
+    return prediction_pb2.FitSpeedModelRequest(
+        request_id=str(uuid.uuid4()),
+        synchrony=prediction_pb2.TRAINING_SYNCHRONY_ALL_REDUCE,
+        samples=[
+            prediction_pb2.SpeedSample(resources=resources(gpus), steps_per_s=1_000.0 / step_ms)
+            for gpus, step_ms in command.samples
+        ],
+        asked=[resources(gpus) for gpus in command.counts],
+    )
+
+
+def fitted_speeds(command: RequestSpeedFit, answer: prediction_pb2.FitSpeedModelResponse) -> SpeedFitted:
+    """Read a curve.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    step_ms = {
+        one.resources.workers: 1_000.0 / _possible(one.steps_per_s, least=SPEED_MIN) for one in answer.predictions
+    }
+    return SpeedFitted(
+        at_ms=0,
+        key=command.key,
+        device=command.device,
+        step_ms=step_ms,
+        error_ratio=_possible(answer.error_ratio),
+    )
 
 
 def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.RecordOutcomesRequest:

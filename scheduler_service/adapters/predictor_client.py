@@ -23,6 +23,7 @@ from scheduler_service.core.commands import (
     RefreshPairs,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
 )
 from scheduler_service.core.events import (
     Event,
@@ -31,6 +32,7 @@ from scheduler_service.core.events import (
     PairsRefreshed,
     PredictionArrived,
     PredictionFailed,
+    SpeedFitted,
 )
 from scheduler_service.core.pair_refreshes import changed_pairs
 from scheduler_service.core.records import JobPrediction, MemoryRange, PairPrediction
@@ -39,7 +41,7 @@ from scheduler_service.errors import PredictorError
 _log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-Question = RequestPrediction | RequestPairPredictions | RefreshPairs
+Question = RequestPrediction | RequestPairPredictions | RefreshPairs | RequestSpeedFit
 
 UNKNOWN_DEVICE = "UNKNOWN_DEVICE"
 """Code of the failure about a device type of which the predictor knows nothing, or not which one is meant."""
@@ -133,6 +135,8 @@ class PredictorClient:
             elif isinstance(command, RefreshPairs):
                 pairs = tuple(await self._refreshed(command))
                 deliver(PairsRefreshed(at_ms=0, device=command.device, pairs=pairs))
+            elif isinstance(command, RequestSpeedFit):
+                deliver(await self._fitted(command))
             else:
                 deliver(PairPredictionsArrived(at_ms=0, pairs=await self.predict_pairs(command)))
         except PredictorError as error:
@@ -172,6 +176,17 @@ class PredictorClient:
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
         except (ValueError, KeyError) as error:
+            raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
+
+    async def _fitted(self, command: RequestSpeedFit) -> SpeedFitted:
+        try:
+            async with self._calls:
+                question = prediction_messages.speed_question(command)
+                answer = await self._connected().FitSpeedModel(question, timeout=self._deadline_s)
+            return prediction_messages.fitted_speeds(command, answer)
+        except grpc.aio.AioRpcError as error:
+            raise await self._explained(error) from error
+        except ValueError as error:
             raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
 
     async def _explained(self, error: grpc.aio.AioRpcError) -> PredictorError:
@@ -269,6 +284,8 @@ def pair_questions(command: RequestPairPredictions) -> Iterator[tuple[PairMember
 def _failure(command: Question, error: PredictorError) -> Event:
     if isinstance(command, RefreshPairs):
         return PairsRefreshed(at_ms=0, device=command.device, code=error.code)
+    if isinstance(command, RequestSpeedFit):
+        return SpeedFitted(at_ms=0, key=command.key, device=command.device, code=error.code)
     if isinstance(command, RequestPrediction):
         return PredictionFailed(at_ms=0, key=command.key, device=command.device, code=error.code, message=error.message)
     keys = command.new_keys or tuple(member.key for member in command.members)

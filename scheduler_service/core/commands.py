@@ -92,6 +92,23 @@ class RefreshPairs(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpeedFit(Command):
+    """Ask the predictor for a curve through step times that were measured at several numbers of GPUs.
+
+    Attributes:
+        global_batch_size: Samples of one step over all GPUs.
+        samples: (GPUs, step time in ms).
+        counts: Numbers of GPUs that the curve is wanted at.
+    """
+
+    key: str
+    device: str
+    global_batch_size: int
+    samples: tuple[tuple[int, float], ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoLocatedLimit:
     """What is reserved by now for another attempt on the same devices."""
 

@@ -21,6 +21,7 @@ from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.records import Level, Phase
+from scheduler_service.core.speed_fits import ask_about_speed
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trials import note_trial_window, refit_memory
 
@@ -139,6 +140,7 @@ def _learned_alone(
         step_ms = (
             state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
         )
+        ask_about_speed(state, key, device, step)
     _update_gpus(state, job, 0.0)
     before = job.measured
     if is_doubtful:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from scheduler_service.core import events
 from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.pair_refreshes import pairs_refreshed
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold
+from scheduler_service.core.speed_fits import speed_fitted
 from scheduler_service.core.state import ClusterState
 
 
@@ -47,3 +52,14 @@ def pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step:
     for key in event.keys:
         state.predictions.answer_pairs(key, event.device)
         _show_jobs_of(state, key, step)
+
+
+HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
+    events.PredictionArrived: prediction_arrived,
+    events.PredictionFailed: prediction_failed,
+    events.PairPredictionsArrived: pairs_arrived,
+    events.PairPredictionsFailed: pairs_failed,
+    events.PairsRefreshed: pairs_refreshed,
+    events.SpeedFitted: speed_fitted,
+}
+"""What handles each of the predictor's answers."""
