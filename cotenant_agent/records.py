@@ -78,6 +78,7 @@ class LaunchRequest:
         rank: of the first of its devices.
         has_ranks: one process per device, instead of one that sees them all.
         collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
+        target_loss: at which training may end; 0 = it ends by its steps.
     """
 
     key: AttemptKey
@@ -102,6 +103,7 @@ class LaunchRequest:
     array_index: int | None = None
     has_ranks: bool = False
     collective_timeout_ms: int = 0
+    target_loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

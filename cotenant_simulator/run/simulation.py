@@ -21,7 +21,7 @@ from cotenant_simulator.truth.cluster import Cluster
 from cotenant_simulator.truth.kinds import OWN_KEY_MARK
 from cotenant_simulator.truth.predictions import Predictor
 from cotenant_simulator.truth.trace import Trace, TraceJob
-from scheduler_service.core import commands, events
+from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import MakePolicy, SchedulerEngine
 from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.policy_registry import make_policy
@@ -206,7 +206,7 @@ class Simulation:
     def _fit_no_speed(self, question: commands.RequestSpeedFit) -> None:
         """Answer that there is no curve: simulated errors are the same at every number of GPUs, and so corrected."""
         key, device = question.key, question.device
-        self._tell(events.SpeedFitted(at_ms=self._simulation.now_ms, key=key, device=device, code="NOT_FITTED"))
+        self._tell(fit_events.SpeedFitted(at_ms=self._simulation.now_ms, key=key, device=device, code="NOT_FITTED"))
 
     def _wake(self, order: commands.WakeAt) -> None:
         self._simulation.event_queue.add(order.at_ms, EventPriority.TIMER, self._ring, None)

@@ -18,6 +18,7 @@ from scheduler_service.core.commands import (
     PauseJob,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
@@ -61,7 +62,7 @@ class CommandPerformer:
                 self._send(command, agent_messages.pause_message(command, self.identity))
             case ResumeJob():
                 self._send(command, agent_messages.resume_message(command, self.identity))
-            case RequestPrediction() | RequestPairPredictions() | RefreshPairs() | RequestSpeedFit():
+            case RequestPrediction() | RequestPairPredictions() | RefreshPairs() | RequestSpeedFit() | RequestLossFit():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():
                 if self._may_tell(command):

@@ -18,11 +18,12 @@ from scheduler_service.core.commands import (
     PairMember,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
 )
-from scheduler_service.core.events import SpeedFitted
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 UNUSUAL_FEATURES_MAX: Final = 3
@@ -220,6 +221,39 @@ def fitted_speeds(command: RequestSpeedFit, answer: prediction_pb2.FitSpeedModel
         device=command.device,
         step_ms=step_ms,
         error_ratio=_possible(answer.error_ratio),
+    )
+
+
+def loss_question(command: RequestLossFit) -> prediction_pb2.FitLossCurveRequest:
+    """Ask when a job reaches its target loss."""
+    return prediction_pb2.FitLossCurveRequest(
+        request_id=str(uuid.uuid4()),
+        points=[prediction_pb2.CurvePoint(progress=steps, value=loss) for steps, loss in command.losses],
+        metric=prediction_pb2.CURVE_METRIC_LOSS,
+        epoch_length=command.epoch_steps,
+        target_value=command.target_loss,
+    )
+
+
+def fitted_end(command: RequestLossFit, answer: prediction_pb2.FitLossCurveResponse) -> LossFitted:
+    """Read when a job reaches its target, in steps.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    epochs = (answer.epochs_total, answer.lower, answer.upper) if answer.HasField("epochs_total") else (0.0,) * 3
+    if answer.reached:
+        epochs = (answer.epochs_total,) * 3
+    total, lower, upper = (_possible(epoch * command.epoch_steps) for epoch in epochs)
+    return LossFitted(
+        at_ms=0,
+        job_id=command.job_id,
+        steps_total=total,
+        steps_lower=lower,
+        steps_upper=upper,
+        confidence=_possible(answer.confidence),
+        is_reliable=answer.reliable or answer.reached,
+        is_reached=answer.reached,
     )
 
 

@@ -109,6 +109,21 @@ class RequestSpeedFit(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLossFit(Command):
+    """Ask the predictor when a job reaches its target loss.
+
+    Attributes:
+        losses: (steps done, loss), ascending.
+        epoch_steps: Steps whose losses count as their mean; at least 1.
+    """
+
+    job_id: str
+    target_loss: float
+    losses: tuple[tuple[int, float], ...]
+    epoch_steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoLocatedLimit:
     """What is reserved by now for another attempt on the same devices."""
 

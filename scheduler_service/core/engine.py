@@ -43,7 +43,7 @@ from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
-from scheduler_service.core.pair_refreshes import refresh_pairs, reissue_refreshes
+from scheduler_service.core.pair_refreshes import refresh_pairs
 from scheduler_service.core.pausing import (
     look_after_pauses,
     order_pause,
@@ -53,11 +53,10 @@ from scheduler_service.core.pausing import (
     request_resume,
 )
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
-from scheduler_service.core.prediction_requests import refresh_hold, reissue_questions
+from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
-from scheduler_service.core.speed_fits import reissue_fits
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
 from scheduler_service.core.trial_moves import trial_moves
@@ -316,9 +315,7 @@ class SchedulerEngine:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
         step = EventEffects()
         state = self._state
-        reissue_questions(state, step)
-        reissue_refreshes(state, step)
-        reissue_fits(state, step)
+        prediction_events.reissue(state, step)
         for job_id in state.in_phase(Phase.STARTING):
             step.commands += launch_commands(state, state.jobs[job_id])
         for job_id in state.in_phase(Phase.STOPPING):

@@ -139,23 +139,6 @@ class PairsRefreshed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedFitted(Event):
-    """The predictor was asked for a curve through measured step times.
-
-    Attributes:
-        step_ms: The step time alone in ms at every number of GPUs that was asked about.
-        error_ratio: Mean of |fitted - measured| / measured over the samples.
-        code: Why it did not answer; empty = it did.
-    """
-
-    key: str
-    device: str
-    step_ms: Mapping[int, float] = field(default_factory=dict)
-    error_ratio: float = 0.0
-    code: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
     """An attempt that a joining node says it holds; `paused_ms` is how long it has stood still by order, in sum.
 

@@ -16,6 +16,7 @@ from scheduler_service.core.records import (
     MemoryAutopsy,
     Phase,
     Reason,
+    TrainingEnd,
     Trial,
 )
 from scheduler_service.core.view import PendingJob, RunningJob
@@ -156,6 +157,7 @@ class JobRecord(_Copied):
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
         memory_autopsy: How it last ran out of device memory; None = never.
+        training_end: When it reaches its target loss; None = it has none, or reported no loss.
     """
 
     request: JobRequest
@@ -199,6 +201,7 @@ class JobRecord(_Copied):
     pause: JobPause | None = None
     paused_ms: int = 0
     memory_autopsy: MemoryAutopsy | None = None
+    training_end: TrainingEnd | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 

@@ -14,7 +14,7 @@ from math import isfinite
 
 from scheduler_service.core.commands import RequestSpeedFit
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.events import SpeedFitted
+from scheduler_service.core.fit_events import SpeedFitted
 from scheduler_service.core.measured_speeds import SpeedFit, needs_fit, samples_to_fit
 from scheduler_service.core.state import ClusterState
 
@@ -38,7 +38,7 @@ def ask_about_speed(state: ClusterState, key: str, device: str, step: EventEffec
     step.commands.append(_question(key, device, asked))
 
 
-def reissue_fits(state: ClusterState, step: EventEffects) -> None:
+def reissue_speed_fits(state: ClusterState, step: EventEffects) -> None:
     """Ask again what was unanswered when the scheduler went down."""
     step.commands += [_question(key, device, fit) for key, device, fit in state.predictions.speeds.asked()]
 

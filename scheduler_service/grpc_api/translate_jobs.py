@@ -26,6 +26,7 @@ from scheduler_service.core.time_limits import ran_ms
 from scheduler_service.grpc_api.deadlines import deadline_missed_by_ms
 from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
 from scheduler_service.grpc_api.step_time_messages import step_time_messages
+from scheduler_service.grpc_api.training_end_messages import training_end_message
 
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
@@ -48,6 +49,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         allowed_gpus=tuple(sorted(set(spec.allowed_gpus))) or (gpus,),
         global_batch_size=spec.settings.global_batch_size or gpus,
         steps_total=spec.steps_total,
+        target_loss=spec.target_loss,
         share=SHARE_FROM_PROTO[spec.share],
         max_slowdown_ratio=spec.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
         cpu_cores=spec.cpu_cores,
@@ -164,6 +166,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         deadline_missed_by_ms=deadline_missed_by_ms(state, job),
         exit_detail=job.exit.exit_detail,
         memory_autopsy=_autopsy_message(job),
+        training_end=training_end_message(job),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler_service.core import commands, events
+from scheduler_service.core import commands, events, fit_events
 
 if TYPE_CHECKING:
     from tests.support.simulated_cluster import SimulatedCluster
@@ -16,7 +16,7 @@ def fit_speed(cluster: SimulatedCluster, question: commands.RequestSpeedFit) -> 
     slowest_ms = max(step_ms for _, step_ms in question.samples)
     is_down = cluster.strikes(cluster.faults.predictor_down)
     cluster.tell(
-        events.SpeedFitted,
+        fit_events.SpeedFitted,
         key=question.key,
         device=question.device,
         step_ms={} if is_down else dict.fromkeys(question.counts, slowest_ms),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_service.core import commands, events
+from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.measured_speeds import SHAPES_MAX, MeasuredSpeeds, with_speeds
 from scheduler_service.core.records import Phase, Share
@@ -79,7 +79,7 @@ def test_three_counts_ask_for_a_curve_once_and_its_answer_is_used(play: Play) ->
     assert question.counts == (1, 2, 4)
     assert question.global_batch_size == 64
     assert not measure(play, "j4", 900), "an answer is awaited"
-    play.tell(events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 810.0, 2: 590.0, 4: 510.0, 3: 1.0})
+    play.tell(fit_events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 810.0, 2: 590.0, 4: 510.0, 3: 1.0})
     assert known(play)[2, 32] == 600.0, "what nobody asked about makes the whole answer void"
 
 
@@ -87,11 +87,11 @@ def test_a_curve_tells_the_counts_that_never_ran(play: Play) -> None:
     for gpus in (1, 2, 4):
         started(play, f"j{gpus}", gpus)
         measure(play, f"j{gpus}", 1_000 - 100 * gpus)
-    play.tell(events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 910.0, 2: 790.0, 4: 610.0})
+    play.tell(fit_events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 910.0, 2: 790.0, 4: 610.0})
     play.submit("wide", **{**JOB, "gpus": 8, "allowed_gpus": (1, 2, 4, 8)})
     (question,) = measure(play, "j1", 900)
     assert question.counts == (1, 2, 4, 8), "a job that may have another count asks once more"
-    play.tell(events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 910.0, 2: 790.0, 4: 610.0, 8: 500.0})
+    play.tell(fit_events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 910.0, 2: 790.0, 4: 610.0, 8: 500.0})
     assert known(play)[8, 8] == 500.0
     assert known(play)[1, 64] == pytest.approx(900.0), "what was measured stays"
     assert known(play)[1, 32] == pytest.approx(910.0 * 840 / 800), "a micro-batch that never ran follows the curve"
@@ -102,7 +102,7 @@ def test_without_an_answer_what_was_foreseen_goes_on_and_is_asked_again_when_it_
         started(play, f"j{gpus}", gpus)
         measure(play, f"j{gpus}", 1_000)
     before = dict(known(play))
-    assert not play.tell(events.SpeedFitted, key="k", device=DEVICE, code="PREDICTOR_UNAVAILABLE")
+    assert not play.tell(fit_events.SpeedFitted, key="k", device=DEVICE, code="PREDICTOR_UNAVAILABLE")
     assert known(play) == before
     assert not measure(play, "j1", 1_010)
     assert measure(play, "j1", 2_000)
@@ -114,7 +114,7 @@ def test_a_curve_that_cannot_be_is_not_used(play: Play, wrong_ms: float) -> None
         started(play, f"j{gpus}", gpus)
         measure(play, f"j{gpus}", 1_000)
     before = dict(known(play))
-    play.tell(events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 1.0, 2: 1.0, 4: wrong_ms})
+    play.tell(fit_events.SpeedFitted, key="k", device=DEVICE, step_ms={1: 1.0, 2: 1.0, 4: wrong_ms})
     assert known(play) == before
 
 
@@ -125,7 +125,7 @@ def test_a_crash_asks_again_and_keeps_what_was_measured_and_fitted(play: Play) -
     restored = SchedulerEngine.restore(json.loads(json.dumps(play.engine.snapshot())), make_policy=make_policy)
     (question,) = (one for one in restored.reissue() if isinstance(one, commands.RequestSpeedFit))
     assert question.samples == ((1, 900.0), (2, 800.0), (4, 600.0))
-    answer = events.SpeedFitted(at_ms=play.now_ms, key="k", device=DEVICE, step_ms={1: 1.0, 2: 2.0, 4: 3.0})
+    answer = fit_events.SpeedFitted(at_ms=play.now_ms, key="k", device=DEVICE, step_ms={1: 1.0, 2: 2.0, 4: 3.0})
     restored.handle(answer)
     again = SchedulerEngine.restore(json.loads(json.dumps(restored.snapshot())), make_policy=make_policy)
     assert not [one for one in again.reissue() if isinstance(one, commands.RequestSpeedFit)]

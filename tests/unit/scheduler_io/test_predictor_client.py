@@ -23,6 +23,7 @@ from scheduler_service.core.commands import (
     PairMember,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
@@ -34,8 +35,8 @@ from scheduler_service.core.events import (
     PairsRefreshed,
     PredictionArrived,
     PredictionFailed,
-    SpeedFitted,
 )
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 from tests.support.fake_predictor import FakePredictor
@@ -279,3 +280,32 @@ def test_a_fitted_speed_that_cannot_be_is_refused(speed: float) -> None:
     answer = prediction_pb2.FitSpeedModelResponse(predictions=[prediction_pb2.SpeedPrediction(steps_per_s=speed)])
     with pytest.raises(ValueError, match="cannot be"):
         fitted_speeds(SPEED_QUESTION, answer)
+
+
+def test_reported_losses_become_a_number_of_steps_with_an_interval(predictor: FakePredictor) -> None:
+    losses = tuple((steps, 4.0 / (1 + steps / 500) + 0.1) for steps in range(0, 4_000, 100))
+    event = ask(predictor.address, RequestLossFit(job_id="j", target_loss=0.35, losses=losses, epoch_steps=100.0))
+    assert isinstance(event, LossFitted)
+    assert (event.job_id, event.code, event.is_reliable, event.is_reached) == ("j", "", True, False)
+    assert event.steps_total == pytest.approx(7_500, rel=0.25)
+    assert event.steps_lower < event.steps_total < event.steps_upper
+    assert event.confidence == 0.9
+
+
+def test_losses_below_the_target_have_reached_it(predictor: FakePredictor) -> None:
+    losses = tuple((steps, 4.0 / (1 + steps / 500)) for steps in range(0, 4_000, 100))
+    event = ask(predictor.address, RequestLossFit(job_id="j", target_loss=1.0, losses=losses, epoch_steps=100.0))
+    assert isinstance(event, LossFitted)
+    assert event.is_reached
+    assert event.steps_total == pytest.approx(1_500, abs=200)
+
+
+def test_a_target_that_is_not_foreseeable_has_no_number_of_steps(predictor: FakePredictor) -> None:
+    losses = tuple((steps, 4.0) for steps in range(0, 4_000, 100))
+    event = ask(predictor.address, RequestLossFit(job_id="j", target_loss=1.0, losses=losses, epoch_steps=100.0))
+    assert event == LossFitted(at_ms=0, job_id="j", confidence=0.9)
+
+
+def test_without_a_predictor_no_end_is_foreseen() -> None:
+    question = RequestLossFit(job_id="j", target_loss=1.0, losses=((0, 1.0),), epoch_steps=1.0)
+    assert ask("", question) == LossFitted(at_ms=0, job_id="j", code="NO_PREDICTOR")
