@@ -19,6 +19,7 @@ Unknown keys are refused with the nearest valid one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,12 @@ def _read_steps(spec: scheduling_pb2.JobSpec, value: object) -> None:
         raise InputError(f"steps must be at least 1, not {value}", remedy="leave it out if you do not know")
 
 
+def _read_target_loss(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.target_loss = _real_number("target_loss", value)
+    if not 0 < spec.target_loss < math.inf:  # in the message 0 stands for none
+        raise InputError(f"target_loss must be above 0, not {value}", remedy="leave it out to end by steps")
+
+
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
     if isinstance(value, str) and not value.strip().isdecimal():
         spec.allowed_gpus[:] = read_gpu_range(value)
@@ -234,6 +241,7 @@ _READERS: Mapping[str, Reader] = {
     "collective_timeout_ms": _whole("collective_timeout_ms", "collective_timeout_ms"),
     "allowed_gpus": _read_allowed_gpus,
     "steps": _read_steps,
+    "target_loss": _read_target_loss,
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
     "max_slowdown": _number("max_slowdown_ratio", "max_slowdown"),
     "cpu_cores": _number("cpu_cores", "cpu_cores"),

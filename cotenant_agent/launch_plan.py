@@ -166,6 +166,7 @@ def _contract(
     return {
         **({"COTENANT_ARRAY_INDEX": str(array_index)} if array_index is not None else {}),
         **({"COTENANT_INCARNATION_ID": incarnation_id} if incarnation_id else {}),
+        **({"COTENANT_TARGET_LOSS": repr(request.target_loss)} if request.target_loss else {}),
         "COTENANT_JOB_ID": request.key.job_id,
         "COTENANT_ATTEMPT": str(request.key.attempt),
         "COTENANT_FENCE": str(request.key.fence),

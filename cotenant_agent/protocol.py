@@ -114,6 +114,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         cpu_cores=spec.cpu_cores * part_ratio,
         progress_regex=spec.progress_regex,
         steps_total=spec.steps_total,
+        target_loss=spec.target_loss,
         co_located_limits={
             key_from_message(limit.key): limit.memory_limit_bytes for limit in message.co_located_limits
         },

@@ -90,6 +90,7 @@ class LaunchRequest:
         has_ranks: one process per device, instead of one that sees them all.
         collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
         gang_part: which part of a gang across nodes it is; None = all of its ranks are here.
+        target_loss: at which training may end; 0 = it ends by its steps.
     """
 
     key: AttemptKey
@@ -115,6 +116,7 @@ class LaunchRequest:
     has_ranks: bool = False
     collective_timeout_ms: int = 0
     gang_part: GangPart | None = None
+    target_loss: float = 0.0
 
     @property
     def chooses_port(self) -> bool:

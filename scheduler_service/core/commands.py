@@ -92,6 +92,38 @@ class RefreshPairs(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpeedFit(Command):
+    """Ask the predictor for a curve through step times that were measured at several numbers of GPUs.
+
+    Attributes:
+        global_batch_size: Samples of one step over all GPUs.
+        samples: (GPUs, step time in ms).
+        counts: Numbers of GPUs that the curve is wanted at.
+    """
+
+    key: str
+    device: str
+    global_batch_size: int
+    samples: tuple[tuple[int, float], ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLossFit(Command):
+    """Ask the predictor when a job reaches its target loss.
+
+    Attributes:
+        losses: (steps done, loss), ascending.
+        epoch_steps: Steps whose losses count as their mean; at least 1.
+    """
+
+    job_id: str
+    target_loss: float
+    losses: tuple[tuple[int, float], ...]
+    epoch_steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoLocatedLimit:
     """What is reserved by now for another attempt on the same devices."""
 

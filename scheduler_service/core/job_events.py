@@ -33,6 +33,7 @@ from scheduler_service.core.prediction_requests import ask_about_job, refresh_ho
 from scheduler_service.core.queue_changes import cancel_orphan
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.training_ends import steps_to_complete
 
 JobHandler = Callable[[ClusterState, JobRecord, Any, EventEffects], None]
 
@@ -212,8 +213,12 @@ def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, st
 
 
 def _finish(job: JobRecord) -> Reason:
-    done, total = job.steps_done, job.request.steps_total
+    done, total = job.steps_done, steps_to_complete(job)
     numbers = {"steps_done": done, "steps_total": total}
+    if job.request.target_loss and done:
+        newest = {} if job.loss is None else {"newest_loss": job.loss}
+        reached = {"steps_done": done, "target_loss": job.request.target_loss}
+        return Reason(code="FINISHED_WITH_TARGET", numbers=reached | newest)
     if 0 < total < done:
         return Reason(code="FINISHED_BEYOND", numbers=numbers)
     if done >= total:
@@ -226,7 +231,7 @@ def _finish_if_complete(
 ) -> bool:
     """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
     told = event.exit_class in ("stopped", "fenced")
-    is_complete = 0 < job.request.steps_total <= event.steps_done
+    is_complete = 0 < steps_to_complete(job) <= event.steps_done
     if not (told and event.exit_code == 0 and is_complete):
         return False
     end(state, _with_end(job, event).exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)

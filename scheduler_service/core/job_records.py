@@ -17,6 +17,7 @@ from scheduler_service.core.records import (
     MemoryAutopsy,
     Phase,
     Reason,
+    TrainingEnd,
     Trial,
 )
 from scheduler_service.core.view import PendingJob, RunningJob
@@ -158,6 +159,7 @@ class JobRecord(_Copied):
         paused_ms: How long the newest attempt has stood still, as its node counts it.
         memory_autopsy: How it last ran out of device memory; None = never.
         gang: The parts of the present attempt; None = it is on one node, or whoever runs it reports of it as a whole.
+        training_end: When it reaches its target loss; None = it has none, or reported no loss.
     """
 
     request: JobRequest
@@ -202,6 +204,7 @@ class JobRecord(_Copied):
     paused_ms: int = 0
     memory_autopsy: MemoryAutopsy | None = None
     gang: GangAttempt | None = None
+    training_end: TrainingEnd | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 

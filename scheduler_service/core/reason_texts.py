@@ -214,6 +214,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "reported: it ended early, or the number of steps that was stated (--steps) is too large.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
     "correct --steps, because waiting times are expected by it.",
+    "FINISHED_WITH_TARGET": "The program ended with success after {steps_done} steps; its loss was to end it "
+    "(--target-loss).",
     "CANCELLED": "The job was cancelled.",
     "PARENT_FAILED": "The job was to start after {jobs}, which did not succeed; --after-any waits for any end.",
     "TIME_LIMIT": "The job had run for its time limit, {time_limit_ms}, and was stopped with a checkpoint.",
