@@ -99,8 +99,15 @@ class Predictions(Protocol):
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
 
-    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
-        """Return how much `other_key` slows `victim_key` down, or None."""
+    def pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
+        """Return how much `other_key` slows `victim_key` down at these micro-batches (0 = any), or None."""
 
 
 class ClusterIndex(Protocol):

@@ -8,6 +8,7 @@ from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.measured_averages import preferred
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api import translate_snapshot
@@ -27,7 +28,7 @@ class SnapshotPredictions(PredictionStore):
     def __init__(self, snapshot: scheduling_pb2.Snapshot) -> None:
         super().__init__()
         self._pairs_of_snapshot = snapshot.pair_predictions
-        self._read: dict[tuple[str, str, str, int], PairPrediction] = {}
+        self._read: dict[tuple[str, str, str, int, int], PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
         self._stated: dict[tuple[str, str], JobPrediction] = {}
         for job in translate_snapshot.snapshot_jobs(snapshot):
@@ -36,9 +37,15 @@ class SnapshotPredictions(PredictionStore):
         self._unread_jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
 
     @cached_property
-    def _unread(self) -> dict[tuple[str, str, str, int], scheduling_pb2.SnapshotPairPrediction]:
+    def _unread(self) -> dict[tuple[str, str, str, int, int], scheduling_pb2.SnapshotPairPrediction]:
         return {
-            (pair.victim_job_key, pair.other_job_key, pair.device, pair.micro_batch_size): pair
+            (
+                pair.victim_job_key,
+                pair.other_job_key,
+                pair.device,
+                pair.micro_batch_size,
+                pair.other_micro_batch_size,
+            ): pair
             for pair in self._pairs_of_snapshot
         }
 
@@ -55,17 +62,25 @@ class SnapshotPredictions(PredictionStore):
         return known
 
     def predicted_pair(
-        self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
     ) -> PairPrediction | None:
         """Return what is predicted of a pair, else what is stated of the first next to any other."""
+        sizes = micro_batch_size, other_micro_batch_size
         return (
-            self._given_pair((victim_key, other_key, device, micro_batch_size))
-            or self._given_pair((victim_key, other_key, device, 0))
-            or super().predicted_pair(victim_key, other_key, device, micro_batch_size)
+            next(
+                filter(None, (self._given_pair((victim_key, other_key, device, *one)) for one in preferred(*sizes))),
+                None,
+            )
+            or super().predicted_pair(victim_key, other_key, device, *sizes)
             or self._stated_pair(victim_key, other_key, device)
         )
 
-    def _given_pair(self, place: tuple[str, str, str, int]) -> PairPrediction | None:
+    def _given_pair(self, place: tuple[str, str, str, int, int]) -> PairPrediction | None:
         known = self._read.get(place)
         if known is None and place in self._unread:
             known = self._read[place] = translate_snapshot.pair_prediction(self._unread[place])
