@@ -10,6 +10,7 @@
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
     collect_profiles: true          # false = nothing that is measured of this job is kept
+    across_nodes: false             # true = the ranks may be on several nodes, which share the storage of checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
 
 Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
@@ -101,6 +102,8 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
             raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    if spec.across_nodes and not spec.ranks:
+        raise InputError("across_nodes needs ranks: one process is on one node", remedy="add --ranks N (ranks: N)")
     if spec.ranks and not spec.gpus:
         spec.gpus = spec.ranks
     if not spec.name:
@@ -247,6 +250,7 @@ _READERS: Mapping[str, Reader] = {
     "restart_limit": _whole("restart_limit", "restart_limit"),
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
     "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
+    "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
     **QUEUE_READERS,
 }
 

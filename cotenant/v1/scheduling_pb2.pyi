@@ -140,6 +140,7 @@ class JobSpec(_message.Message):
     RESTARTS_STALLED_FIELD_NUMBER: _builtins.int
     ALLOWED_DEVICES_FIELD_NUMBER: _builtins.int
     RETRY_OF_FIELD_NUMBER: _builtins.int
+    ACROSS_NODES_FIELD_NUMBER: _builtins.int
     TARGET_LOSS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
@@ -197,6 +198,8 @@ class JobSpec(_message.Message):
     """It is restarted from its checkpoint where its progress stalls."""
     retry_of: _builtins.str
     """The job of which it is the repetition; the scheduler sets it."""
+    across_nodes: _builtins.bool
+    """With ranks: its GPUs may be on several nodes, which keep checkpoints on one shared storage; false = they are all on one node."""
     target_loss: _builtins.float
     """Training is over when its loss has come down to this; 0 = it ends by its steps. steps_total is then the most, and where it
     is 0 there must be a time limit.
@@ -259,11 +262,12 @@ class JobSpec(_message.Message):
         restarts_stalled: _builtins.bool = ...,
         allowed_devices: _abc.Iterable[_builtins.str] | None = ...,
         retry_of: _builtins.str = ...,
+        across_nodes: _builtins.bool = ...,
         target_loss: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1465,16 +1469,20 @@ class WatchJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    IN_BATCHES_FIELD_NUMBER: _builtins.int
+    in_batches: _builtins.bool
+    """The snapshot comes as `jobs`, many in a message: it costs caller and scheduler a fraction. Older schedulers ignore it."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        in_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_batches", b"in_batches", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1488,6 +1496,7 @@ class WatchJobsResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     OVERFLOWED_FIELD_NUMBER: _builtins.int
     MISSED_CHANGES_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
     snapshot_end: _builtins.bool
     """True: the snapshot is complete, changes follow."""
     overflowed: _builtins.bool
@@ -1498,6 +1507,10 @@ class WatchJobsResponse(_message.Message):
     """
     @_builtins.property
     def job(self) -> Global___Job: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]:
+        """Jobs of the snapshot, at most 100 in a message; only with in_batches."""
+
     def __init__(
         self,
         *,
@@ -1505,10 +1518,11 @@ class WatchJobsResponse(_message.Message):
         job: Global___Job | None = ...,
         overflowed: _builtins.bool = ...,
         missed_changes: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___Job] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "jobs", b"jobs", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

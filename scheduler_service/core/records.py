@@ -50,6 +50,7 @@ class AfterStop(StrEnum):
     MOVE = "move"
     EXPIRE = "expire"
     RESTART = "restart"
+    GANG_ENDED = "gang_ended"
 
 
 PAUSED_MS_MAX = 60_000
@@ -221,6 +222,8 @@ class Node:
         installation_id: Of the agent's state directory; empty = not stated.
         is_cordoned: An operator lets nothing new start there. The engine's own knowledge, as the next one.
         is_draining: What ran there was told to go on elsewhere.
+        rendezvous_address: Where other nodes reach ranks that run there; empty = it spans no jobs with them.
+        storage_id: Of the shared storage of its checkpoints; empty = it has none.
     """
 
     node_id: str
@@ -237,6 +240,8 @@ class Node:
     installation_id: str = ""
     is_cordoned: bool = False
     is_draining: bool = False
+    rendezvous_address: str = ""
+    storage_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,7 @@ def queue_terms(spec: scheduling_pb2.JobSpec) -> QueueTerms:
         restarts_stalled=spec.restarts_stalled,
         devices=tuple(sorted(set(spec.allowed_devices))),
         retry_of=spec.retry_of,
+        across_nodes=spec.across_nodes,
     )
 
 
