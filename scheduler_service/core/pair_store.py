@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -149,6 +149,16 @@ class PairStore:
         return frozenset(
             (victim, other) for victim, other, _ in named if self._observed[victim][other, device].is_doubtful
         )
+
+    def sound_pairs(self, device: str) -> Iterator[tuple[str, str, float]]:
+        """Yield (victim key, other key, slowdown) of the pairs measured on a device type without doubt; bounded."""
+        found = (
+            (victim, other, observed.slowdown_ratio)
+            for victim, pairs in self._observed.items()
+            for (other, where), observed in pairs.items()
+            if where == device and not observed.is_doubtful
+        )
+        return islice(found, OBSERVED_PER_QUESTION_MAX)
 
     def note_broken_trial(
         self, victim_key: str, other_key: str, device: str, slowdown_ratio: float, *, at_ms: int

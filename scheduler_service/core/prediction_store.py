@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
+from scheduler_service.core.interference_curves import INTERVAL_MS, InterferenceCurve, fit_curve
 from scheduler_service.core.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.measured_speeds import MeasuredSpeeds, SpeedFit, agrees
 from scheduler_service.core.pair_store import PairStore
@@ -43,6 +44,7 @@ class PredictionStore(PairStore):
         self.speeds = MeasuredSpeeds()
         self._unpredictable: dict[str, str] = {}
         self.refreshes: dict[str, PairRefresh] = {}
+        self.curves: dict[str, InterferenceCurve] = {}
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is known of a key on a device type: measured alone where no prediction is reliable; or None."""
@@ -177,6 +179,21 @@ class PredictionStore(PairStore):
         self.speeds.put_fit(key, device, fit)
         self._serve(key, device)
 
+    def fit_curve(self, device: str, *, at_ms: int) -> None:
+        """Fit Horus' curve of a device type to the pairs measured there, once a minute at most."""
+        before = self.curves.get(device)
+        if not self.speeds.is_used or (before is not None and at_ms < before.fitted_at_ms + INTERVAL_MS):
+            return
+        points = (
+            (one.utilization_ratio + two.utilization_ratio, slowdown_ratio)
+            for victim, other, slowdown_ratio in self.sound_pairs(device)
+            if (one := self.job(victim, device)) is not None and (two := self.job(other, device)) is not None
+        )
+        after = fit_curve(points, before, at_ms=at_ms)
+        if after is not None:
+            # A look counts as well: without a change the next one is as far away.
+            self.curves[device] = replace(after, fitted_at_ms=at_ms)
+
     def stored(self) -> StoredPredictions:
         """Return everything inside."""
         return StoredPredictions(
@@ -207,6 +224,7 @@ class PredictionStore(PairStore):
             outstanding_pairs=tuple(self._outstanding_pairs),
             solo=self.speeds.stored_solo(),
             speed_fits=self.speeds.stored_fits(),
+            curves=dict(self.curves),
             alone=tuple((key, *shape, one) for key, shapes in self._alone.items() for shape, one in shapes.items()),
             broken_trials=tuple((*pair, at_ms) for pair, at_ms in self._broken_trials.items()),
         )
@@ -228,7 +246,7 @@ class PredictionStore(PairStore):
         for (victim, other, device, ratio), count in zip(stored.observed, windows, strict=True):
             is_doubtful = (victim, other, device) in doubted
             self.observe_pair(victim, other, device, ratio, count, is_doubtful=is_doubtful)
-        self.refreshes = dict(stored.refreshes)
+        self.refreshes, self.curves = dict(stored.refreshes), dict(stored.curves)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
         for key, device in self.speeds.load(stored.solo, stored.speed_fits):
             self._serve(key, device)
