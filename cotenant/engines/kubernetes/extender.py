@@ -23,6 +23,8 @@ NODES_MAX: Final = 64
 ASSUMED_MS: Final = 15_000
 """So long a pod is taken to run where it scored best: kube-scheduler binds it later than it asks about the next one."""
 ASSUMED_PODS_MAX: Final = 1_000
+READING_MS: Final = 1_000
+"""So old a reading may be: of a large cluster it takes as long, and many pods may be asked about at once."""
 _OPEN_SCORE: Final = SCORE_MAX // 2
 
 
@@ -70,6 +72,7 @@ class Extender:
         self._tell = tell
         self._lock = threading.Lock()
         self._assumed: dict[str, tuple[int, EngineJob, _Opinion]] = {}
+        self._reading: tuple[int, EngineState] | None = None
 
     def filter(self, arguments: Row) -> dict[str, Any]:
         """Return an ExtenderFilterResult for ExtenderArgs."""
@@ -107,8 +110,8 @@ class Extender:
 
     def _asked(self, job_id: str, names: Sequence[str]) -> _Opinion:
         now_ms = self._now_ms()
-        state = self._with_assumed(self._read(), now_ms)
-        job = next((one for one in state.jobs if one.job_id == job_id and one.phase is EnginePhase.WAITING), None)
+        state = self._with_assumed(self._recent(job_id, now_ms), now_ms)
+        job = _waiting(state, job_id)
         gpu_nodes = {node.node_id for node in state.nodes}
         candidates = [name for name in names if name in gpu_nodes][:NODES_MAX]
         if job is None or not candidates:
@@ -128,6 +131,16 @@ class Extender:
         if opinion.best:
             self._assume(job, opinion, now_ms, state)
         return opinion
+
+    def _recent(self, job_id: str, now_ms: int) -> EngineState:
+        """Return the last reading where it is young and knows the pod, else a new one."""
+        if self._reading is not None:
+            read_at_ms, state = self._reading
+            if now_ms - read_at_ms < READING_MS and _waiting(state, job_id) is not None:
+                return state
+        state = self._read()
+        self._reading = (now_ms, state)
+        return state
 
     def _decisions(
         self, state: EngineState, pending: Iterable[EngineJob], now_ms: int
@@ -154,6 +167,10 @@ class Extender:
         }
         jobs = [job for job in state.jobs if job.job_id not in self._assumed]
         return replace(state, jobs=(*jobs, *(job for _, job, _ in self._assumed.values())))
+
+
+def _waiting(state: EngineState, job_id: str) -> EngineJob | None:
+    return next((job for job in state.jobs if job.job_id == job_id and job.phase is EnginePhase.WAITING), None)
 
 
 def _pod_and_nodes(arguments: Row) -> tuple[Row, list[str]]:

@@ -103,6 +103,14 @@ def test_a_note_for_a_gpu_that_is_taken_or_gone_is_void() -> None:
     assert len(state.warnings) == 3
 
 
+def test_a_note_for_a_node_that_was_closed_meanwhile_is_void() -> None:
+    pod = pod_row("a", "")
+    pod["metadata"]["annotations"]["cotenant.io/note"] = "cotenant placed n1/g0 1: x"
+    state = read(node_row("n1") | {"spec": {"unschedulable": True}}, pod)
+    assert [job.phase for job in state.jobs] == [EnginePhase.HELD]
+    assert "which is closed" in state.warnings[0]
+
+
 def test_what_a_device_plugin_gave_out_closes_the_gpus_that_cotenant_gives_out() -> None:
     state = read(node_row("n1"), bound(pod_row("a", None, gpus=1), "n1"))
     assert held(state) == {"team/a": {"n1/g0": 0, "n1/g1": 0}}
