@@ -10,9 +10,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
-# Tests marked `alone` measure, or need both cores: they run one after the other; all others three at a time, since many wait.
-ALONE := tests/end_to_end tests/unit/profiler
-TOGETHER := --numprocesses 3 --dist loadfile
+# Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
+ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
+TOGETHER := --numprocesses 4 --dist loadfile
 
 .PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test
 

@@ -61,6 +61,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "shadow": ("program_commands", "shadow", "Report what sharing would have saved, from accounting."),
         "config": ("config_commands", "config", "Show settings and where they come from."),
         "completion": ("config_commands", "completion", "Print the completion script of a shell."),
+        "manual": ("config_commands", "manual", "Print the manual page, for man."),
         "version": ("config_commands", "version", "Print the version."),
     }
 )
