@@ -39,7 +39,6 @@ class _Opinion:
 
     failed: Mapping[str, str]
     best: str = ""
-    gpu_id: str = ""
 
 
 _NO_OPINION: Final = _Opinion(failed={})
@@ -119,17 +118,19 @@ class Extender:
         wanted = {f"{job_id}#{place}": name for place, name in enumerate(candidates)}
         # Once for every node alone, which decides whether it fits; once for all of them, which says where best.
         each = [replace(job, job_id=copy, allowed_node_ids=(name,)) for copy, name in wanted.items()]
-        best = self._decisions(state, [replace(job, allowed_node_ids=tuple(candidates))], now_ms)[job_id]
+        best = self._decisions(state, [replace(job, allowed_node_ids=tuple(candidates))], now_ms).get(job_id)
         decisions = self._decisions(state, each, now_ms)
+        # A row that could not be decided on has no decision, and its node stays.
         failed = {
             name: f"cotenant: {decisions[copy].reason.message}"
             for copy, name in wanted.items()
-            if copy in decisions and decisions[copy].WhichOneof("action") != "start"
+            if copy in decisions and decisions[copy].WhichOneof("action") == "hold"
         }
-        gpu_id = best.start.assignments[0].gpu_id if best.WhichOneof("action") == "start" else ""
-        opinion = _Opinion(failed=failed, best=gpu_id.rpartition("/")[0], gpu_id=gpu_id)
+        gpu_ids = tuple(part.gpu_id for part in best.start.assignments) if best is not None else ()
+        nodes = {gpu_id.rpartition("/")[0] for gpu_id in gpu_ids}
+        opinion = _Opinion(failed=failed, best=nodes.pop() if len(nodes) == 1 else "")
         if opinion.best:
-            self._assume(job, opinion, now_ms, state)
+            self._assume(job, opinion, gpu_ids, now_ms, state)
         return opinion
 
     def _recent(self, job_id: str, now_ms: int) -> EngineState:
@@ -147,13 +148,13 @@ class Extender:
     ) -> dict[str, scheduling_pb2.Decision]:
         snapshot = make_snapshot(state, pending, now_ms=now_ms)
         answer = self._decide(scheduling_pb2.DecideRequest(policy=self._policy, snapshot=snapshot))
-        found = {one.job_id: one for one in answer.decisions}
-        missing = [row.job.job_id for row in snapshot.pending if row.job.job_id not in found]
-        return found | {job_id: scheduling_pb2.Decision(job_id=job_id) for job_id in missing}
+        return {one.job_id: one for one in answer.decisions}
 
-    def _assume(self, job: EngineJob, opinion: _Opinion, now_ms: int, state: EngineState) -> None:
-        gpu = state.gpus.get(opinion.gpu_id)
-        held = {opinion.gpu_id: 1 if gpu is not None and gpu.slots else 0}
+    def _assume(
+        self, job: EngineJob, opinion: _Opinion, gpu_ids: Sequence[str], now_ms: int, state: EngineState
+    ) -> None:
+        gpus = state.gpus
+        held = {gpu_id: 1 if gpus[gpu_id].slots else 0 for gpu_id in gpu_ids if gpu_id in gpus}
         running = replace(job, phase=EnginePhase.RUNNING, held_slots=held, allowed_node_ids=())
         while len(self._assumed) >= ASSUMED_PODS_MAX:
             del self._assumed[next(iter(self._assumed))]

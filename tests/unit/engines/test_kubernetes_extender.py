@@ -127,6 +127,24 @@ def test_pods_that_are_asked_about_at_once_cost_one_reading(cluster: Cluster) ->
     assert cluster.stored.requests.count(("GET", "/api/v1/pods")) == 2
 
 
+def test_a_pod_with_several_gpus_is_taken_to_hold_all_of_them(cluster: Cluster) -> None:
+    row = node_row("wide", uuids="")
+    row["metadata"]["labels"] = {**GPU_LABELS, "nvidia.com/gpu.count": "3", "nvidia.com/gpu.replicas": "1"}
+    row["status"]["allocatable"] = {**row["status"]["allocatable"], "nvidia.com/gpu": "3"}
+    cluster.stored.add(row)
+    first, second = (cluster.stored.add(pod_row(n, HEAVY, scheduler="default-scheduler", gpus=2)) for n in "ab")
+    assert cluster.ask(first, "wide")[2] == {"wide": 10}
+    assert cluster.ask(second, "wide")[0] == []
+
+
+def test_a_node_about_which_nothing_could_be_decided_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide_nothing(_request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
+        return scheduling_pb2.DecideResponse()
+
+    monkeypatch.setattr(cluster.extender, "_decide", decide_nothing)
+    assert cluster.ask(cluster.submit("a", HEAVY)) == (["n1", "n2"], {}, {"n1": 0, "n2": 0})
+
+
 def test_pods_that_did_not_opt_in_and_nodes_without_gpus_pass(cluster: Cluster) -> None:
     assert cluster.ask(cluster.submit("a", None)) == (["n1", "n2"], {}, {"n1": 0, "n2": 0})
     assert cluster.ask(cluster.submit("b", LIGHT), "n1", "cpu-only")[0] == ["n1", "cpu-only"]
