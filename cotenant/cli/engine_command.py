@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -22,6 +25,7 @@ from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.extender import Extender
 from cotenant.engines.kubernetes.extender_server import ExtenderServer
+from cotenant.engines.kubernetes.lease import ControllerLease
 from cotenant.engines.port import Engine
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
@@ -143,11 +147,15 @@ def kubernetes(
     """Advise or place the pods of Kubernetes with the annotation cotenant.io/job (docs/kubernetes.md)."""
     rules = [read_device_rule(text) for text in gpus]
     with closing(ServedApi(find_access(kubeconfig, context))) as api:
-        kubernetes_engine = KubernetesEngine(api, rules)
+        lease = ControllerLease(api, f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}")
+        kubernetes_engine = KubernetesEngine(api, rules, keep_lease=lease.keep)
         if order is not None:
             _give_order(kubernetes_engine, *order, grace_s)
             return
-        _run(kubernetes_engine, session, policy, interval_s, places=not advises, once=once)
+        try:
+            _run(kubernetes_engine, session, policy, interval_s, places=not advises, once=once)
+        finally:
+            lease.give_up()
 
 
 @engine.command(

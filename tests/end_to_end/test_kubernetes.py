@@ -51,6 +51,8 @@ PATHS = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/cotenant/serviceaccounts",
     "Service": "/api/v1/namespaces/cotenant/services",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/cotenant/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/cotenant/rolebindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Deployment": "/apis/apps/v1/namespaces/cotenant/deployments",
