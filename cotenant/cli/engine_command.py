@@ -7,7 +7,6 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -65,15 +64,13 @@ _kubeconfig = click.option("--kubeconfig", type=OptionalFile(), help="Default: K
 _context = click.option("--context", default="", metavar="NAME", help="Of the kubeconfig; default: its current one.")
 
 
-def _gpus(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option(
-        "--gpu",
-        "gpus",
-        multiple=True,
-        required=required,
-        metavar="NODES=DEVICE:MEMORY",
-        help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
-    )
+_gpus = click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="NODES=DEVICE:MEMORY",
+    help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
+)
 
 
 @click.group()
@@ -87,7 +84,7 @@ Example:  cotenant engine slurm --advise --gpu 'gpu-a*=NVIDIA A100-SXM4-80GB:80G
 """
 )
 @_advises
-@_gpus(required=True)
+@_gpus
 @_policy
 @_interval
 @_once
@@ -111,6 +108,8 @@ def slurm(
     if order is not None:
         _give_order(slurm_engine, *order, grace_s)
         return
+    if not gpus:
+        raise click.UsageError("Missing option '--gpu': Slurm does not say what its GPUs are.")
     _run(slurm_engine, session, policy, interval_s, places=not advises, once=once)
 
 
@@ -121,7 +120,7 @@ Example:  cotenant engine kubernetes --advise
 """
 )
 @_advises
-@_gpus(required=False)
+@_gpus
 @_kubeconfig
 @_context
 @_policy
@@ -165,7 +164,7 @@ Example:  cotenant engine kubernetes-extender --address 127.0.0.1:8787
 )
 @click.option("--address", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where to listen.")
 @click.option("--insecure", is_flag=True, help="Allow other addresses than loopback without TLS.  [default: no]")
-@_gpus(required=False)
+@_gpus
 @_kubeconfig
 @_context
 @_policy
