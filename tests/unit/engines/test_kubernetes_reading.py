@@ -150,6 +150,22 @@ def test_cores_and_memory_of_pods_without_gpus_are_taken_off() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "cores"),
+    [
+        ({"initContainers": [{"resources": {"requests": {"cpu": "3"}}}]}, 3),
+        ({"initContainers": [{"resources": {"requests": {"cpu": "500m"}}}]}, 1),
+        ({"initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "3"}}}]}, 4),
+        ({"resources": {"requests": {"cpu": "6"}}}, 6),
+        ({"overhead": {"cpu": "250m"}}, 1.25),
+    ],
+)
+def test_a_pod_asks_for_what_its_containers_ask_for_at_once(more: Row, cores: float) -> None:
+    pod = pod_row("a", "")
+    pod["spec"] |= more
+    assert only(node_row("n1"), pod).cpu_cores == cores
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"spec": {"unschedulable": True}},
