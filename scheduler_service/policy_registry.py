@@ -194,6 +194,7 @@ def _require_type(policy: str, parameter: str, wanted: Any, value: object) -> No
         )
 
 
+@cache
 def describe(name: str) -> PolicyDescription:
     """Return what a policy does and what can be set, read from its own module.
 
