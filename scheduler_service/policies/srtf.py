@@ -39,8 +39,8 @@ from scheduler_service.core.records import Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.ordering import length_queue
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.free_gpus import fits_alone
 from scheduler_service.policies.placement.long_running import LongRunning

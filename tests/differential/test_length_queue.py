@@ -9,7 +9,7 @@ import pytest
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.events import Event
-from scheduler_service.policies.ordering import length_queue
+from scheduler_service.policies.placement import length_queue
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
