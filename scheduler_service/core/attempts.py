@@ -8,7 +8,13 @@ from typing import Any
 from scheduler_service.core.commands import CoLocatedLimit, LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobRecord, with_history
+from scheduler_service.core.job_records import (
+    AttemptExit,
+    AttemptMeasurements,
+    JobRecord,
+    Preparation,
+    with_history,
+)
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -35,8 +41,26 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_FIRST_MS << min(failures - 1, 20), BACKOFF_MAX_MS)
 
 
-def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: EventEffects) -> None:
-    """Begin a new attempt of a job that has none, with a fence that no attempt has had."""
+def launch(
+    state: ClusterState,
+    job: JobRecord,
+    start: Start,
+    *,
+    reserved_bytes: int,
+    step: EventEffects,
+    preparation: Preparation | None = None,
+) -> None:
+    """Begin a new attempt of a job that has none, with a fence that no attempt has had, or with that of a prepared one.
+
+    Args:
+        state: Knows the job.
+        job: Holds no GPUs.
+        start: Where, and in what shape.
+        reserved_bytes: On each of its GPUs.
+        step: Takes the commands.
+        preparation: The attempt that was started early for this launch; None = it begins from nothing.
+    """
+    attempt, fence = next_attempt(state, job) if preparation is None else (preparation.attempt, preparation.fence)
     micro_batch_size, accumulation_steps = _passes(job, start)
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
@@ -45,11 +69,11 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         job,
         at_ms=state.now_ms,
         kind="launch",
-        message=f"attempt {job.attempt + 1} on {gpus}",
+        message=f"attempt {attempt} on {gpus}" + (", prepared" if preparation is not None else ""),
         phase=Phase.STARTING,
         reason=start.reason,
-        attempt=job.attempt + 1,
-        fence=state.next_fence,
+        attempt=attempt,
+        fence=fence,
         assignments=assignments,
         node_ids=node_ids,
         micro_batch_size=micro_batch_size,
@@ -67,7 +91,6 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         stalled_since_ms=0,
         exit=AttemptExit(),
     )
-    state.next_fence += 1
     state.put_job(job)
     if job.request.terms.time_limit_ms:
         step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
@@ -77,6 +100,12 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     if neighbours == (start.trial_with,):
         begin_trial(state, job.job_id, start.trial_with, step)
     step.commands += launch_commands(state, job)
+
+
+def next_attempt(state: ClusterState, job: JobRecord) -> tuple[int, int]:
+    """Return a number and a fence that no attempt of a job has had, not even one that was only prepared."""
+    state.next_fence += 1
+    return max(job.attempt, job.prepared_attempt) + 1, state.next_fence - 1
 
 
 def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
@@ -134,6 +163,23 @@ def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
     ]
 
 
+def discard_commands(job: JobRecord) -> list[StopJob]:
+    """Return the orders that give up the attempt that is prepared for a job; none where there is none."""
+    if job.preparation is None:
+        return []
+    return [
+        StopJob(
+            node_id=node_id,
+            job_id=job.job_id,
+            attempt=job.preparation.attempt,
+            fence=job.preparation.fence,
+            checkpoint=False,
+            cause="not_needed",
+        )
+        for node_id in job.node_ids
+    ]
+
+
 def stop(
     state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects, *, reason: Reason | None = None
 ) -> None:
@@ -185,11 +231,18 @@ def leave_gpus(
     """Record what is common to every end of an attempt and return the job, not yet stored."""
     step.is_decision_due = True
     tell_end(state, job, step, is_complete=is_complete)
+    step.commands += discard_commands(job)
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
     _note_peak(state, job)
     return job.changed(
-        fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None, trial=None
+        fence=0,
+        granted_fences=fences,
+        after_stop=AfterStop.NOTHING,
+        target=None,
+        preparation=None,
+        pause=None,
+        trial=None,
     )
 
 

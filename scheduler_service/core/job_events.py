@@ -31,6 +31,7 @@ from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
+from scheduler_service.core.preparation import give_up_preparation, preparation_commands
 from scheduler_service.core.queue_changes import cancel_orphan
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -109,6 +110,7 @@ def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancel
 
 def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     if job.after_stop is not AfterStop.CANCEL:
+        job = give_up_preparation(job.changed(after_stop=AfterStop.CANCEL), step)
         state.put_job(job.changed(after_stop=AfterStop.CANCEL, target=None, reason=Reason(code="STOPPING_TO_CANCEL")))
 
 
@@ -297,7 +299,9 @@ def rejoin(
         listed: What the node says of the attempt; None = it does not know it.
     """
     has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
-    if listed is not None and job.phase is Phase.STOPPING:
+    if listed is not None and job.is_preparing:
+        step.commands += preparation_commands(state, job)
+    elif listed is not None and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
     elif listed is not None:
         if job.phase is Phase.STARTING:

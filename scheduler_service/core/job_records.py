@@ -49,6 +49,21 @@ class Target:
     trial_with: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """The next attempt of a job that is being moved, started early beside the present one.
+
+    Attributes:
+        until_ms: When the present attempt is stopped at the latest, whether the next one is prepared or not.
+        is_handing_over: The present attempt was told to stop.
+    """
+
+    attempt: int
+    fence: int
+    until_ms: int
+    is_handing_over: bool = False
+
+
 class _Copied:
     """A record without slots, so that a copy with other values is one copy of a dictionary."""
 
@@ -107,6 +122,7 @@ class JobCounts(_Copied):
         reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
         trials: Times that it joined another job on trial.
         broken_trials: Those that broke, in either role.
+        lost_preparations: Attempts that ended while they were prepared.
     """
 
     restarts: int = 0
@@ -118,6 +134,7 @@ class JobCounts(_Copied):
     reshapes: int = 0
     trials: int = 0
     broken_trials: int = 0
+    lost_preparations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +169,8 @@ class JobRecord(_Copied):
         stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
+        preparation: The attempt that is prepared for that; None = there is none.
+        prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
@@ -195,6 +214,8 @@ class JobRecord(_Copied):
     not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
+    preparation: Preparation | None = None
+    prepared_attempt: int = 0
     trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
@@ -242,9 +263,14 @@ class JobRecord(_Copied):
         return tuple([assignment.gpu_id for assignment in self.assignments])
 
     @property
+    def is_preparing(self) -> bool:
+        """It trains on until its next attempt is prepared, and is stopped then."""
+        return self.preparation is not None and not self.preparation.is_handing_over
+
+    @property
     def pace_ms(self) -> float:
         """What a step takes at present, as last measured; 0 = not yet measured, or it makes none any more."""
-        steps = self.phase not in (Phase.PAUSED, Phase.STOPPING)
+        steps = self.phase not in (Phase.PAUSED, Phase.STOPPING) or self.is_preparing
         return self.step_ms if steps and self.measured.windows_seen else 0.0
 
     @property

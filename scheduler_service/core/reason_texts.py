@@ -180,6 +180,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",
     "DRAINED": "The job is being stopped with a checkpoint, because its node is drained; it goes on elsewhere.",
     # after an attempt
+    "MOVE_WITHDRAWN": "The job goes on where it is: the attempt that was prepared for its move ended early; its next "
+    "move begins without preparation.",
     "MOVE_TARGET_GONE": "The GPUs that were kept for the job ({gpus}) were lost while it stopped; it goes on from its "
     "checkpoint when others are free.",
     "PREEMPTED": "The job gave its GPUs up and waits to go on from its checkpoint.",
