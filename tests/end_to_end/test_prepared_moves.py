@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.test_policies_live import ENDLESS, PATIENCE_S, LiveCluster, live_cluster
-from tests.support.agent import REPOSITORY, find_processes
+from tests.support.agent import REPOSITORY, find_early_processes
 from tests.support.fake_predictor import FakePredictor
 from tests.support.scheduler_process import wait_until
 
@@ -66,8 +66,8 @@ def test_what_goes_wrong_while_it_is_built_leaves_the_job_training_and_nothing_b
         first = wide_job(cluster)
         (tmp_path / "build_ms").write_text("6000")
         cluster.witness("narrow", steps=ENDLESS, share="SHARE_MODE_NEVER")
-        wait_until(lambda: find_processes("prepared_program.py"), what="a preparation", timeout_s=PATIENCE_S)
-        (early,) = find_processes("prepared_program.py")
+        wait_until(lambda: find_early_processes(tmp_path), what="a preparation", timeout_s=PATIENCE_S)
+        (early,) = find_early_processes(tmp_path)
         wait_for_steps(cluster, first, 10)
         if how == "cancelled":
             cluster.client.cancel(first)
