@@ -39,6 +39,9 @@ CASES: dict[str, tuple[str, str, str, float, float | None]] = {
     "muri_trace3_tiresias": ("muri/trace3.csv", "8x8", "tiresias", 60.0, None),
     "philly_fifo": ("philly/philly_jobs.csv", "64x8", "fifo", 60.0, None),
     "philly_sjf_bsbf": ("philly/philly_jobs.csv", "64x8", "sjf_bsbf", 60.0, None),
+    "philly_srtf": ("philly/philly_jobs.csv", "64x8", "srtf", 120.0, None),
+    "philly_tiresias": ("philly/philly_jobs.csv", "64x8", "tiresias", 120.0, None),
+    "philly_pab": ("philly/philly_jobs.csv", "64x8", "pab", 120.0, None),
 }
 CONSENT = Consent(max_slowdown_ratio=1.0)
 """Of every case since the first: jobs accept to be twice as slow when co-located."""

@@ -146,7 +146,7 @@ class AttemptTable:
         if known is not None:
             self._forget_early(known)
         self.refused_launches.check(request.key)
-        return self._start(request, resume, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms)
+        return self._start(request, resume, deadline_boot_ms, grace_ms, is_early=False)
 
     def prepare(self, request: LaunchRequest, deadline_boot_ms: int, grace_ms: int) -> Attempt:
         """Start an attempt early, or return the one that was started before; arguments as in `launch`.
@@ -159,16 +159,10 @@ class AttemptTable:
             known.announced = known.announced and not known.is_early
             return known
         check_preparable(request)
-        return self._start(request, None, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms, is_early=True)
+        return self._start(request, None, deadline_boot_ms, grace_ms, is_early=True)
 
     def _start(
-        self,
-        request: LaunchRequest,
-        resume: Checkpoint | None,
-        *,
-        is_early: bool = False,
-        deadline_boot_ms: int,
-        grace_ms: int,
+        self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int, *, is_early: bool
     ) -> Attempt:
         key = request.key
         self._check_fence(key)
@@ -393,7 +387,10 @@ class AttemptTable:
         return end
 
     def _forget_oldest(self) -> None:
-        stored = [item for item in self.directory.attempts() if item.stored.exists()]
+        attempts = list(self.directory.attempts())
+        if len(attempts) <= _STORED_ATTEMPTS_KEPT:
+            return
+        stored = [item for item in attempts if item.stored.exists()]
         stored.sort(key=lambda item: item.stored.stat().st_mtime_ns)
         for directory in stored[:-_STORED_ATTEMPTS_KEPT]:
             self.directory.forget(directory)

@@ -136,7 +136,15 @@ class StepCounter:
     def interval(self) -> int:
         """How many steps lie between two printed numbers; 0 = it varies, or too few were seen."""
         before, newest = self._growths
-        return newest if newest == before else 0
+        return newest if newest == before else self._distance_of_two()
+
+    def _distance_of_two(self) -> int:
+        """The distance of two numbers where the first is one from the beginning: 0 or 1, or the first printed one."""
+        bar = next(reversed(self._bars.values()), None)
+        if bar is None or bar.values != 2 or bar.base:
+            return 0
+        distance = bar.peak - bar.first
+        return distance if bar.first in (0, 1, distance - 1, distance) else 0
 
     def take(self, printed: PrintedStep) -> bool:
         """Take in the next number; whether it is one of the bar that counts."""

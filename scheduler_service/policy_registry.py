@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from importlib import import_module
 from inspect import cleandoc, getmodule
 from typing import Any, get_origin, get_type_hints
@@ -119,6 +120,12 @@ class PolicyDescription:
     parameters: tuple[ParameterDescription, ...]
 
 
+@cache
+def _hints_at(path: str) -> Mapping[str, Any]:
+    """Return the types of a policy's parameters, which stand in its module as text."""
+    return get_type_hints(_CLASSES[path])
+
+
 def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
     """Build a policy.
 
@@ -132,7 +139,7 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
     """
     entry = policy_entry(name)
     kind = _CLASSES[entry.path]
-    hints = get_type_hints(kind)
+    hints = _hints_at(entry.path)
     known = {parameter.name: hints[parameter.name] for parameter in fields(kind)}
     for parameter, value in parameters.items():
         if parameter not in known:
@@ -187,6 +194,7 @@ def _require_type(policy: str, parameter: str, wanted: Any, value: object) -> No
         )
 
 
+@cache
 def describe(name: str) -> PolicyDescription:
     """Return what a policy does and what can be set, read from its own module.
 
@@ -198,7 +206,7 @@ def describe(name: str) -> PolicyDescription:
     module = getmodule(kind)
     text = cleandoc((module.__doc__ if module is not None else None) or "")
     headings = _headings(text)
-    hints = get_type_hints(kind)
+    hints = _hints_at(entry.path)
     return PolicyDescription(
         name=name,
         summary=entry.summary or next(iter(text.splitlines()), name),

@@ -18,10 +18,10 @@ from cotenant.v1 import scheduling_pb2
 
 SHOWN_EVENTS = 20
 _COLUMNS = (
-    Column(title="GPU", shrinks=True),
+    Column(title="GPU", wraps=True),
     Column(title="VERDICT"),
     Column(title="COST", right=True),
-    Column(title="REASON", shrinks=True),
+    Column(title="REASON", wraps=True),
 )
 
 

@@ -34,8 +34,8 @@ _COLUMNS = (
     Column(title="NAME", shrinks=True),
     Column(title="PHASE"),
     Column(title="STEPS", right=True),
-    Column(title="GPU", shrinks=True, keeps_end=True),
-    Column(title="SHARES WITH", shrinks=True),
+    Column(title="GPU", wraps=True),
+    Column(title="SHARES WITH", wraps=True),
     Column(title="PRED/MEAS", right=True),
 )
 _WIDE_COLUMNS = (

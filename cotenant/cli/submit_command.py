@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from cotenant import system_clock
+from cotenant.capture.captured_job import CapturedJob
+from cotenant.cli.active_environment import foreign_python_note
+from cotenant.cli.array_tasks import ArrayTasks
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
@@ -19,7 +22,7 @@ from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, q
 from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
-from cotenant.cli.submit_array import plan_array, submit_array
+from cotenant.cli.submit_array import content_of_first, plan_array, submit_array
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
@@ -46,6 +49,7 @@ Job file:
 _EPILOG = """\b
 Examples:
   cotenant submit job.yaml --wait
+  cotenant submit -- python train.py --lr 0.1
   cotenant submit job.yaml --dry-run
   cotenant submit --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py
   cotenant submit --steps 500 --ranks 2 -- python train_ddp.py
@@ -114,12 +118,12 @@ def submit(
     """Hand a job in."""
     content, folder = read_content_of(job_file_and_command, flags)
     array = plan_array(flags, parse_job(content, folder=folder).spec, wait=wait)
-    # A script cannot be read with the names of values in its arguments.
-    captured = capture_for_submit(session, content, folder, wanted=capture if array is None else False)
+    captured = _capture(session, content, folder, array, wanted=capture)
     if captured is not None:
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
     spec = job_file.spec
+    _tell_python(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         spec.graph_sha256 = _upload(session, graph)
@@ -145,6 +149,20 @@ def submit(
             tell(coded_reason(job.reason), style="dim")
     if wait:
         raise click.exceptions.Exit(wait_for_job(session, client, job.job_id))
+
+
+def _capture(
+    session: Session, content: dict[str, Any], folder: Path, array: ArrayTasks | None, *, wanted: bool | None
+) -> CapturedJob | None:
+    """Reads the graph off the script; off that of the first task where the others differ by their index only."""
+    if array is None:
+        return capture_for_submit(session, content, folder, wanted=wanted)
+    if wanted is None and array.tasks[0].values:  # a row of a sweep may have another batch or another network
+        return None
+    captured = capture_for_submit(session, content_of_first(content, array), folder, wanted=wanted)
+    if captured is not None:
+        tell("  note: read off the first task; all tasks are predicted as it (--no-capture: none is)", style="yellow")
+    return captured
 
 
 def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFile:
@@ -222,6 +240,11 @@ def _upload(session: Session, graph: bytes) -> str:
         raise
     _tell_warnings(answer.warnings)
     return answer.graph_sha256
+
+
+def _tell_python(spec: scheduling_pb2.JobSpec) -> None:
+    if note := foreign_python_note(spec.command, spec.environment):
+        tell(f"warning: {note}", style="yellow")
 
 
 def _tell_warnings(warnings: Iterable[resources_pb2.Warning]) -> None:

@@ -1336,16 +1336,20 @@ class WatchJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    IN_BATCHES_FIELD_NUMBER: _builtins.int
+    in_batches: _builtins.bool
+    """The snapshot comes as `jobs`, many in a message: it costs caller and scheduler a fraction. Older schedulers ignore it."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        in_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_batches", b"in_batches", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1359,6 +1363,7 @@ class WatchJobsResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     OVERFLOWED_FIELD_NUMBER: _builtins.int
     MISSED_CHANGES_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
     snapshot_end: _builtins.bool
     """True: the snapshot is complete, changes follow."""
     overflowed: _builtins.bool
@@ -1369,6 +1374,10 @@ class WatchJobsResponse(_message.Message):
     """
     @_builtins.property
     def job(self) -> Global___Job: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]:
+        """Jobs of the snapshot, at most 100 in a message; only with in_batches."""
+
     def __init__(
         self,
         *,
@@ -1376,10 +1385,11 @@ class WatchJobsResponse(_message.Message):
         job: Global___Job | None = ...,
         overflowed: _builtins.bool = ...,
         missed_changes: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___Job] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "jobs", b"jobs", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,6 +130,7 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     named = {key: name for name, key in stored.items()}
     codecs = {stored[field.name]: _codec(hints[field.name]) for field in fields(kind)}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
+    known = codecs.keys() | forgotten
     required = {
         stored[field.name] for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
     }
@@ -140,8 +141,8 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise CodecError(f"{kind.__name__}: expected an object, found {type(data).__name__}")
-        wrong = sorted((data.keys() - codecs.keys() - forgotten) | (required - data.keys()))
-        if wrong:
+        if not required <= data.keys() <= known:
+            wrong = sorted((data.keys() - known) | (required - data.keys()))
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
             return kind(**{named[key]: codecs[key][1](item) for key, item in data.items() if key in codecs})

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.inventory import kind_of
+from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger, host_share
 from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
@@ -93,6 +94,12 @@ class GpuArrays:
         self.class_of[position] = self.number_of_class(load)
         self.jobs_on[position] = JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents)
 
+    def put_classes(self, numbers: Sequence[int]) -> None:
+        """Put every GPU, by position, into the class of a number."""
+        self.class_of = np.array(numbers, dtype=np.intp)
+        jobs_of = [JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents) for load in self.classes]
+        self.jobs_on = np.array(jobs_of, dtype=np.intp)[self.class_of] if numbers else np.zeros(0, dtype=np.intp)
+
     def number_of_class(self, load: LoadClass) -> int:
         """Return the number of a class, a new one where nothing was loaded alike yet."""
         signature = _signature(load)
@@ -141,13 +148,28 @@ class GpuArrays:
             self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
 
 
+_POSITION = attrgetter("node_id", "gpu.index", "gpu.gpu_id")
+
+
 def build_arrays(view: SchedulingView) -> GpuArrays:
     """Build the columns of a view from its records."""
-    entries = sorted(view.gpus.values(), key=lambda entry: (entry.node_id, entry.gpu.index, entry.gpu.gpu_id))
+    entries = sorted(view.gpus.values(), key=_POSITION)
     columns = GpuArrays(entries, view.nodes)
     ledger = Ledger(view)
+    # Most GPUs of a large cluster hold nothing, and of a kind all these are in one class.
+    empty_classes: dict[Kind, int] = {}
+    numbers = []
     for entry in entries:
-        columns.put_gpu(entry.gpu.gpu_id, load_of(entry, ledger.residents(entry.gpu.gpu_id)))
+        gpu = entry.gpu
+        if entry.job_ids or entry.memory_reserved_bytes or entry.is_releasing:
+            numbers.append(columns.number_of_class(load_of(entry, ledger.residents(gpu.gpu_id))))
+            continue
+        kind = (gpu.device, gpu.memory_bytes)
+        number = empty_classes.get(kind)
+        if number is None:
+            number = empty_classes[kind] = columns.number_of_class(load_of(entry, ()))
+        numbers.append(number)
+    columns.put_classes(numbers)
     for node_id in columns.node_ids:
         columns.put_host(view, node_id, view.host_use.get(node_id) or HostUse())
     return columns

@@ -59,14 +59,17 @@ def kind_of(gpu: Gpu) -> Kind:
 def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:
     """Count GPUs by kind; kinds come in the order of their names."""
     gpus: dict[Kind, Gpu] = {}
-    on_node: dict[Kind, dict[str, int]] = {}
+    on_node: dict[tuple[Kind, str], int] = {}
     for entry in entries:
-        kind = kind_of(entry.gpu)
-        gpus.setdefault(kind, entry.gpu)
-        nodes = on_node.setdefault(kind, {})
-        nodes[entry.node_id] = nodes.get(entry.node_id, 0) + 1
-    return Inventory(
-        gpus=dict(sorted(gpus.items())),
-        count={kind: sum(nodes.values()) for kind, nodes in on_node.items()},
-        most_on_node={kind: max(nodes.values()) for kind, nodes in on_node.items()},
-    )
+        gpu = entry.gpu
+        place = ((gpu.device, gpu.memory_bytes), entry.node_id)
+        if place in on_node:
+            on_node[place] += 1
+        else:
+            on_node[place] = 1
+            gpus.setdefault(place[0], gpu)
+    count, most_on_node = dict.fromkeys(gpus, 0), dict.fromkeys(gpus, 0)
+    for (kind, _), here in on_node.items():
+        count[kind] += here
+        most_on_node[kind] = max(most_on_node[kind], here)
+    return Inventory(gpus=dict(sorted(gpus.items())), count=count, most_on_node=most_on_node)

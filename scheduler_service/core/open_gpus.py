@@ -40,7 +40,18 @@ class OpenGpus:
         for kept in (self._free, self._single_job, self.free_places):
             kept.clear()
         for entry in entries:
-            self.put(entry)
+            if entry.is_releasing:
+                continue
+            if not entry.job_ids:
+                gpu, node_id = entry.gpu, entry.node_id
+                self._free[gpu.gpu_id] = None
+                by_node = self.free_places.setdefault((gpu.device, gpu.memory_bytes), {})
+                by_node.setdefault(node_id, []).append((gpu.index, gpu.gpu_id))
+            elif len(entry.job_ids) == 1:
+                self._single_job[entry.gpu.gpu_id] = None
+        for by_node in self.free_places.values():
+            for places in by_node.values():
+                places.sort()
 
     def put(self, entry: GpuView) -> None:
         """Note what a usable GPU holds now."""

@@ -124,6 +124,7 @@ class AgentAdmission:
             AttemptsMissingError: The node may run what this agent does not know.
         """
         self._check_cluster(hello)
+        self._check_settled(hello)
         replaced = self._replaced_nodes(hello)
         silent_ms = self._silent_ms_of_another(hello)
         if silent_ms is not None and hello.instance_id:
@@ -193,6 +194,19 @@ class AgentAdmission:
             f"{identity.incarnation_id[:_ID_SHOWN]}: a new or another state. Start the scheduler on the node's own "
             "state, or restore its backup there; to move the node for good stop its agent, then "
             "`python -m cotenant_agent leave-cluster --state-dir DIRECTORY` on the node"
+        )
+
+    def _check_settled(self, hello: node_agent_pb2.Hello) -> None:
+        """Let an agent without a past wait after a restore: its node may run what this state never knew of."""
+        wait_ms = self._loop.engine.state.settled_at_ms - self._loop.clock.now_ms()
+        if hello.seen.incarnation_id or wait_ms <= 0:
+            return
+        self._refuse(hello.node_id, Refusal.ATTEMPTS_MISSING, jobs=0, wait_ms=wait_ms)
+        raise AttemptsMissingError(
+            f"node {hello.node_id} knows of no cluster, and this one was restored from a backup: until the leases of "
+            f"before are over the node may run what neither knows of. Join again in {-(-wait_ms // 1000)} s, or start "
+            "the agent with the --state-dir that this node had",
+            retry_ms=wait_ms,
         )
 
     def _check_history(self, node_id: str, seen: node_agent_pb2.LogPosition) -> None:

@@ -13,11 +13,9 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
-from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.ledger import host_share
-from scheduler_service.core.placement_limits import ClusterLimits
 from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import Gpu, Reason
+from scheduler_service.core.records import Reason
 from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.errors import FieldViolation
@@ -25,6 +23,7 @@ from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import ask_missing
 from scheduler_service.grpc_api.side_thread import SideThread
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
 from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
@@ -61,21 +60,20 @@ async def decide(
     asked_policy = _asked_policy(request.policy, policies.read_parameters(request.parameters))
     compared = [_asked_policy(name, {}) for name in request.compared_policies]
     thread = thread or deciding_thread()
-    valid, store = await thread.begin(lambda: _read(request))
+    read = await thread.begin(lambda: _read(request))
     if request.validate_only:
-        return scheduling_pb2.DecideResponse(effective_parameters=asked_policy.effective, warnings=valid.warnings)
+        return scheduling_pb2.DecideResponse(effective_parameters=asked_policy.effective, warnings=read.valid.warnings)
     patience_s = (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO
-    asked = await ask_missing(valid.snapshot, store, predictor, patience_s)
-    limits = translate_snapshot.cluster_limits(valid.snapshot)
+    asked = await ask_missing(read.jobs, read.nodes.least_memory_bytes, read.store, predictor, patience_s)
 
     def decisions_of(one: _AskedPolicy) -> list[scheduling_pb2.Decision]:
-        return _decisions(one.policy, valid, store, limits, explain=request.explain)
+        return _decisions(one.policy, read, explain=request.explain)
 
     return scheduling_pb2.DecideResponse(
         decisions=await thread.begin(lambda: decisions_of(asked_policy)),
         effective_parameters=asked_policy.effective,
         model_version=asked.model_version,
-        warnings=[*valid.warnings, *asked.warnings],
+        warnings=[*read.valid.warnings, *asked.warnings],
         comparisons=[
             scheduling_pb2.PolicyDecisions(
                 policy=one.name,
@@ -112,7 +110,24 @@ def deciding_thread() -> SideThread:
     return SideThread("decide", waiting_max=WAITING_MAX)
 
 
-def _read(request: scheduling_pb2.DecideRequest) -> tuple[ValidSnapshot, PredictionStore]:
+@dataclass(frozen=True, slots=True)
+class _ReadSnapshot:
+    """What can be decided on.
+
+    Attributes:
+        valid: The valid rows.
+        nodes: The nodes among them.
+        jobs: All jobs among them, running ones first.
+        store: The predictions among them, and those that the predictor is asked for.
+    """
+
+    valid: ValidSnapshot
+    nodes: SnapshotNodes
+    jobs: Sequence[scheduling_pb2.SnapshotJob]
+    store: PredictionStore
+
+
+def _read(request: scheduling_pb2.DecideRequest) -> _ReadSnapshot:
     """Check a snapshot and return what can be decided on, with the predictions in it."""
     validation.require(translate_snapshot.snapshot_violations(request.snapshot))
     if request.explain:
@@ -120,13 +135,14 @@ def _read(request: scheduling_pb2.DecideRequest) -> tuple[ValidSnapshot, Predict
             translate_snapshot.explanation_violations(request.snapshot, 1 + len(request.compared_policies))
         )
     valid = drop_invalid_rows(request.snapshot)
-    return valid, SnapshotPredictions(valid.snapshot)
+    jobs = translate_snapshot.snapshot_jobs(valid.snapshot)
+    store = SnapshotPredictions(valid.snapshot, jobs)
+    return _ReadSnapshot(valid=valid, nodes=read_nodes(valid.snapshot.nodes), jobs=jobs, store=store)
 
 
-def _decisions(
-    policy: Policy, valid: ValidSnapshot, store: PredictionStore, limits: ClusterLimits, *, explain: bool
-) -> list[scheduling_pb2.Decision]:
-    view = _view(valid.snapshot, store, explain=explain)
+def _decisions(policy: Policy, read: _ReadSnapshot, *, explain: bool) -> list[scheduling_pb2.Decision]:
+    valid, limits = read.valid, translate_snapshot.cluster_limits(read.jobs, read.nodes.queues)
+    view = _view(read, explain=explain)
     view, expired = stop_expired(view)
     view, beyond_limits = split_by_arrays(view)
     plan = decide_on_snapshot(view, policy, limits, valid.snapshot)
@@ -143,7 +159,7 @@ def _decisions(
 
 def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Decision]:
     """Word why jobs wait as `cotenant explain` does."""
-    inventory = count_gpus(view.gpus.values())
+    inventory = view.index.inventory
     waiting = {job.request.job_id: job.request for job in view.pending}
     for one in decisions:
         request = waiting.get(one.job_id) if isinstance(one, Hold) else None
@@ -153,56 +169,42 @@ def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Dec
             yield replace(one, reason=worded_for(request, one.reason, inventory, view.predictions, waiting.get))
 
 
-def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain: bool) -> SchedulingView:
-    nodes = {one.node_id: translate_snapshot.node(one) for one in snapshot.nodes}
-    all_gpus = {gpu.gpu_id: gpu for node in nodes.values() for gpu in node.gpus}
-    running = {one.job.job_id: _running(one, all_gpus, store) for one in snapshot.running}
-    usable = {node_id: node for node_id, node in nodes.items() if node.schedulable}
-    holders = _holders(running.values())
-    gpus = {
-        gpu.gpu_id: _held(gpu, node_id, holders[gpu.gpu_id])
-        if gpu.gpu_id in holders
-        else GpuView(gpu=gpu, node_id=node_id)
-        for node_id, node in usable.items()
-        for gpu in node.gpus
-        if gpu.healthy
+def _view(read: _ReadSnapshot, *, explain: bool) -> SchedulingView:
+    snapshot, nodes = read.valid.snapshot, read.nodes
+    running = {
+        one.job.job_id: translate_snapshot.running_job(
+            one, gpu=nodes.gpus[one.assignments[0].gpu_id], predictions=read.store
+        )
+        for one in snapshot.running
     }
+    gpus = dict(nodes.empty_gpus)
+    for gpu_id, holders in _holders(running.values()).items():
+        if gpu_id in gpus:
+            gpus[gpu_id] = _held(gpus[gpu_id], holders)
     waiting = sorted(
         (translate_snapshot.pending_job(one) for one in snapshot.pending),
         key=lambda job: (job.submitted_at_ms, job.request.job_id),
     )
     return SchedulingView(
         now_ms=snapshot.now_ms,
-        nodes=usable,
+        nodes=nodes.usable,
         gpus=gpus,
         pending=tuple(job for job in waiting if job.not_before_ms <= snapshot.now_ms),
         deferred=tuple(job for job in waiting if job.not_before_ms > snapshot.now_ms),
         running=running,
-        predictions=store,
-        unpredictable_keys=store.unpredictable_keys,
+        predictions=read.store,
+        unpredictable_keys=read.store.unpredictable_keys,
         seed=snapshot.seed,
         explain=explain,
         host_use=_host_use(gpus, running.values()),
-        slowdown_ewma_ratios={
-            gpu.gpu_id: gpu.slowdown_ewma_ratio
-            for node in snapshot.nodes
-            for gpu in node.gpus
-            if gpu.slowdown_ewma_ratio
-        },
+        slowdown_ewma_ratios=nodes.slowdown_ewma_ratios,
         index=FreshIndex(),
     )
 
 
-def _running(message: scheduling_pb2.SnapshotRunning, gpus: Mapping[str, Gpu], store: PredictionStore) -> RunningJob:
-    gpu = gpus[message.assignments[0].gpu_id]
-    key = translate_snapshot.request(message.job).key
-    return translate_snapshot.running_job(message, gpu=gpu, prediction=store.job(key, gpu.device))
-
-
-def _held(gpu: Gpu, node_id: str, holders: Sequence[RunningJob]) -> GpuView:
-    return GpuView(
-        gpu=gpu,
-        node_id=node_id,
+def _held(empty: GpuView, holders: Sequence[RunningJob]) -> GpuView:
+    return replace(
+        empty,
         job_ids=tuple(job.request.job_id for job in holders),
         memory_reserved_bytes=sum(job.memory_reserved_bytes for job in holders),
     )
@@ -220,6 +222,8 @@ def _host_use(gpus: Mapping[str, GpuView], running: Iterable[RunningJob]) -> Map
     """Spread what each job needs of hosts over the nodes of its GPUs."""
     use: dict[str, HostUse] = defaultdict(HostUse)
     for job in running:
+        if not job.request.cpu_cores and not job.request.host_memory_bytes:
+            continue
         node_ids = Counter(gpus[one.gpu_id].node_id for one in job.assignments if one.gpu_id in gpus)
         for node_id, gpus_here in node_ids.items():
             share, so_far = host_share(job.request, gpus_here, len(job.assignments)), use[node_id]

@@ -52,18 +52,21 @@ class PredictorAnswers:
 
 
 async def ask_missing(
-    snapshot: scheduling_pb2.Snapshot, store: PredictionStore, predictor: PredictorClient | None, deadline_s: float
+    jobs: Sequence[scheduling_pb2.SnapshotJob],
+    devices: Mapping[str, int],
+    store: PredictionStore,
+    predictor: PredictorClient | None,
+    deadline_s: float,
 ) -> PredictorAnswers:
     """Fill the store with what the predictor answers about jobs and pairs of a snapshot.
 
     Args:
-        snapshot: Snapshot with valid rows only.
+        jobs: All of the snapshot, valid rows only.
+        devices: The least memory of each of its device types, in bytes.
         store: What the snapshot itself states; what fails is noted there as well.
         predictor: None = there is none.
         deadline_s: For all questions together.
     """
-    devices = _devices(snapshot)
-    jobs = translate_snapshot.snapshot_jobs(snapshot)
     missing = _missing(jobs, devices, store)
     graphless = {place: job for place, job in missing.items() if not job.graph_sha256}
     for key, device in graphless:
@@ -202,16 +205,6 @@ def _is_no_answer(error: PredictorError) -> bool:
     return error.code in _NO_ANSWER or error.code.startswith("PREDICTOR_")
 
 
-def _devices(snapshot: scheduling_pb2.Snapshot) -> dict[str, int]:
-    """Return the least memory of each device type, of its healthy GPUs where it has any."""
-    healthy: dict[str, int] = {}
-    others: dict[str, int] = {}
-    for gpu in (gpu for node in snapshot.nodes for gpu in node.gpus):
-        least = healthy if gpu.healthy else others
-        least[gpu.device] = min(gpu.memory_bytes, least.get(gpu.device, gpu.memory_bytes))
-    return others | healthy
-
-
 def _missing(
     jobs: Iterable[scheduling_pb2.SnapshotJob], devices: Mapping[str, int], store: PredictionStore
 ) -> dict[tuple[str, str], scheduling_pb2.SnapshotJob]:
@@ -220,11 +213,14 @@ def _missing(
     Jobs without a key run exclusively.
     """
     found: dict[tuple[str, str], scheduling_pb2.SnapshotJob] = {}
+    unknown: dict[str, list[str]] = {}
     for job in jobs:
-        key = translate_snapshot.request(job).key
-        for device in devices if key else ():
+        key = translate_snapshot.key_of_job(job)
+        if key and key not in unknown:
+            unknown[key] = [device for device in devices if store.job(key, device) is None]
+        for device in unknown.get(key, ()):
             known = found.get((key, device))
-            if store.job(key, device) is None and (known is None or not known.graph_sha256):
+            if known is None or not known.graph_sha256:
                 found[key, device] = job
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2
@@ -62,9 +63,15 @@ def effective_parameters(name: str, parameters: Mapping[str, Any]) -> struct_pb2
         InvalidRequestError: No such parameter, or not its value.
     """
     make(name, parameters)
+    return _filled(name, json.dumps(dict(parameters)))
+
+
+@lru_cache(maxsize=256)
+def _filled(name: str, parameters: str) -> struct_pb2.Struct:
+    """Return the parameters, given as JSON, with the defaults; nobody changes what is returned."""
     defaults = {one.name: one.default for one in policy_registry.describe(name).parameters}
     filled = struct_pb2.Struct()
-    filled.update(json.loads(json.dumps({**defaults, **parameters})))
+    filled.update(json.loads(json.dumps(defaults)) | json.loads(parameters))
     return filled
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import cast
 
 from cotenant.access.callers import current_caller
 from cotenant.v1 import resources_pb2, scheduling_pb2, scheduling_pb2_grpc
@@ -118,6 +119,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         warnings = await self._cluster.admission.review(
             self._cluster.engine.state, request, seconds_left=context.time_remaining()
         )
+        validation.require(validation.batch_violations(request.spec))
         if warnings and request.request_id and not request.validate_only:
             self._warned[request.request_id] = warnings
             while len(self._warned) > WARNED_REQUESTS_MAX:
@@ -191,13 +193,13 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         caller = current_caller()
         for job_id in request.job_ids:
             check_visible(caller, job_requests.known_job(self._cluster.engine, job_id))
-        async with aclosing(self._cluster.watch_hub.watch(frozenset(request.job_ids))) as changes:
-            async for message in changes:
-                if message.HasField("job") and not caller.sees_all and message.job.spec.owner != caller.name:
-                    continue
-                if message.HasField("job"):
-                    shown(caller, message.job)
-                yield message
+        watching = self._cluster.watch_hub.watch(
+            frozenset(request.job_ids), caller=caller, in_batches=request.in_batches
+        )
+        async with aclosing(watching) as messages:
+            async for message in messages:
+                # Batches are encoded, and go as they are.
+                yield cast("scheduling_pb2.WatchJobsResponse", message)
 
     async def ExplainJob(  # noqa: N802
         self, request: scheduling_pb2.ExplainJobRequest, context: Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
@@ -15,44 +16,64 @@ from scheduler_service.grpc_api import translate_snapshot
 _WORST_UTILIZATION_RATIO: Final = 1.0
 
 
+_PLACE_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device", "micro_batch_size")
+
+
 class SnapshotPredictions(PredictionStore):
     """Predictions of a snapshot, else of the predictor, else the figures that the caller states of its jobs.
 
     Of the many rows few are asked for, so each is read when it first is.
 
     Args:
-        snapshot: Snapshot with valid rows only; of the jobs with figures and one key the first counts.
+        snapshot: Snapshot with valid rows only.
+        jobs: All jobs of it; of those with figures and one key the first counts.
     """
 
-    def __init__(self, snapshot: scheduling_pb2.Snapshot) -> None:
+    def __init__(self, snapshot: scheduling_pb2.Snapshot, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
         super().__init__()
         self._pairs_of_snapshot = snapshot.pair_predictions
-        self._read: dict[tuple[str, str, str, int], PairPrediction] = {}
+        self._answers: dict[tuple[str, str, str, int], PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
         self._stated: dict[tuple[str, str], JobPrediction] = {}
-        for job in translate_snapshot.snapshot_jobs(snapshot):
+        for job in jobs:
             if translate_snapshot.states_figures(job):
-                self._stating.setdefault(translate_snapshot.request(job).key, job)
+                self._stating.setdefault(translate_snapshot.key_of_job(job), job)
         self._unread_jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
 
     @cached_property
     def _unread(self) -> dict[tuple[str, str, str, int], scheduling_pb2.SnapshotPairPrediction]:
-        return {
-            (pair.victim_job_key, pair.other_job_key, pair.device, pair.micro_batch_size): pair
-            for pair in self._pairs_of_snapshot
-        }
+        rows = [*self._pairs_of_snapshot]
+        return dict(zip(map(_PLACE_OF_PAIR, rows), rows, strict=True))
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is predicted of a key on a device type, else what is stated of it."""
+        known = super().job(key, device)
+        if known is not None:
+            return known
         unread = self._unread_jobs.pop((key, device), None) if self._unread_jobs else None
         if unread is not None:
             self.put_job(translate_snapshot.job_prediction(unread))
-        known = super().job(key, device)
-        if known is None and key in self._stating:
+            return super().job(key, device)
+        if key in self._stating:
             known = self._stated.get((key, device))
             if known is None:
                 known = self._stated[key, device] = _prediction(self._stating[key], device)
         return known
+
+    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
+        """Return the same as `predicted_pair`: nothing of a snapshot was measured here."""
+        place = (victim_key, other_key, device, micro_batch_size)
+        known = self._answers.get(place)
+        if known is None:
+            known = self.predicted_pair(*place)
+            if known is not None:
+                self._answers[place] = known
+        return known
+
+    def put_pair(self, pair: PairPrediction) -> None:
+        """Store an answer about a pair."""
+        self._answers.clear()
+        super().put_pair(pair)
 
     def predicted_pair(
         self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0
@@ -66,10 +87,8 @@ class SnapshotPredictions(PredictionStore):
         )
 
     def _given_pair(self, place: tuple[str, str, str, int]) -> PairPrediction | None:
-        known = self._read.get(place)
-        if known is None and place in self._unread:
-            known = self._read[place] = translate_snapshot.pair_prediction(self._unread[place])
-        return known
+        unread = self._unread.get(place)
+        return translate_snapshot.pair_prediction(unread) if unread is not None else None
 
     def _stated_pair(self, victim_key: str, other_key: str, device: str) -> PairPrediction | None:
         stating = self._stating.get(victim_key)

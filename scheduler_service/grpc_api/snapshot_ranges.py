@@ -117,13 +117,14 @@ class _Ranges:
 
 _NODE_RANGES, _JOB_RANGES = _Ranges(_NODE), _Ranges(_JOB)
 _MEMORY_POINT_RANGES, _STEP_POINT_RANGES = _Ranges(_MEMORY_POINT), _Ranges(_STEP_POINT)
+_GPU_ID_OF = attrgetter("gpu_id")
 _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
 
 
 def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
     """Say whether no row of a snapshot breaks a rule, at a tenth of the cost of naming those that do."""
     gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
-    gpu_ids = {gpu.gpu_id for gpu in gpus}
+    gpu_ids = set(map(_GPU_ID_OF, gpus))
     return (
         not any(own_violations(snapshot))
         and len({tenant.tenant for tenant in snapshot.tenants}) == len(snapshot.tenants)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.placement_limits import NO_LIMITS, ClusterLimits, PlacementLimits
-from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
 from scheduler_service.core.records import (
     DEFAULT_MAX_SLOWDOWN_RATIO,
     Assignment,
@@ -19,12 +21,11 @@ from scheduler_service.core.records import (
     Level,
     MemoryPoint,
     MemoryTriple,
-    Node,
     PairPrediction,
     TaskDemand,
 )
 from scheduler_service.core.tenants import TENANTS_MAX
-from scheduler_service.core.view import PendingJob, RunningJob
+from scheduler_service.core.view import PendingJob, Predictions, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
 
@@ -81,45 +82,35 @@ def placement_limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits:
     )
 
 
-def cluster_limits(snapshot: scheduling_pb2.Snapshot) -> ClusterLimits:
-    """Read everything that limits placements."""
-    limits = ((job.job_id, placement_limits(job)) for job in snapshot_jobs(snapshot))
+def cluster_limits(
+    jobs: Iterable[scheduling_pb2.SnapshotJob], queues_of_nodes: Mapping[str, frozenset[str]]
+) -> ClusterLimits:
+    """Read everything that limits placements.
+
+    Args:
+        jobs: All of a snapshot.
+        queues_of_nodes: As in `ClusterLimits`.
+    """
+    limited = ((job.job_id, placement_limits(job)) for job in jobs if any(_LIMITING(job)))
     return ClusterLimits(
-        of_jobs={job_id: one for job_id, one in limits if one != NO_LIMITS},
-        queues_of_nodes={node.node_id: frozenset(node.queues) for node in snapshot.nodes if node.queues},
+        of_jobs={job_id: one for job_id, one in limited if one != NO_LIMITS}, queues_of_nodes=queues_of_nodes
     )
 
 
-def node(message: scheduling_pb2.SnapshotNode) -> Node:
-    """Read a node."""
-    return Node(
-        node_id=message.node_id,
-        rack_id=message.rack_id,
-        cpu_cores=message.cpu_cores,
-        host_memory_bytes=message.host_memory_bytes,
-        schedulable=message.schedulable,
-        gpus=tuple(
-            Gpu(
-                gpu_id=gpu.gpu_id,
-                device=gpu.device,
-                memory_bytes=gpu.memory_bytes,
-                healthy=gpu.healthy,
-                index=index,
-            )
-            for index, gpu in enumerate(message.gpus)
-        ),
-    )
+def key_of_job(message: scheduling_pb2.SnapshotJob) -> str:
+    """Return the key of a job; with a graph but without a key it is the one that we would give it."""
+    return message.job_key or key_of(message.graph_sha256, kept_settings(message)) or _stated_key(message)
 
 
 def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
-    """Read what a job asks for; a job with a graph but without a key gets the key that we would give it."""
+    """Read what a job asks for."""
     gpus = message.gpus or 1
     return JobRequest(
         job_id=message.job_id,
-        key=message.job_key or key_of(message.graph_sha256, kept_settings(message)) or _stated_key(message),
+        key=key_of_job(message),
         tenant=message.tenant,
         gpus=gpus,
-        allowed_gpus=tuple(sorted(set(message.allowed_gpus))) or (gpus,),
+        allowed_gpus=tuple(sorted(set(message.allowed_gpus or (gpus,)))),
         global_batch_size=message.global_batch_size or message.settings.global_batch_size or gpus,
         steps_total=message.steps_total,
         share=SHARE_FROM_PROTO[message.share],
@@ -132,14 +123,15 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         no_trial=message.no_trial,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
-        terms=QueueTerms(
-            priority=message.priority,
-            time_limit_ms=message.time_limit_ms,
-            array_id=message.array_id,
-            array_index=message.array_index,
-            array_running_max=message.array_running_max,
-        ),
+        terms=QueueTerms(**dict(zip(_TERM_NAMES, terms, strict=True))) if any(terms := _TERMS(message)) else NO_TERMS,
     )
+
+
+_LIMITING: Final = attrgetter(
+    "queue", "allowed_node_ids", "excluded_node_ids", "allowed_devices", "anti_affinity_group"
+)
+_TERM_NAMES: Final = ("priority", "time_limit_ms", "array_id", "array_index", "array_running_max")
+_TERMS: Final = attrgetter(*_TERM_NAMES)
 
 
 def _stated_key(message: scheduling_pb2.SnapshotJob) -> str:
@@ -167,15 +159,16 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
     )
 
 
-def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction: JobPrediction | None) -> RunningJob:
+def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, predictions: Predictions) -> RunningJob:
     """Read a running job; without a micro-batch it takes its share of the batch at once.
 
     Args:
         message: The job.
         gpu: Its first GPU; it occupies what we would have reserved there, else all of it.
-        prediction: What is known of it there.
+        predictions: What is known of it there.
     """
     asked = request(message.job)
+    prediction = predictions.job(asked.key, gpu.device)
     micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(message.assignments))
     reserved = reserved_bytes(asked, prediction, micro_batch_size, gpu)
     return RunningJob(

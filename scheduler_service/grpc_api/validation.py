@@ -237,9 +237,15 @@ def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
     if spec.ranks not in (0, gpus):
         yield _violation("spec.ranks", f"must be 0 or gpus ({gpus}), one process per GPU, not {spec.ranks:,}")
-    if spec.HasField("settings") and 1 <= gpus <= GPUS_MAX and 1 <= spec.settings.global_batch_size < gpus:
+
+
+def batch_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    """Check that every GPU gets a sample; asked only where a node has so many GPUs, which is the nearer cause."""
+    gpus, batch = spec.gpus or 1, spec.settings.global_batch_size
+    if spec.HasField("settings") and batch < gpus:
         yield _violation(
-            "spec.settings.global_batch_size", f"must be at least gpus ({gpus}), so that every GPU gets a sample"
+            "spec.settings.global_batch_size",
+            f"is {batch}, and each of {gpus} GPUs needs a sample: a larger --batch-size, or fewer GPUs",
         )
 
 

@@ -23,6 +23,7 @@ from scheduler_service.core.capacity import (
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
+from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.ratio_sums import exceeds, rounded_sum
 from scheduler_service.core.records import Gpu, JobRequest, Reason
@@ -174,6 +175,8 @@ class HorusPlacement:
         self._rules = name
         self._open_numbers: list[int] = []
         self._seen = 0
+        self._asked: JobRequest | None = None
+        self._residents: dict[Kind, Resident | None] = {}
         self._note_open_classes()
         self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
         self._full = full_reason(view)
@@ -310,8 +313,14 @@ class HorusPlacement:
         return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes
 
     def _resident(self, request: JobRequest, gpu: Gpu) -> Resident | None:
-        prediction = self._view.predictions.job(request.key, gpu.device)
-        return resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
+        """Return a job as it would be on a kind of GPU; it is asked about many GPUs in a row."""
+        kind = kind_of(gpu)
+        if self._asked is not request:
+            self._asked, self._residents = request, {}
+        if kind not in self._residents:
+            prediction = self._view.predictions.job(request.key, gpu.device)
+            self._residents[kind] = resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
+        return self._residents[kind]
 
     def _utilization(self, resident: Resident, device: str) -> float:
         """A job about which nothing is known is taken to use the whole GPU."""

@@ -54,7 +54,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
         # Files: real ones, in memory.
         (os, "fsync", lambda _: None),
-        (durable_files, "_temporary", machine.temporary_path),
+        (durable_files, "_temporary", machine.temporary_file),
         (wiring, "StateDirectory", agent_host.LentStateDirectory),
         (running_scheduler, "SqliteEventLog", scheduler_host.CrashingEventLog),
         # Processes.

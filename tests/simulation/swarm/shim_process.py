@@ -26,6 +26,7 @@ class ShimProcess(MachineProcess):
     def __init__(self, machine: Machine, directory: Path) -> None:
         super().__init__(f"shim {directory.name}", machine)
         self.directory = directory
+        self.folder = str(directory)
         self.supervisor: SimulatedSupervisor | None = None
         self.job: JobProcess | None = None
         self.ended: list[tuple[int, int]] = []
@@ -268,7 +269,7 @@ def open_in_directory(name: str, mode: str = "r", **options: Any) -> IO[Any]:
         if shim.machine.is_disk_full:
             raise OSError(28, "no space is left on the simulated disk", name)
     # An absolute path, e.g. of the kernel's files, leads outside: there is nothing.
-    return (shim.directory / name.lstrip("/")).open(mode, **options)
+    return open(f"{shim.folder}/{name.lstrip('/')}", mode, **options)  # noqa: PTH123
 
 
 class ShimArguments:

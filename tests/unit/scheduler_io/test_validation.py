@@ -46,7 +46,6 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"allowed_gpus": [0, 1]}, "spec.allowed_gpus"),
         ({"settings": {"global_batch_size": 0}}, "spec.settings.global_batch_size"),
         ({"settings": {"global_batch_size": 10**9}}, "spec.settings.global_batch_size"),
-        ({"gpus": 16}, "spec.settings.global_batch_size"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": 1.0}}, "spec.settings.input_wait_ratio"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": "NaN"}}, "spec.settings.input_wait_ratio"),
         ({"settings": {"global_batch_size": 8, "precision": 77}}, "spec.settings.precision"),
