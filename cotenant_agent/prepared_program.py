@@ -26,6 +26,9 @@ GO_VARIABLE = "COTENANT_GO"
 WORDS_BYTES_MAX = 32_768
 _TEXT_BYTES_MAX = 4 << 20
 _HARMLESS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)
+# What a library imports by itself as soon as it is used: the first optimizer of PyTorch imports its compiler, which
+# takes as long as all that was imported before.
+_AT_FIRST_USE = {"torch": "torch._dynamo"}
 _EXIT_WITHOUT_WORD = 1
 
 
@@ -41,6 +44,8 @@ def main() -> None:
     if mode == "imports" or not _waits_itself(tree):
         for name, package, members in _first_imports(tree, target if is_module else ""):
             _import(name, package, members)
+        if not _sets_variables(tree):
+            _import_what_follows()
         arguments = _wait_for_go(arguments)
         sys.argv[1:] = arguments
     _run(target, is_module)
@@ -108,6 +113,18 @@ def _import(name: str, package: str, members: tuple[str, ...]) -> None:
     except BaseException:
         # An optional module, or an error that the program meets again when it is run.
         return
+
+
+def _sets_variables(tree: ast.Module) -> bool:
+    """Whether a program may set variables of its environment, which libraries read when they are imported."""
+    names = (getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree))
+    return not {"environ", "environb", "putenv"}.isdisjoint(names)
+
+
+def _import_what_follows() -> None:
+    for library, module in _AT_FIRST_USE.items():
+        if library in sys.modules:
+            _import(module, "", ())
 
 
 def _wait_for_go(arguments: list[str]) -> list[str]:

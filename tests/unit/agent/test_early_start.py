@@ -72,6 +72,21 @@ def test_an_unchanged_script_imports_early_and_does_nothing_else_before_it_may_b
     assert early.log == f"library\nstep [{str(early.script)!r}, '--lr', '1'] __main__ {early.script} there\n"
 
 
+@pytest.mark.parametrize(("line", "log"), [("", "torch\ncompiler\n"), ("os.environ['A'] = '1'\n", "torch\n")])
+def test_what_the_first_optimizer_would_import_is_there_unless_the_script_sets_variables_before(
+    bench: Bench, line: str, log: str
+) -> None:
+    (bench.root / "torch").mkdir()
+    (bench.root / "torch" / "__init__.py").write_text("print('torch', flush=True)\n")
+    (bench.root / "torch" / "_dynamo.py").write_text("print('compiler', flush=True)\n")
+    early = Early(bench, f"import os\nimport torch\n{line}")
+    early.wait_until_prepared()
+    assert early.log == log
+    early.let_begin()
+    early.end()
+    assert early.log == log
+
+
 def test_arguments_may_change_until_it_begins(bench: Bench) -> None:
     early = Early(bench, "import sys\nprint(sys.argv[1:])\n", mode="imports", arguments=("--resume", ""))
     early.wait_until_prepared()
