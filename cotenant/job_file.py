@@ -12,7 +12,7 @@
     collect_profiles: true          # false = nothing that is measured of this job is kept
     no_trial: false                 # true = it never shares a GPU on trial
     no_prepare: false               # true = when it is moved its next attempt begins after the present one
-    migration_cost: 40s             # what a move to other GPUs costs it; leave out = as the policy assumes
+    migration_cost: 40s             # what a move to other GPUs costs it; leave out = as measured of moves
 
 Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
 Unknown keys are refused with the nearest valid one.

@@ -77,7 +77,7 @@ _FLAGS = (
     ),
     click.option("--no-trial", is_flag=True, default=None, help="Never share a GPU on trial."),
     click.option("--no-prepare", is_flag=True, default=None, help="Start its next attempt after the present one only."),
-    click.option("--migration-cost", metavar="TIME", help="What a move to other GPUs costs it, e.g. 40s."),
+    click.option("--migration-cost", metavar="TIME", help="What a move costs it, e.g. 40s.  [default: measured]"),
     click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable."),
     click.option("--workdir", "working_directory", help="Where the command runs.  [default: here]"),
     *QUEUE_FLAGS,

@@ -171,7 +171,7 @@ class JobSpec(_message.Message):
     no_preparation: _builtins.bool
     """When it is moved or reshaped its next attempt begins from nothing: it is not started early beside the running one."""
     migration_cost_ms: _builtins.int
-    """What a move costs it, from its last step on the old GPUs to its first on the new ones; 0 = as the policy assumes."""
+    """What a move costs it, from its last step on the old GPUs to its first on the new ones; 0 = as is measured of moves."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""

@@ -86,6 +86,7 @@ def launch(
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
+        move_ms=job.move_ms or state.move_ms_of(job.request.key),
         paused_ms=0,
         progressed_ran_ms=-1,
         stalled_since_ms=0,
@@ -241,6 +242,7 @@ def leave_gpus(
         after_stop=AfterStop.NOTHING,
         target=None,
         preparation=None,
+        moved_at_ms=0,
         pause=None,
         trial=None,
     )

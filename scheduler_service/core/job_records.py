@@ -170,6 +170,9 @@ class JobRecord(_Copied):
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         preparation: The attempt that is prepared for that; None = there is none.
+        moved_at_ms: When an attempt was told to stop for the move to the present or the next one; 0 = for none, or what
+            the move cost is known by now.
+        move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
         prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
@@ -216,6 +219,8 @@ class JobRecord(_Copied):
     target: Target | None = None
     preparation: Preparation | None = None
     prepared_attempt: int = 0
+    moved_at_ms: int = 0
+    move_ms: int = 0
     trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
@@ -367,6 +372,7 @@ def running_view(job: JobRecord) -> RunningJob:
         is_on_trial=is_on_trial(job),
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
+        move_ms=job.move_ms,
     )
 
 

@@ -39,6 +39,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         message=f"to {gpus}: {decision.reason.code}",
         phase=Phase.STOPPING,
         after_stop=AfterStop.MOVE,
+        moved_at_ms=0 if is_prepared else state.now_ms,
         target=target,
         pause=None,
         reason=decision.reason,
@@ -61,9 +62,9 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         return
     is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
     left_behind = state.occupancy.neighbours(job)
-    preparation = job.preparation
+    preparation, moved_at_ms = job.preparation, job.moved_at_ms
     job = leave_gpus(state, job.changed(preparation=None), step, has_steps=True)
-    job = job.changed(steps_done=max(job.checkpoint_step, 0))
+    job = job.changed(steps_done=max(job.checkpoint_step, 0), moved_at_ms=moved_at_ms)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,

@@ -128,6 +128,7 @@ def _hand_over(state: ClusterState, job: JobRecord, step: EventEffects, *, messa
         return
     preparation = replace(job.preparation, is_handing_over=True)
     handed = with_history(job, at_ms=state.now_ms, kind="preparation", message=message, preparation=preparation)
+    handed = handed.changed(moved_at_ms=state.now_ms)
     state.put_job(handed)
     step.commands += stop_commands(handed)
 
@@ -142,6 +143,7 @@ def _stay(state: ClusterState, job: JobRecord, message: str) -> None:
         phase=Phase.RUNNING,
         after_stop=AfterStop.NOTHING,
         target=None,
+        moved_at_ms=0,
         reason=Reason(code="MOVE_WITHDRAWN"),
     )
     state.put_job(stayed)
