@@ -10,6 +10,7 @@
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
     collect_profiles: true          # false = nothing that is measured of this job is kept
+    across_nodes: false             # true = the ranks may be on several nodes, which share the storage of checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
     no_prepare: false               # true = when it is moved its next attempt begins after the present one
     migration_cost: 40s             # what a move to other GPUs costs it; leave out = as measured of moves
@@ -20,6 +21,7 @@ Unknown keys are refused with the nearest valid one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +104,8 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
             raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    if spec.across_nodes and not spec.ranks:
+        raise InputError("across_nodes needs ranks: one process is on one node", remedy="add --ranks N (ranks: N)")
     if spec.ranks and not spec.gpus:
         spec.gpus = spec.ranks
     if not spec.name:
@@ -135,6 +139,12 @@ def _read_steps(spec: scheduling_pb2.JobSpec, value: object) -> None:
     spec.steps_total = _whole_number("steps", value)
     if spec.steps_total < 1:  # in the message 0 would be read as "unknown"
         raise InputError(f"steps must be at least 1, not {value}", remedy="leave it out if you do not know")
+
+
+def _read_target_loss(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.target_loss = _real_number("target_loss", value)
+    if not 0 < spec.target_loss < math.inf:  # in the message 0 stands for none
+        raise InputError(f"target_loss must be above 0, not {value}", remedy="leave it out to end by steps")
 
 
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
@@ -231,6 +241,7 @@ _READERS: Mapping[str, Reader] = {
     "collective_timeout_ms": _whole("collective_timeout_ms", "collective_timeout_ms"),
     "allowed_gpus": _read_allowed_gpus,
     "steps": _read_steps,
+    "target_loss": _read_target_loss,
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
     "max_slowdown": _number("max_slowdown_ratio", "max_slowdown"),
     "cpu_cores": _number("cpu_cores", "cpu_cores"),
@@ -243,6 +254,7 @@ _READERS: Mapping[str, Reader] = {
     "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
     "no_prepare": lambda spec, value: setattr(spec, "no_preparation", _truth("no_prepare", value)),
     "migration_cost": lambda spec, value: setattr(spec, "migration_cost_ms", parse_duration_ms(str(value))),
+    "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
     **QUEUE_READERS,
 }
 

@@ -90,6 +90,8 @@ class Attempt:
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
+        self.is_part = spec.get("is_part") is True
+        self._world_size = read_integer(spec, "world_size", len(self.ranks))
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.requested_boot_ms = read_integer(spec, "requested_boot_ms")
@@ -319,7 +321,7 @@ class Attempt:
         self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
         detail = read_text(stop, "detail") or describe(exit_class, facts)
         if facts.failed_rank is not None:
-            detail = f"rank {facts.failed_rank} of {len(self.ranks)} ended first: {detail}"
+            detail = f"rank {facts.failed_rank} of {self._world_size} ended first: {detail}"
         if exit_class == "gpu_oom":
             available_bytes = read_integer(stop, "available_bytes") or available_bytes
             limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"

@@ -27,6 +27,7 @@ from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import JobFile, parse_job, read_content
+from cotenant.option_types import FiniteRange
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 
 _HELP = """Hand a job in: from JOB_FILE, from flags with the command behind `--`, or both (flags win).
@@ -66,8 +67,14 @@ _FLAGS = (
     *SETTING_OPTIONS,
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
+    click.option(
+        "--target-loss",
+        type=FiniteRange(min=0, min_open=True),
+        help="Training ends at this loss; --steps is then the most, or --time-limit bounds it.",
+    ),
     click.option("--gpus", metavar="N|N..M", help="GPUs; 2..4 = as an elastic policy likes.  [default: 1]"),
     click.option("--ranks", type=click.IntRange(min=1), help="One process per GPU, with the variables of torchrun."),
+    click.option("--across-nodes", is_flag=True, default=None, help="The ranks may be on several nodes."),
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
@@ -219,8 +226,8 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio", *SETTING_NAMES)
 _SPEC_FLAGS = (
-    "name", "graph", "steps", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
-    "no_trial", "no_prepare", "migration_cost", "working_directory",
+    "name", "graph", "steps", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex",
+    "collect_profiles", "no_trial", "no_prepare", "migration_cost", "across_nodes", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 

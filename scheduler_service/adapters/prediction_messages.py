@@ -18,13 +18,18 @@ from scheduler_service.core.commands import (
     PairMember,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
 )
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 UNUSUAL_FEATURES_MAX: Final = 3
 UNUSUAL_LENGTH_MAX: Final = 200
+SPEED_MIN: Final = 1e-9
+"""Steps per second below which a fitted speed is none."""
 
 
 def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
@@ -182,6 +187,74 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
             model_version=answer.model_version,
             times_measured=times[index],
         )
+
+
+def speed_question(command: RequestSpeedFit) -> prediction_pb2.FitSpeedModelRequest:
+    """Ask for a curve through measured step times; GPUs without parameter servers exchange gradients by all-reduce."""
+
+    def resources(gpus: int) -> prediction_pb2.TrainingResources:
+        return prediction_pb2.TrainingResources(workers=gpus, global_batch_size=command.global_batch_size)
+
+    return prediction_pb2.FitSpeedModelRequest(
+        request_id=str(uuid.uuid4()),
+        synchrony=prediction_pb2.TRAINING_SYNCHRONY_ALL_REDUCE,
+        samples=[
+            prediction_pb2.SpeedSample(resources=resources(gpus), steps_per_s=1_000.0 / step_ms)
+            for gpus, step_ms in command.samples
+        ],
+        asked=[resources(gpus) for gpus in command.counts],
+    )
+
+
+def fitted_speeds(command: RequestSpeedFit, answer: prediction_pb2.FitSpeedModelResponse) -> SpeedFitted:
+    """Read a curve.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    step_ms = {
+        one.resources.workers: 1_000.0 / _possible(one.steps_per_s, least=SPEED_MIN) for one in answer.predictions
+    }
+    return SpeedFitted(
+        at_ms=0,
+        key=command.key,
+        device=command.device,
+        step_ms=step_ms,
+        error_ratio=_possible(answer.error_ratio),
+    )
+
+
+def loss_question(command: RequestLossFit) -> prediction_pb2.FitLossCurveRequest:
+    """Ask when a job reaches its target loss."""
+    return prediction_pb2.FitLossCurveRequest(
+        request_id=str(uuid.uuid4()),
+        points=[prediction_pb2.CurvePoint(progress=steps, value=loss) for steps, loss in command.losses],
+        metric=prediction_pb2.CURVE_METRIC_LOSS,
+        epoch_length=command.epoch_steps,
+        target_value=command.target_loss,
+    )
+
+
+def fitted_end(command: RequestLossFit, answer: prediction_pb2.FitLossCurveResponse) -> LossFitted:
+    """Read when a job reaches its target, in steps.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    epochs = (answer.epochs_total, answer.lower, answer.upper) if answer.HasField("epochs_total") else (0.0,) * 3
+    if answer.reached:
+        epochs = (answer.epochs_total,) * 3
+    total, lower, upper = (_possible(epoch * command.epoch_steps) for epoch in epochs)
+    return LossFitted(
+        at_ms=0,
+        job_id=command.job_id,
+        steps_total=total,
+        steps_lower=lower,
+        steps_upper=upper,
+        confidence=_possible(answer.confidence),
+        is_reliable=answer.reliable or answer.reached,
+        is_reached=answer.reached,
+    )
 
 
 def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.RecordOutcomesRequest:

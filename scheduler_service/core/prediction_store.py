@@ -12,13 +12,13 @@ from types import MappingProxyType
 
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.measured_alone import MeasuredAlone, with_measured
-from scheduler_service.core.measured_averages import ObservedSlowdown, SoloStep, with_steps, with_windows
+from scheduler_service.core.measured_averages import ObservedSlowdown, with_windows
+from scheduler_service.core.measured_speeds import MeasuredSpeeds, SpeedFit, agrees
 from scheduler_service.core.records import JobPrediction, Level, PairPrediction
 from scheduler_service.core.stored_predictions import PairRefresh, StoredPredictions
 
 LOOKS_PER_CALL_MAX = 16
 """Keys looked at while making room, so that the cost of a submission stays bounded."""
-
 OBSERVED_PER_QUESTION_MAX = 2_000
 """Measured pairs that travel with a question about pairs."""
 
@@ -28,6 +28,9 @@ class PredictionStore:
 
     Args:
         keys_max: Keys about which pairs are kept.
+
+    Attributes:
+        speeds: Step times measured alone, and curves fitted to them.
     """
 
     def __init__(self, *, keys_max: int = 2_000) -> None:
@@ -43,7 +46,7 @@ class PredictionStore:
         self._observed: dict[str, dict[tuple[str, str], ObservedSlowdown]] = {}
         self._victims_of: dict[str, dict[str, None]] = {}
         self._outstanding_pairs: dict[tuple[str, str], None] = {}
-        self._solo: dict[str, dict[tuple[str, int, int], SoloStep]] = {}
+        self.speeds = MeasuredSpeeds()
         self._unpredictable: dict[str, str] = {}
         self.refreshes: dict[str, PairRefresh] = {}
         self.changes = ChangeLog()
@@ -110,13 +113,11 @@ class PredictionStore:
 
     def solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
         """Return the measured step time of a key alone, or None."""
-        solo = self._solo.get(key, {}).get((device, gpus, micro_batch_size))
-        return solo.step_ms if solo is not None else None
+        return solo.step_ms if (solo := self.speeds.solo(key, device, (gpus, micro_batch_size))) is not None else None
 
     def sound_solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
         """Return the same, or None where others used the GPUs all the time."""
-        solo = self._solo.get(key, {}).get((device, gpus, micro_batch_size))
-        return solo.step_ms if solo is not None and not solo.is_doubtful else None
+        return self.speeds.sound_step_ms(key, device).get((gpus, micro_batch_size))
 
     @property
     def unpredictable_keys(self) -> Mapping[str, str]:
@@ -164,10 +165,10 @@ class PredictionStore:
 
     def _forget(self, key: str) -> None:
         self.changes.note(key)
-        for table in (self._recent, self._jobs, self._predicted, self._alone, self._failures, self._outstanding):
+        tables = self._recent, self._jobs, self._predicted, self._alone, self._failures, self._outstanding
+        for table in (*tables, self._unpredictable):
             table.pop(key, None)
-        self._solo.pop(key, None)
-        self._unpredictable.pop(key, None)
+        self.speeds.forget(key)
         for pair in [pair for pair in self._broken_trials if key in pair[:2]]:
             del self._broken_trials[pair]
         for victim in self._victims_of.pop(key, {}):
@@ -205,7 +206,8 @@ class PredictionStore:
     def _serve(self, key: str, device: str) -> None:
         """Keep what `job` returns: the prediction, or what was measured."""
         measured = {size: one for (where, size), one in self._alone.get(key, {}).items() if where == device}
-        known = with_measured(key, device, self._predicted.get(key, {}).get(device), measured)
+        told = with_measured(key, device, self._predicted.get(key, {}).get(device), measured)
+        known = self.speeds.known(key, device, told)
         if known is not None and known != self.job(key, device):
             self._jobs.setdefault(key, {})[device] = known
             self.changes.note(key)
@@ -279,17 +281,26 @@ class PredictionStore:
         window_ms: int,
         is_doubtful: bool = False,
     ) -> None:
-        """Add one window measured alone."""
-        by_shape = self._solo.setdefault(key, {})
-        past = by_shape.get((device, gpus, micro_batch_size))
-        by_shape[device, gpus, micro_batch_size] = with_steps(past, steps, window_ms, is_doubtful=is_doubtful)
+        """Add one window measured alone; what is known of the key follows once it says something else."""
+        shape = gpus, micro_batch_size
+        solo = self.speeds.observe(key, device, shape, steps=steps, window_ms=window_ms, is_doubtful=is_doubtful)
+        known = self.job(key, device)
+        if known is not None and not solo.is_doubtful and not agrees(solo.step_ms, known.step_ms.get(shape, 0.0)):
+            self._serve(key, device)
+
+    def put_speed_fit(self, key: str, device: str, fit: SpeedFit) -> None:
+        """Keep a curve over numbers of GPUs, or the question for one."""
+        self.speeds.put_fit(key, device, fit)
+        self._serve(key, device)
 
     def stored(self) -> StoredPredictions:
         """Return everything inside."""
         return StoredPredictions(
             recent=tuple(self._recent),
             jobs=tuple(prediction for devices in self._predicted.values() for prediction in devices.values()),
-            failures=_flattened(self._failures),
+            failures=tuple(
+                (key, device, code) for key, devices in self._failures.items() for device, code in devices.items()
+            ),
             outstanding=tuple((key, device) for key, devices in self._outstanding.items() for device in devices),
             pairs=tuple(
                 pair
@@ -313,7 +324,8 @@ class PredictionStore:
             ),
             refreshes=dict(self.refreshes),
             outstanding_pairs=tuple(self._outstanding_pairs),
-            solo=tuple((key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items()),
+            solo=self.speeds.stored_solo(),
+            speed_fits=self.speeds.stored_fits(),
             alone=tuple((key, *shape, one) for key, shapes in self._alone.items() for shape, one in shapes.items()),
             broken_trials=tuple((*pair, at_ms) for pair, at_ms in self._broken_trials.items()),
         )
@@ -337,8 +349,8 @@ class PredictionStore:
             self.observe_pair(victim, other, device, ratio, count, is_doubtful=is_doubtful)
         self.refreshes = dict(stored.refreshes)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
-        for key, device, gpus, micro_batch_size, solo in stored.solo:
-            self._solo.setdefault(key, {})[device, gpus, micro_batch_size] = solo
+        for key, device in self.speeds.load(stored.solo, stored.speed_fits):
+            self._serve(key, device)
         for key, device, micro_batch_size, measured in stored.alone:
             self._alone.setdefault(key, {})[device, micro_batch_size] = measured
             self._serve(key, device)
@@ -386,7 +398,3 @@ class PredictionStore:
             self.changes.note(victim, other)
             has_forgotten = True
         return has_forgotten
-
-
-def _flattened(failures: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:
-    return tuple((key, device, code) for key, devices in failures.items() for device, code in devices.items())

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_service.core.attempts import discard_commands, launch_commands, next_attempt, stop_commands
+from scheduler_service.core.attempts import launch_commands, stop_commands
 from scheduler_service.core.commands import PrepareJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import AttemptPrepared, PreparationEnded
-from scheduler_service.core.job_records import JobRecord, Preparation, Target, with_history
+from scheduler_service.core.job_records import JobRecord, Target, with_history
+from scheduler_service.core.preparation_records import Preparation
+from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.state import ClusterState
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scheduler_service.core.measured_alone import MeasuredAlone
 from scheduler_service.core.measured_averages import SoloStep
+from scheduler_service.core.measured_speeds import SpeedFit
 from scheduler_service.core.records import JobPrediction, PairPrediction
 
 
@@ -42,3 +43,4 @@ class StoredPredictions:
     observed_windows: tuple[int, ...] = ()
     doubted: tuple[tuple[str, str, str], ...] = ()
     refreshes: Mapping[str, PairRefresh] = field(default_factory=dict)
+    speed_fits: tuple[tuple[str, str, SpeedFit], ...] = ()

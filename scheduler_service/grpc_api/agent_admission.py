@@ -15,6 +15,7 @@ from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.core.events import RunningAttempt
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import (
@@ -52,11 +53,13 @@ def standing_of(state: ClusterState, key: node_agent_pb2.AttemptKey, node_id: st
     """Return what an attempt is to a node at present; the holder of a given attempt never changes."""
     job = state.jobs.get(key.job_id)
     if job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence):
-        return AttemptStanding.HELD if node_id in job.node_ids else AttemptStanding.FOREIGN
-    abandoned = state.abandoned_attempts.get((key.job_id, key.attempt, key.fence))
-    if abandoned is None:
-        return AttemptStanding.STALE
-    return AttemptStanding.GIVEN_UP if abandoned.node_id == node_id else AttemptStanding.FOREIGN
+        if node_id in job.live_node_ids:
+            return AttemptStanding.HELD
+        return AttemptStanding.STALE if node_id in job.node_ids else AttemptStanding.FOREIGN
+    holders = [name for *named, name in state.abandoned_attempts if named == [key.job_id, key.attempt, key.fence]]
+    if node_id in holders:
+        return AttemptStanding.GIVEN_UP
+    return AttemptStanding.FOREIGN if holders else AttemptStanding.STALE
 
 
 class AgentAdmission:
@@ -249,7 +252,7 @@ class AgentAdmission:
         held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
         # What was ordered may have started where the node was; an agent that is elsewhere would start it again.
         phases = (*_WITH_PROCESS, Phase.STARTING) if place in _ELSEWHERE else _WITH_PROCESS
-        missing = [job.job_id for job in held if job.phase in phases and node_id in job.node_ids]
+        missing = [job.job_id for job in held if node_id in _nodes_with_process(job, phases)]
         if place in _ELSEWHERE:
             missing += [one.job_id for one in state.abandoned_attempts.values() if one.node_id == node_id]
         known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
@@ -267,6 +270,13 @@ class AgentAdmission:
 
     def _refuse(self, node_id: str, refusal: Refusal, **facts: object) -> None:
         self._sessions.refusals.note(node_id, refusal, now_ms=self._loop.clock.now_ms(), **facts)
+
+
+def _nodes_with_process(job: JobRecord, phases: Sequence[Phase]) -> Sequence[str]:
+    """Return the nodes where an attempt may run: of a gang that is starting those that have said so."""
+    if job.phase in phases:
+        return job.live_node_ids
+    return job.gang.started_node_ids if job.gang is not None and job.phase is Phase.STARTING else ()
 
 
 class NodePlace(Enum):

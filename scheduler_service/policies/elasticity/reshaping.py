@@ -162,7 +162,8 @@ def more_gpus(
         count: GPUs wanted in all.
         free: Free GPUs of its kind, by node.
     """
-    gpus, nodes_max = ledger.view.gpus, ledger.view.nodes_per_job_max
+    gpus = ledger.view.gpus
+    nodes_max = 0 if job.job.request.terms.across_nodes else ledger.view.nodes_per_job_max
     own_nodes = {gpus[gpu_id].node_id for gpu_id in job.gpu_ids}
     extra = sized(job.job.request, count - job.count)
     at_home = choose_free_gpus(ledger, extra, {node_id: ids for node_id, ids in free.items() if node_id in own_nodes})

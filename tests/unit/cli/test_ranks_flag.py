@@ -45,3 +45,13 @@ def test_the_log_of_a_rank_is_read_by_its_number(
     assert cotenant("logs", "job-000003", "--rank", "1", *flags).code == 0
     ranks = {item.rank for item in scheduler.seen if isinstance(item, scheduling_pb2.ReadJobLogRequest)}
     assert ranks == {1}
+
+
+def test_a_gang_says_whether_it_may_span_nodes(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    assert cotenant("submit", "--name", "job", "--ranks", "2", "--across-nodes", "--", *COMMAND).code == 0
+    assert cotenant("submit", "--name", "job", "--ranks", "2", "--", *COMMAND).code == 0
+    found = [item.spec.across_nodes for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
+    assert found == [True, False]
+    refused = cotenant("submit", "--gpus", "2", "--across-nodes", "--", *COMMAND)
+    assert refused.code == 2
+    assert "add --ranks N" in refused.err

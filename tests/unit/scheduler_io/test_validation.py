@@ -40,6 +40,7 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"gpus": 2, "ranks": 1}, "spec.ranks"),
         ({"ranks": 2}, "spec.ranks"),
         ({"ranks": -1}, "spec.ranks"),
+        ({"gpus": 2, "across_nodes": True}, "spec.across_nodes"),
         ({"collective_timeout_ms": -1}, "spec.collective_timeout_ms"),
         ({"gpus": 1025, "settings": {"global_batch_size": 2000}}, "spec.gpus"),
         ({"allowed_gpus": [2]}, "spec.allowed_gpus"),
