@@ -82,12 +82,12 @@ def gap_ms(old: Attempt, new: Attempt) -> float:
 
 def lost_steps(old: Attempt, new: Attempt) -> float:
     """Return how many steps fewer the old attempt made, from the start of the new one to its own last step."""
-    beside = [at_ms for _, at_ms in old.steps if at_ms >= new.begin_ms]
+    meanwhile = [at_ms for _, at_ms in old.steps if at_ms >= new.begin_ms]
     usual = [at_ms for _, at_ms in old.steps if at_ms < new.begin_ms]
-    if len(beside) < 2 or len(usual) < 2:
+    if len(meanwhile) < 2 or len(usual) < 2:
         return 0.0
     usual_ms = statistics.median(after - before for before, after in itertools.pairwise(usual))
-    return max(0.0, (beside[-1] - new.begin_ms) / usual_ms - len(beside))
+    return max(0.0, (meanwhile[-1] - new.begin_ms) / usual_ms - len(meanwhile))
 
 
 class Scene:

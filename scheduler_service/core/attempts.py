@@ -105,12 +105,16 @@ def launch(
     state.put_job(job)
     if job.request.terms.time_limit_ms:
         step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
+    _note_neighbours(state, job, start, step)
+    step.commands += launch_commands(state, job)
+
+
+def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: EventEffects) -> None:
     neighbours = state.occupancy.neighbours(job)
     if neighbours:
         note_colocation_change(state, (job.job_id, *neighbours), is_shared=True)
     if neighbours == (start.trial_with,):
         begin_trial(state, job.job_id, start.trial_with, step)
-    step.commands += launch_commands(state, job)
 
 
 def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
