@@ -3025,6 +3025,7 @@ class SnapshotPairPrediction(_message.Message):
     SLOWDOWN_UPPER_RATIO_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
+    OTHER_MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     victim_job_key: _builtins.str
     other_job_key: _builtins.str
     device: _builtins.str
@@ -3035,6 +3036,8 @@ class SnapshotPairPrediction(_message.Message):
     slowdown_upper_ratio: _builtins.float
     level: _resources_pb2.EstimateLevel.ValueType
     in_domain: _builtins.bool
+    other_micro_batch_size: _builtins.int
+    """Of the other job; 0 = any."""
     def __init__(
         self,
         *,
@@ -3046,10 +3049,11 @@ class SnapshotPairPrediction(_message.Message):
         slowdown_upper_ratio: _builtins.float = ...,
         level: _resources_pb2.EstimateLevel.ValueType = ...,
         in_domain: _builtins.bool = ...,
+        other_micro_batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "other_micro_batch_size", b"other_micro_batch_size", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,6 +130,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "cluster.",
     # a policy starts it
     "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
+    "STARTS_ALONE_IN_PASSES": "The job has its {gpus_count} GPU(s) to itself. All samples of a step at once need more "
+    "memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
+    "refuses that.",
     "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",
     "STARTS_ALONE_PREDICTION_FAILED": "The job has its {gpus_count} GPU(s) to itself, because the predictor could not "
     "answer.",

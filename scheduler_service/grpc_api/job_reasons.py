@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler_service.core.capacity import samples_per_gpu, too_large_alone
+from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import JobRequest, Phase, Reason
@@ -87,6 +87,9 @@ def _fits_nowhere(request: JobRequest, inventory: Inventory, predictions: Predic
     largest: Reason | None = None
     samples = samples_per_gpu(request, request.gpus)
     for gpu in inventory.gpus.values():
+        alone = micro_batch_size_alone(request, predictions.job(request.key, gpu.device), request.gpus, gpu)
+        if alone is not None and alone < samples:
+            return None
         reason = too_large_alone(request, samples, gpu, predictions)
         if reason is None:
             return None

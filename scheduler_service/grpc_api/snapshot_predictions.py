@@ -9,6 +9,7 @@ from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.measured_averages import preferred
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api import translate_snapshot
@@ -16,7 +17,9 @@ from scheduler_service.grpc_api import translate_snapshot
 _WORST_UTILIZATION_RATIO: Final = 1.0
 
 
-_PLACE_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device", "micro_batch_size")
+_PLACE_OF_PAIR: Final = attrgetter(
+    "victim_job_key", "other_job_key", "device", "micro_batch_size", "other_micro_batch_size"
+)
 
 
 class SnapshotPredictions(PredictionStore):
@@ -32,7 +35,7 @@ class SnapshotPredictions(PredictionStore):
     def __init__(self, snapshot: scheduling_pb2.Snapshot, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
         super().__init__()
         self._pairs_of_snapshot = snapshot.pair_predictions
-        self._answers: dict[tuple[str, str, str, int], PairPrediction] = {}
+        self._answers: dict[tuple[str, str, str, int, int], PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
         self._stated: dict[tuple[str, str], JobPrediction] = {}
         for job in jobs:
@@ -41,7 +44,7 @@ class SnapshotPredictions(PredictionStore):
         self._unread_jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
 
     @cached_property
-    def _unread(self) -> dict[tuple[str, str, str, int], scheduling_pb2.SnapshotPairPrediction]:
+    def _unread(self) -> dict[tuple[str, str, str, int, int], scheduling_pb2.SnapshotPairPrediction]:
         rows = [*self._pairs_of_snapshot]
         return dict(zip(map(_PLACE_OF_PAIR, rows), rows, strict=True))
 
@@ -60,9 +63,16 @@ class SnapshotPredictions(PredictionStore):
                 known = self._stated[key, device] = _prediction(self._stating[key], device)
         return known
 
-    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
+    def pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
         """Return the same as `predicted_pair`: nothing of a snapshot was measured here."""
-        place = (victim_key, other_key, device, micro_batch_size)
+        place = (victim_key, other_key, device, micro_batch_size, other_micro_batch_size)
         known = self._answers.get(place)
         if known is None:
             known = self.predicted_pair(*place)
@@ -76,17 +86,25 @@ class SnapshotPredictions(PredictionStore):
         super().put_pair(pair)
 
     def predicted_pair(
-        self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
     ) -> PairPrediction | None:
         """Return what is predicted of a pair, else what is stated of the first next to any other."""
+        sizes = micro_batch_size, other_micro_batch_size
         return (
-            self._given_pair((victim_key, other_key, device, micro_batch_size))
-            or self._given_pair((victim_key, other_key, device, 0))
-            or super().predicted_pair(victim_key, other_key, device, micro_batch_size)
+            next(
+                filter(None, (self._given_pair((victim_key, other_key, device, *one)) for one in preferred(*sizes))),
+                None,
+            )
+            or super().predicted_pair(victim_key, other_key, device, *sizes)
             or self._stated_pair(victim_key, other_key, device)
         )
 
-    def _given_pair(self, place: tuple[str, str, str, int]) -> PairPrediction | None:
+    def _given_pair(self, place: tuple[str, str, str, int, int]) -> PairPrediction | None:
         unread = self._unread.get(place)
         return translate_snapshot.pair_prediction(unread) if unread is not None else None
 
