@@ -17,6 +17,7 @@ from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.durable_files import read_json, read_text, write_json
+from cotenant_agent.early_start import PREPARED_STARTS
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.launching import JobRules, Launcher
@@ -193,7 +194,7 @@ def _agent_rules(
         allow_list=allow_list,
         rendezvous_address=settings.rendezvous_host,
         enforcements=(
-            *("shim_lease", RANK_PROCESSES),
+            *("shim_lease", RANK_PROCESSES, PREPARED_STARTS),
             *inventory.enforcements,
             *groups.enforcements,
             *pausing,

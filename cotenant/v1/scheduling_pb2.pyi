@@ -142,6 +142,8 @@ class JobSpec(_message.Message):
     RETRY_OF_FIELD_NUMBER: _builtins.int
     ACROSS_NODES_FIELD_NUMBER: _builtins.int
     TARGET_LOSS_FIELD_NUMBER: _builtins.int
+    NO_PREPARATION_FIELD_NUMBER: _builtins.int
+    MIGRATION_COST_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -204,6 +206,10 @@ class JobSpec(_message.Message):
     """Training is over when its loss has come down to this; 0 = it ends by its steps. steps_total is then the most, and where it
     is 0 there must be a time limit.
     """
+    no_preparation: _builtins.bool
+    """When it is moved or reshaped its next attempt begins from nothing: it is not started early beside the running one."""
+    migration_cost_ms: _builtins.int
+    """What a move costs it, from its last step on the old GPUs to its first on the new ones; 0 = as is measured of moves."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -264,10 +270,12 @@ class JobSpec(_message.Message):
         retry_of: _builtins.str = ...,
         across_nodes: _builtins.bool = ...,
         target_loss: _builtins.float = ...,
+        no_preparation: _builtins.bool = ...,
+        migration_cost_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2343,11 +2351,14 @@ class DecideRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     COMPARED_POLICIES_FIELD_NUMBER: _builtins.int
+    KEEP_BASE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     policy: _builtins.str
     explain: _builtins.bool
     """Adds the candidate table to every decision."""
     validate_only: _builtins.bool
+    keep_base: _builtins.bool
+    """Keeps the nodes and predictions of the snapshot for later calls, see base_token."""
     @_builtins.property
     def snapshot(self) -> Global___Snapshot: ...
     @_builtins.property
@@ -2366,10 +2377,11 @@ class DecideRequest(_message.Message):
         explain: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
         compared_policies: _abc.Iterable[_builtins.str] | None = ...,
+        keep_base: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "keep_base", b"keep_base", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2384,7 +2396,10 @@ class DecideResponse(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
+    BASE_TOKEN_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
+    base_token: _builtins.str
+    """With keep_base: names what was kept. Empty = nothing was: a row of it is not valid (see warnings), or it is too large."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
         """In execution order; exactly one per pending job, further ones for running jobs. A pending job whose row cannot be is held."""
@@ -2409,10 +2424,11 @@ class DecideResponse(_message.Message):
         model_version: _builtins.str = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
         comparisons: _abc.Iterable[Global___PolicyDecisions] | None = ...,
+        base_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["effective_parameters", b"effective_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_token", b"base_token", "comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2461,8 +2477,15 @@ class Snapshot(_message.Message):
     JOB_PREDICTIONS_FIELD_NUMBER: _builtins.int
     PAIR_PREDICTIONS_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    BASE_TOKEN_FIELD_NUMBER: _builtins.int
+    REMOVED_NODE_IDS_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     seed: _builtins.int
+    base_token: _builtins.str
+    """Of an earlier answer: its nodes and predictions are part of this snapshot. Nodes and predictions stated here come in addition, or
+    in place of those of the same name. Jobs and rules are those stated here alone. FAILED_PRECONDITION (UNKNOWN_BASE) = it is not kept any
+    more: send the snapshot as a whole.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotNode]: ...
     @_builtins.property
@@ -2479,6 +2502,10 @@ class Snapshot(_message.Message):
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTenant]:
         """Rules for tenants; empty = all jobs are one tenant's."""
 
+    @_builtins.property
+    def removed_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of that snapshot that are no more."""
+
     def __init__(
         self,
         *,
@@ -2490,10 +2517,12 @@ class Snapshot(_message.Message):
         job_predictions: _abc.Iterable[Global___SnapshotJobPrediction] | None = ...,
         pair_predictions: _abc.Iterable[Global___SnapshotPairPrediction] | None = ...,
         tenants: _abc.Iterable[Global___SnapshotTenant] | None = ...,
+        base_token: _builtins.str = ...,
+        removed_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_token", b"base_token", "job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "removed_node_ids", b"removed_node_ids", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

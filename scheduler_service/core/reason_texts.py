@@ -123,6 +123,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "{saved_ms} sooner.",
     "MIGRATES_FROM_INTERFERENCE": "The job moves to another GPU, because on its old one the slowdown was "
     "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}).",
+    "MIGRATES_FOR_GAIN": "The job moves to another GPU, because on its old one the slowdown was "
+    "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}): the jobs gain {gained_ms}, and the move "
+    "costs {cost_ms}.",
     "MOVES_TO_SHARE": "The job moves next to {jobs} on trial, so that a job which must be measured alone can have its "
     "GPU: {gained_ms} are gained, {slowdown_ratio} is expected for this job and {neighbour_slowdown_ratio} for the "
     "other.",
@@ -191,6 +194,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",
     "DRAINED": "The job is being stopped with a checkpoint, because its node is drained; it goes on elsewhere.",
     # after an attempt
+    "MOVE_WITHDRAWN": "The job goes on where it is: the attempt that was prepared for its move ended early; its next "
+    "move begins without preparation.",
     "MOVE_TARGET_GONE": "The GPUs that were kept for the job ({gpus}) were lost while it stopped; it goes on from its "
     "checkpoint when others are free.",
     "PREEMPTED": "The job gave its GPUs up and waits to go on from its checkpoint.",
