@@ -21,7 +21,9 @@ _COLOUR = r"(?:\x1b\[[0-9;]*m)*"
 _UNIT = "(?:it|iter|step|batch)"
 _TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
 _BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
-_WORD = r"(?<![a-z])(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
+# A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
+_BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
+_WORD = rf"{_BEGIN}(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
 _NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it(?! \[[0-9:])|hz|[kmg]i?b)\b)"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
@@ -31,7 +33,7 @@ _EPOCH = rf"epoch:? {{0,3}}[\[(]? {{0,4}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})?[\])]?[,:
 _TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
 # One group of one name: the words are looked back at from the number only where there is no bar.
 RECOGNISED = (
-    rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|(?<![a-z])(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={_BAR}|{_OPEN_BAR}))"
+    rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|{_BEGIN}(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={_BAR}|{_OPEN_BAR}))"
     rf"(?P<step>{_NUMBER})"
 )
 

@@ -18,7 +18,8 @@ _VALUES_OF_A_PASS = 3
 _BARS_MAX = 16
 _LABEL_LIMIT = 64
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# Of colours, cursors and titles, whose text is nothing that a bar says.
+_TERMINAL_ORDER = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,128}\x07)")
 _NUMBER_WORDS = frozenset({"nan", "inf"})
 
 
@@ -186,7 +187,7 @@ class StepCounter:
 
 def label_of(text: str) -> str:
     """The words of a text, without its numbers: what stays the same while a bar moves."""
-    words = [word for word in _WORD.findall(_COLOUR.sub("", text)) if word.lower() not in _NUMBER_WORDS]
+    words = [word for word in _WORD.findall(_TERMINAL_ORDER.sub("", text)) if word.lower() not in _NUMBER_WORDS]
     return " ".join(words)[-_LABEL_LIMIT:]
 
 

@@ -31,6 +31,9 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
 
 def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
     """Return a reason as it is returned for this job: by ps, submit and explain."""
+    if job.phase is Phase.PENDING and job.request.terms.across_nodes and reason.code == "GPUS_NOT_IN_CLUSTER":
+        # A policy sees no other nodes than those that such a job may span.
+        return replace(reason, code="NODES_TOGETHER_TOO_SMALL")
     if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
         return reason
 

@@ -158,6 +158,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         memory_peak_bytes=job.memory_peak_bytes,
         utilization_ratio=job.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
+        node_ids=job.node_ids if len(job.node_ids) > 1 else (),
         memory_reserved_bytes=job.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
         pause=_pause_message(job),

@@ -29,6 +29,9 @@ FORMS = [
     "Train: 0 [  {0}/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 0.3s, 400.1/s",
     "epoch 0: {0}it [00:03, 13.50it/s, loss=0.31]",
     "{0}batch [00:03, 1.50s/batch]",
+    "\r\x1b[Kstep {0}/600",
+    "\x1b[2K\x1b[Aiter {0} | loss 1.2",
+    "\x1b[2KEpoch: [0][ {0}/391]",
 ]
 NO_PROGRESS = [
     "steps: {0}",
