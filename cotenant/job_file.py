@@ -33,6 +33,7 @@ from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
 from cotenant.quantities import parse_bytes
+from cotenant.rank_launchers import spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
 FILE_LIMIT_BYTES = 1024 * 1024
@@ -102,8 +103,9 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
             raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
-    if spec.across_nodes and not spec.ranks:
-        raise InputError("across_nodes needs ranks: one process is on one node", remedy="add --ranks N (ranks: N)")
+    if spec.across_nodes and not spec.ranks and not spans_nodes(spec.command):
+        remedy = "add --ranks N (ranks: N), or let torchrun be the command"
+        raise InputError("across_nodes needs ranks: one process is on one node", remedy=remedy)
     if spec.ranks and not spec.gpus:
         spec.gpus = spec.ranks
     if not spec.name:

@@ -221,6 +221,7 @@ class Launcher:
             "collective_timeout_ms": request.collective_timeout_ms,
             "world_size": request.gang_part.world_size if request.gang_part is not None else len(plan.ranks),
             "is_part": request.gang_part is not None,
+            "first_rank": request.rank,
             "cgroup_procs_files": list(files.procs_files),
             "cgroup_kill_file": files.kill_file,
             "cgroup_freeze_file": files.freeze_file,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cotenant_agent.records import DeviceBinding, LaunchRequest
+from cotenant_agent.records import DeviceBinding, GangPart, LaunchRequest
 from cotenant_agent.rendezvous_addresses import LOOPBACK
 
 RANK_PROCESSES = "rank_processes"
@@ -93,8 +93,20 @@ def defaults_of(request: LaunchRequest, *, port: int, interface: str = "") -> Ma
     """
     meeting = {_LAUNCHER_PORT: str(port)}
     if request.gang_part is not None:
-        return meeting | (dict.fromkeys(_INTERFACE_VARIABLES, interface) if interface else {})
+        told = {} if request.has_ranks else _launcher_variables(request, request.gang_part)
+        return {**meeting, **told, **(dict.fromkeys(_INTERFACE_VARIABLES, interface) if interface else {})}
     return {**meeting, **(LOCAL_DEFAULTS if request.has_ranks else {})}
+
+
+def _launcher_variables(request: LaunchRequest, part: GangPart) -> dict[str, str]:
+    """Return what torchrun reads instead of its flags about nodes; it starts a rank per GPU of its node."""
+    values = {
+        "NNODES": part.nodes,
+        "NODE_RANK": part.group_rank,
+        "NPROC_PER_NODE": len(request.gpu_ids),
+        "MASTER_ADDR": part.master_address,
+    }
+    return {f"PET_{name}": str(value) for name, value in values.items()}
 
 
 def log_limit_bytes(limit_bytes: int, ranks: int) -> int:

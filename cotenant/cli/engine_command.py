@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
+import socket
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,7 @@ from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.extender import Extender
 from cotenant.engines.kubernetes.extender_server import ExtenderServer
+from cotenant.engines.kubernetes.lease import ControllerLease
 from cotenant.engines.port import Engine
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
@@ -61,15 +64,13 @@ _kubeconfig = click.option("--kubeconfig", type=OptionalFile(), help="Default: K
 _context = click.option("--context", default="", metavar="NAME", help="Of the kubeconfig; default: its current one.")
 
 
-def _gpus(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option(
-        "--gpu",
-        "gpus",
-        multiple=True,
-        required=required,
-        metavar="NODES=DEVICE:MEMORY",
-        help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
-    )
+_gpus = click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="NODES=DEVICE:MEMORY",
+    help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
+)
 
 
 @click.group()
@@ -83,7 +84,7 @@ Example:  cotenant engine slurm --advise --gpu 'gpu-a*=NVIDIA A100-SXM4-80GB:80G
 """
 )
 @_advises
-@_gpus(required=True)
+@_gpus
 @_policy
 @_interval
 @_once
@@ -107,6 +108,8 @@ def slurm(
     if order is not None:
         _give_order(slurm_engine, *order, grace_s)
         return
+    if not gpus:
+        raise click.UsageError("Missing option '--gpu': Slurm does not say what its GPUs are.")
     _run(slurm_engine, session, policy, interval_s, places=not advises, once=once)
 
 
@@ -117,7 +120,7 @@ Example:  cotenant engine kubernetes --advise
 """
 )
 @_advises
-@_gpus(required=False)
+@_gpus
 @_kubeconfig
 @_context
 @_policy
@@ -143,11 +146,15 @@ def kubernetes(
     """Advise or place the pods of Kubernetes with the annotation cotenant.io/job (docs/kubernetes.md)."""
     rules = [read_device_rule(text) for text in gpus]
     with closing(ServedApi(find_access(kubeconfig, context))) as api:
-        kubernetes_engine = KubernetesEngine(api, rules)
+        lease = ControllerLease(api, f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}")
+        kubernetes_engine = KubernetesEngine(api, rules, keep_lease=lease.keep)
         if order is not None:
             _give_order(kubernetes_engine, *order, grace_s)
             return
-        _run(kubernetes_engine, session, policy, interval_s, places=not advises, once=once)
+        try:
+            _run(kubernetes_engine, session, policy, interval_s, places=not advises, once=once)
+        finally:
+            lease.give_up()
 
 
 @engine.command(
@@ -157,7 +164,7 @@ Example:  cotenant engine kubernetes-extender --address 127.0.0.1:8787
 )
 @click.option("--address", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where to listen.")
 @click.option("--insecure", is_flag=True, help="Allow other addresses than loopback without TLS.  [default: no]")
-@_gpus(required=False)
+@_gpus
 @_kubeconfig
 @_context
 @_policy

@@ -198,7 +198,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         *training_end_lines(job),
         ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory_count}"),
         ("times", _times_text(job)),
-        ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
+        ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {_nodes_text(job)}"),
         *queue_lines(job, system_clock.now_ms()),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
@@ -209,6 +209,10 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
     return [line for line in lines if line[1]]
+
+
+def _nodes_text(job: scheduling_pb2.Job) -> str:
+    return ", ".join(job.node_ids) or job.node_id
 
 
 def _times_text(job: scheduling_pb2.Job) -> str:

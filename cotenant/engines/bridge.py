@@ -211,6 +211,8 @@ class _Slots:
         parts = decision.start.assignments
         if len(parts) != 1:
             return "jobs of several GPUs are not placed; leave it to the engine's own scheduler"
+        if decision.start.accumulation_steps > 1:
+            return "it fits in several passes of a step only, which the engine cannot tell it; give it a smaller batch"
         gpu_id = parts[0].gpu_id
         if gpu_id not in self._gpus:
             return f"the GPU {gpu_id} is gone"

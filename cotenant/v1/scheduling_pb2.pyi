@@ -536,6 +536,7 @@ class Job(_message.Message):
     DEADLINE_MISSED_BY_MS_FIELD_NUMBER: _builtins.int
     EXIT_DETAIL_FIELD_NUMBER: _builtins.int
     MEMORY_AUTOPSY_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
     TRAINING_END_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
@@ -597,6 +598,10 @@ class Job(_message.Message):
         """How the job last ran out of device memory; absent = never."""
 
     @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a job on several nodes, that of rank 0 first; empty = node_id."""
+
+    @_builtins.property
     def training_end(self) -> Global___TrainingEnd:
         """When its target loss is expected; absent = it has none."""
 
@@ -639,11 +644,12 @@ class Job(_message.Message):
         deadline_missed_by_ms: _builtins.int | None = ...,
         exit_detail: _builtins.str = ...,
         memory_autopsy: Global___MemoryAutopsy | None = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
         training_end: Global___TrainingEnd | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec", "training_end", b"training_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "node_ids", b"node_ids", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms"]  # noqa: Y015
@@ -2337,11 +2343,14 @@ class DecideRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     COMPARED_POLICIES_FIELD_NUMBER: _builtins.int
+    KEEP_BASE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     policy: _builtins.str
     explain: _builtins.bool
     """Adds the candidate table to every decision."""
     validate_only: _builtins.bool
+    keep_base: _builtins.bool
+    """Keeps the nodes and predictions of the snapshot for later calls, see base_token."""
     @_builtins.property
     def snapshot(self) -> Global___Snapshot: ...
     @_builtins.property
@@ -2360,10 +2369,11 @@ class DecideRequest(_message.Message):
         explain: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
         compared_policies: _abc.Iterable[_builtins.str] | None = ...,
+        keep_base: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "keep_base", b"keep_base", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2378,7 +2388,10 @@ class DecideResponse(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
+    BASE_TOKEN_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
+    base_token: _builtins.str
+    """With keep_base: names what was kept. Empty = nothing was: a row of it is not valid (see warnings), or it is too large."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
         """In execution order; exactly one per pending job, further ones for running jobs. A pending job whose row cannot be is held."""
@@ -2403,10 +2416,11 @@ class DecideResponse(_message.Message):
         model_version: _builtins.str = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
         comparisons: _abc.Iterable[Global___PolicyDecisions] | None = ...,
+        base_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["effective_parameters", b"effective_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_token", b"base_token", "comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2455,8 +2469,15 @@ class Snapshot(_message.Message):
     JOB_PREDICTIONS_FIELD_NUMBER: _builtins.int
     PAIR_PREDICTIONS_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    BASE_TOKEN_FIELD_NUMBER: _builtins.int
+    REMOVED_NODE_IDS_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     seed: _builtins.int
+    base_token: _builtins.str
+    """Of an earlier answer: its nodes and predictions are part of this snapshot. Nodes and predictions stated here come in addition, or
+    in place of those of the same name. Jobs and rules are those stated here alone. FAILED_PRECONDITION (UNKNOWN_BASE) = it is not kept any
+    more: send the snapshot as a whole.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotNode]: ...
     @_builtins.property
@@ -2473,6 +2494,10 @@ class Snapshot(_message.Message):
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTenant]:
         """Rules for tenants; empty = all jobs are one tenant's."""
 
+    @_builtins.property
+    def removed_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of that snapshot that are no more."""
+
     def __init__(
         self,
         *,
@@ -2484,10 +2509,12 @@ class Snapshot(_message.Message):
         job_predictions: _abc.Iterable[Global___SnapshotJobPrediction] | None = ...,
         pair_predictions: _abc.Iterable[Global___SnapshotPairPrediction] | None = ...,
         tenants: _abc.Iterable[Global___SnapshotTenant] | None = ...,
+        base_token: _builtins.str = ...,
+        removed_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_token", b"base_token", "job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "removed_node_ids", b"removed_node_ids", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3019,6 +3046,7 @@ class SnapshotPairPrediction(_message.Message):
     SLOWDOWN_UPPER_RATIO_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
+    OTHER_MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     victim_job_key: _builtins.str
     other_job_key: _builtins.str
     device: _builtins.str
@@ -3029,6 +3057,8 @@ class SnapshotPairPrediction(_message.Message):
     slowdown_upper_ratio: _builtins.float
     level: _resources_pb2.EstimateLevel.ValueType
     in_domain: _builtins.bool
+    other_micro_batch_size: _builtins.int
+    """Of the other job; 0 = any."""
     def __init__(
         self,
         *,
@@ -3040,10 +3070,11 @@ class SnapshotPairPrediction(_message.Message):
         slowdown_upper_ratio: _builtins.float = ...,
         level: _resources_pb2.EstimateLevel.ValueType = ...,
         in_domain: _builtins.bool = ...,
+        other_micro_batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "other_micro_batch_size", b"other_micro_batch_size", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

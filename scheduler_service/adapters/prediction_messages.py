@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -132,8 +133,8 @@ def _possible(value: float, *, least: float = 0.0) -> float:
 
 
 def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction_pb2.PredictPairsRequest:
-    """Ask how the members slow each other down; their keys serve as job ids."""
-    keys = {member.key for member in command.members}
+    """Ask how the members slow each other down; their keys serve as job ids, with the micro-batch if it is a part."""
+    keys = {member.key for member in command.members if not member.micro_batch_size}
     return prediction_pb2.PredictPairsRequest(
         request_id=str(uuid.uuid4()),
         device=command.device,
@@ -154,18 +155,29 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
 
 
 def _job_reference(member: PairMember) -> prediction_pb2.JobRef:
+    settings = member.settings
+    if settings is not None and member.micro_batch_size:
+        # A pass of a part of the batch is a step of a smaller batch, over and over.
+        settings = replace(settings, global_batch_size=member.micro_batch_size)
     return prediction_pb2.JobRef(
-        job_id=member.key,
+        job_id=member_name(member),
         graph_sha256=member.graph_sha256,
-        settings=_settings(member.settings),
+        settings=_settings(settings),
         known_step_ms=member.solo_step_ms,
         known_utilization_ratio=member.utilization_ratio,
         known_memory_bytes=member.memory_bytes,
     )
 
 
-def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -> Iterator[PairPrediction]:
-    """Read the matrices, victim by other.
+def member_name(member: PairMember) -> str:
+    """Return under which id a member is asked about."""
+    return f"{member.key}@{member.micro_batch_size}" if member.micro_batch_size else member.key
+
+
+def pair_predictions(
+    device: str, answer: prediction_pb2.PredictPairsResponse, members: Sequence[PairMember] = ()
+) -> Iterator[PairPrediction]:
+    """Read the matrices, victim by other; two parts of batches are left out.
 
     Raises:
         ValueError: The matrices do not fit their names, or a number cannot be.
@@ -175,11 +187,18 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
     times = answer.times_measured or (0,) * (size * size)
     if any(len(column) != size * size for column in (*columns, times)):
         raise ValueError(f"matrices of {size} jobs must have {size * size} entries")
+    parts = {member_name(member): (member.key, member.micro_batch_size) for member in members}
+    named = [parts.get(name, (name, 0)) for name in answer.job_ids]
     for index in range(size * size):
+        (victim, victim_size), (other, other_size) = named[index // size], named[index % size]
+        if victim_size and other_size:
+            continue
         yield PairPrediction(
-            victim_key=answer.job_ids[index // size],
-            other_key=answer.job_ids[index % size],
+            victim_key=victim,
+            other_key=other,
             device=device,
+            micro_batch_size=victim_size,
+            other_micro_batch_size=other_size,
             slowdown_ratio=max(_possible(answer.slowdown_ratio[index], least=-inf), 0.0),
             upper_ratio=max(_possible(answer.upper[index], least=-inf), 0.0),
             level=LEVEL_FROM_PROTO[answer.level[index]],

@@ -210,13 +210,14 @@ class PredictorClient:
         Raises:
             PredictorError: No usable answer within the deadline.
         """
-        found: dict[tuple[str, str], PairPrediction] = {}
+        found: dict[tuple[str, str, int, int], PairPrediction] = {}
         wanted = set(command.new_keys) or {member.key for member in command.members}
         for members in pair_questions(command):
             question = replace(command, members=members)
             for pair in await self._predict_matrix(question, deadline_s or self._deadline_s):
                 if pair.victim_key in wanted or pair.other_key in wanted:
-                    found[pair.victim_key, pair.other_key] = pair
+                    sizes = pair.micro_batch_size, pair.other_micro_batch_size
+                    found[pair.victim_key, pair.other_key, *sizes] = pair
         return tuple(found.values())
 
     async def _refreshed(self, command: RefreshPairs) -> Iterator[PairPrediction]:
@@ -232,7 +233,7 @@ class PredictorClient:
                 answer = await self._connected().PredictPairs(
                     prediction_messages.pairs_question(command), timeout=deadline_s
                 )
-            return tuple(prediction_messages.pair_predictions(command.device, answer))
+            return tuple(prediction_messages.pair_predictions(command.device, answer, command.members))
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
         except (ValueError, KeyError) as error:

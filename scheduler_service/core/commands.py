@@ -37,7 +37,11 @@ class RequestPrediction(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairMember:
-    """A job key in a question about pairs, with what was measured of it alone."""
+    """A job key in a question about pairs, with what was measured of it alone.
+
+    Attributes:
+        micro_batch_size: Samples per pass that it is asked about with; 0 = all of a step at once.
+    """
 
     key: str
     graph_sha256: str
@@ -45,6 +49,7 @@ class PairMember:
     solo_step_ms: float | None = None
     utilization_ratio: float | None = None
     memory_bytes: int | None = None
+    micro_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

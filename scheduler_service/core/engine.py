@@ -279,6 +279,7 @@ class SchedulerEngine:
                 slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
                 nodes_per_job_max=self._nodes_per_job_max,
                 can_move=self._can_move,
+                interference_curves=state.predictions.curves,
                 protected_job_ids=turns.find_protected(state, state.waiting.shown_lane),
                 index=self._index,
             ),

@@ -118,6 +118,7 @@ def _learned(
         moved = state.predictions.observe_pair(key, other, device, slowdown_ratio, is_doubtful=is_doubtful)
         if moved is None or moved >= MOVED_RATIO_MIN:
             note_measured(state, device)
+            state.predictions.fit_curve(device, at_ms=state.now_ms)
     _update_gpus(state, job, slowdown_ratio)
     observed = moving_average(job.measured.observed_slowdown_ratio, slowdown_ratio)
     return solo_step_ms, {"observed_slowdown_ratio": observed}

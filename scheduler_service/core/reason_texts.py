@@ -51,6 +51,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "ask for fewer GPUs.",
     "NO_SHARED_STORAGE": "The job would be on {nodes_needed} nodes, which do not keep their checkpoints on one shared "
     "storage; start their agents with one --checkpoint-dir and --shared-checkpoints.",
+    "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that share their checkpoints have {gpus_in_cluster} "
+    "usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes with --shared-checkpoints.",
     "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "
     "only itself can reach; start its agent with --rendezvous-address.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
@@ -128,6 +130,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "cluster.",
     # a policy starts it
     "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
+    "STARTS_ALONE_IN_PASSES": "The job has its {gpus_count} GPU(s) to itself. All samples of a step at once need more "
+    "memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
+    "refuses that.",
     "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",
     "STARTS_ALONE_PREDICTION_FAILED": "The job has its {gpus_count} GPU(s) to itself, because the predictor could not "
     "answer.",

@@ -372,6 +372,8 @@ class PairPrediction:
     """How much `other_key` slows `victim_key` down on one device type; ratio 0.2 = 20 % slower.
 
     Attributes:
+        micro_batch_size: Of the victim; 0 = any.
+        other_micro_batch_size: Of the other job; 0 = any.
         times_measured: How often the pair was measured, here or elsewhere; 0 = never.
     """
 
@@ -385,3 +387,4 @@ class PairPrediction:
     in_domain: bool = True
     model_version: str = ""
     times_measured: int = 0
+    other_micro_batch_size: int = 0

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
+from typing import Final
 
 from scheduler_service.core.commands import RequestSpeedFit
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.fit_events import SpeedFitted
 from scheduler_service.core.measured_speeds import SpeedFit, needs_fit, samples_to_fit
 from scheduler_service.core.state import ClusterState
+
+COUNTS_ASKED_MAX: Final = 256
+"""Numbers of GPUs that one question is about, the smallest first; the answer is a fact of the log."""
 
 
 def ask_about_speed(state: ClusterState, key: str, device: str, step: EventEffects) -> None:
@@ -25,7 +29,7 @@ def ask_about_speed(state: ClusterState, key: str, device: str, step: EventEffec
     if use is None or not speeds.is_used:
         return
     samples = samples_to_fit(speeds.foreseen(key, device), speeds.sound_step_ms(key, device))
-    counts = tuple(sorted({*use.gpus, *(gpus for gpus, _ in samples)}))
+    counts = tuple(sorted({*use.gpus, *(gpus for gpus, _ in samples)}))[:COUNTS_ASKED_MAX]
     before = speeds.fit(key, device)
     if not needs_fit(before, samples, counts):
         return

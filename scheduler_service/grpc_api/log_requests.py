@@ -40,7 +40,7 @@ def attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
 
 def rank_violations(rank: int, job: JobRecord) -> Iterator[FieldViolation]:
     """Check that a job can have had such a rank; how many an attempt had only its node knows."""
-    ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if job.launch.get("ranks") else 1
+    ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if _has_ranks(job) else 1
     if not 0 <= rank < ranks:
         found = (
             f"{job.job_id} has ranks 0 to {ranks - 1}" if ranks > 1 else f"{job.job_id} is one process: leave it out"
@@ -52,4 +52,9 @@ def rank_nodes(state: ClusterState, job: JobRecord, rank: int) -> list[str]:
     """Return the nodes of the present attempt, that of a rank first."""
     gpu_ids = [part.gpu_id for part in job.assignments if part.rank == rank and part.gpu_id in state.gpus]
     of_rank = [state.gpus[gpu_id].node_id for gpu_id in gpu_ids]
-    return list(dict.fromkeys([*of_rank, *job.node_ids])) if job.launch.get("ranks") else list(job.node_ids[:1])
+    return list(dict.fromkeys([*of_rank, *job.node_ids])) if _has_ranks(job) else list(job.node_ids[:1])
+
+
+def _has_ranks(job: JobRecord) -> bool:
+    """Say whether there may be several logs: of ranks, or of the launchers of several nodes."""
+    return bool(job.launch.get("ranks")) or job.request.terms.across_nodes

@@ -158,6 +158,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         memory_peak_bytes=job.memory_peak_bytes,
         utilization_ratio=job.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
+        node_ids=job.node_ids if len(job.node_ids) > 1 else (),
         memory_reserved_bytes=job.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
         pause=_pause_message(job),
@@ -223,13 +224,14 @@ def _neighbour_message(
 ) -> scheduling_pb2.CoLocatedJob:
     """Return what is expected of a job co-located with another one."""
     message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
-    pair = state.predictions.pair(job.request.key, other.request.key, device, job.micro_batch_size)
+    sizes = job.micro_batch_size, other.micro_batch_size
+    pair = state.predictions.pair(job.request.key, other.request.key, device, *sizes)
     if pair is not None:
         message.predicted_slowdown_ratio = pair.slowdown_ratio
         message.predicted_slowdown_upper_ratio = pair.upper_ratio
         message.level = LEVEL_TO_PROTO[pair.level]
         message.times_measured = pair.times_measured
-    caused = state.predictions.pair(other.request.key, job.request.key, device, other.micro_batch_size)
+    caused = state.predictions.pair(other.request.key, job.request.key, device, *reversed(sizes))
     if caused is not None:
         message.caused_slowdown_ratio = caused.slowdown_ratio
     return message

@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
+from cotenant.rank_launchers import flags_of_nodes, spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
@@ -243,11 +244,7 @@ def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
     if spec.ranks not in (0, gpus):
         yield _violation("spec.ranks", f"must be 0 or gpus ({gpus}), one process per GPU, not {spec.ranks:,}")
-    if spec.across_nodes and not spec.ranks:
-        description = (
-            "needs ranks: one process sees the GPUs of one node only, and no other launcher is told of the others"
-        )
-        yield _violation("spec.across_nodes", description)
+    yield from _spanning_violations(spec)
 
 
 def batch_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
@@ -258,6 +255,16 @@ def batch_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
             "spec.settings.global_batch_size",
             f"is {batch}, and each of {gpus} GPUs needs a sample: a larger --batch-size, or fewer GPUs",
         )
+
+
+def _spanning_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    if not spec.across_nodes or spec.ranks:
+        return
+    if not spans_nodes(spec.command):
+        description = "needs ranks, or torchrun as the command: another process sees the GPUs of one node only"
+        yield _violation("spec.across_nodes", description)
+    elif flags := flags_of_nodes(spec.command):
+        yield _violation("spec.command", f"leave out {', '.join(flags)[:200]}: the nodes tell torchrun of each other")
 
 
 def settings_violations(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,41 @@ def test_a_gang_across_two_nodes_survives_a_killed_rank_with_the_shards_of_both(
             assert [int(line[3]) for line in starts] == [3 * int(line[2]) for line in starts]
             assert int(starts[1][2]) >= 5
             assert journal[-1] == ["end", starts[1][1], str(3 * STEPS)]
+
+
+WORKER = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+rank = f"rank {dist.get_rank()} of {dist.get_world_size()} on node {os.environ['GROUP_RANK']}"
+print(f"{rank}: {total.item():g}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.endurance
+def test_torchrun_meets_across_two_nodes_and_the_log_of_each_is_read(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    with two_nodes(tmp_path) as cluster:
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        submitted = cluster.cotenant(
+            "submit", "--no-capture", "--gpus", "2", "--across-nodes", "--", torchrun, "worker.py"
+        )
+        job_id = submitted.split()[0]
+        cluster.wait(job_id, "FINISHED")
+        for rank in (0, 1):
+            log = cluster.cotenant("logs", job_id, "--rank", str(rank))
+            assert f"rank {rank} of 2 on node {rank}: 2\n" in log
+
+
+@pytest.mark.endurance
+def test_a_gang_for_nodes_that_share_nothing_is_refused_when_it_is_submitted(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, flags=()) as cluster:
+        words = ("submit", "--ranks", "2", "--across-nodes", "--", sys.executable, "worker.py")
+        refusal = cluster.cotenant(*words, status=4)
+        assert "shares no checkpoints with other nodes" in refusal
+        assert "--shared-checkpoints" in refusal

@@ -23,6 +23,7 @@ from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.extender import Extender
 from cotenant.engines.kubernetes.extender_server import ExtenderServer
+from cotenant.engines.kubernetes.resource_claims import make_claim
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from tests.support import kubernetes_exchanges
@@ -50,6 +51,8 @@ PATHS = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/cotenant/serviceaccounts",
     "Service": "/api/v1/namespaces/cotenant/services",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/cotenant/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/cotenant/rolebindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Deployment": "/apis/apps/v1/namespaces/cotenant/deployments",
@@ -323,3 +326,7 @@ def test_the_manifests_are_valid_for_the_newest_kubernetes_too() -> None:
             continue
         for row in yaml.safe_load_all(path.read_text()):
             validator.validate(row, newest, strict=True)
+    [pod] = [row for row in manifests("dynamic-resources.yaml") if row["kind"] == "Pod"]
+    pod["metadata"] |= {"namespace": "team", "uid": "1"}
+    for memory_bytes in (0, 8 * GIB):
+        validator.validate(make_claim(pod, "GPU-8f", memory_bytes), newest, strict=True)

@@ -87,6 +87,8 @@ def kubelets(plane: ControlPlane) -> Iterator[FakeKubelets]:
 
 @pytest.fixture(scope="module")
 def ours(plane: ControlPlane) -> Iterator[OurPrograms]:
+    # Where the controller's lease is.
+    plane.api().order("POST", "/api/v1/namespaces", {"metadata": {"name": "cotenant"}})
     with SchedulerProcess(plane.folder) as scheduler:
         made = OurPrograms(plane, scheduler.address)
         for name in ("controller", "extender"):

@@ -88,8 +88,8 @@ class FakeKubernetes:
             if method == "POST" and parts.path.endswith("/events"):
                 self.events.append(body)
                 return 201, body
-            if "/resourceclaims" in parts.path:
-                return self._about_claim(method, parts.path, body)
+            if "/resourceclaims" in parts.path or "/leases" in parts.path:
+                return self._about_object(method, parts.path, body)
             return self._list(parts.path.rpartition("/")[2], parse_qs(parts.query))
 
     def _list(self, name: str, query: dict[str, list[str]]) -> tuple[int, Document]:
@@ -121,19 +121,25 @@ class FakeKubernetes:
             return self._delete(pod, body)
         return 405, _status(405, "the server does not allow this method on the requested resource")
 
-    def _about_claim(self, method: str, path: str, body: Document) -> tuple[int, Document]:
-        """Answer about claims as documented; no server at hand knew them."""
+    def _about_object(self, method: str, path: str, body: Document) -> tuple[int, Document]:
+        """Answer about claims, as documented, and leases."""
         if method == "POST":
             path = f"{path}/{body['metadata']['name']}"
             if path in self.objects:
                 return 409, _status(409, "already exists")
             self.objects[path] = body
+            body["metadata"]["resourceVersion"] = str(next(self._numbers))
             return 201, body
         found = self.objects.get(path)
         if found is None:
             return 404, _status(404, "not found")
         if method == "DELETE":
             del self.objects[path]
+        if method == "PUT":
+            if body["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+                return 409, _status(409, "the object has been modified")
+            body["metadata"]["resourceVersion"] = str(next(self._numbers))
+            self.objects[path] = body
         return 200, found
 
     def _patch(self, pod: Document, body: Document) -> tuple[int, Document]:
@@ -196,7 +202,7 @@ def served(cluster: FakeKubernetes) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = respond  # noqa: N815 (as http.server calls them)
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = respond  # noqa: N815 (as http.server calls them)
 
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing."""

@@ -42,13 +42,20 @@ class KubernetesEngine:
     Args:
         api: Reaches the API server.
         devices: What the GPUs of its nodes are, where labels do not say it.
+        keep_lease: Called before a pod is placed or released; raises where another controller does that.
         now_ms: Clock for events.
     """
 
     def __init__(
-        self, api: KubernetesApi, devices: Sequence[DeviceRule], *, now_ms: Callable[[], int] = system_clock.now_ms
+        self,
+        api: KubernetesApi,
+        devices: Sequence[DeviceRule],
+        *,
+        keep_lease: Callable[[], None] = lambda: None,
+        now_ms: Callable[[], int] = system_clock.now_ms,
     ) -> None:
         self._api = api
+        self._keep_lease = keep_lease
         self._devices = tuple(devices)
         self._now_ms = now_ms
 
@@ -67,6 +74,7 @@ class KubernetesEngine:
 
     def place(self, placement: Placement) -> None:
         """Write a pod's GPU into it; it is bound to no node yet."""
+        self._keep_lease()
         pod = self._unbound(placement.job_id)
         name = placement.gpu_id.removeprefix(f"{placement.node_id}/")
         if is_held_by_our_gate(pod):
@@ -82,6 +90,7 @@ class KubernetesEngine:
 
     def release(self, job_id: str) -> None:
         """Bind a placed pod to its node."""
+        self._keep_lease()
         pod = self._unbound(job_id)
         annotations = pods.annotations_of(pod)
         planned = planned_gpu(pods.note_of(pod))

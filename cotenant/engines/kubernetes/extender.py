@@ -23,6 +23,8 @@ NODES_MAX: Final = 64
 ASSUMED_MS: Final = 15_000
 """So long a pod is taken to run where it scored best: kube-scheduler binds it later than it asks about the next one."""
 ASSUMED_PODS_MAX: Final = 1_000
+READING_MS: Final = 1_000
+"""So old a reading may be: of a large cluster it takes as long, and many pods may be asked about at once."""
 _OPEN_SCORE: Final = SCORE_MAX // 2
 
 
@@ -37,7 +39,6 @@ class _Opinion:
 
     failed: Mapping[str, str]
     best: str = ""
-    gpu_id: str = ""
 
 
 _NO_OPINION: Final = _Opinion(failed={})
@@ -70,6 +71,7 @@ class Extender:
         self._tell = tell
         self._lock = threading.Lock()
         self._assumed: dict[str, tuple[int, EngineJob, _Opinion]] = {}
+        self._reading: tuple[int, EngineState] | None = None
 
     def filter(self, arguments: Row) -> dict[str, Any]:
         """Return an ExtenderFilterResult for ExtenderArgs."""
@@ -107,8 +109,8 @@ class Extender:
 
     def _asked(self, job_id: str, names: Sequence[str]) -> _Opinion:
         now_ms = self._now_ms()
-        state = self._with_assumed(self._read(), now_ms)
-        job = next((one for one in state.jobs if one.job_id == job_id and one.phase is EnginePhase.WAITING), None)
+        state = self._with_assumed(self._recent(job_id, now_ms), now_ms)
+        job = _waiting(state, job_id)
         gpu_nodes = {node.node_id for node in state.nodes}
         candidates = [name for name in names if name in gpu_nodes][:NODES_MAX]
         if job is None or not candidates:
@@ -116,31 +118,43 @@ class Extender:
         wanted = {f"{job_id}#{place}": name for place, name in enumerate(candidates)}
         # Once for every node alone, which decides whether it fits; once for all of them, which says where best.
         each = [replace(job, job_id=copy, allowed_node_ids=(name,)) for copy, name in wanted.items()]
-        best = self._decisions(state, [replace(job, allowed_node_ids=tuple(candidates))], now_ms)[job_id]
+        best = self._decisions(state, [replace(job, allowed_node_ids=tuple(candidates))], now_ms).get(job_id)
         decisions = self._decisions(state, each, now_ms)
+        # A row that could not be decided on has no decision, and its node stays.
         failed = {
             name: f"cotenant: {decisions[copy].reason.message}"
             for copy, name in wanted.items()
-            if copy in decisions and decisions[copy].WhichOneof("action") != "start"
+            if copy in decisions and decisions[copy].WhichOneof("action") == "hold"
         }
-        gpu_id = best.start.assignments[0].gpu_id if best.WhichOneof("action") == "start" else ""
-        opinion = _Opinion(failed=failed, best=gpu_id.rpartition("/")[0], gpu_id=gpu_id)
+        gpu_ids = tuple(part.gpu_id for part in best.start.assignments) if best is not None else ()
+        nodes = {gpu_id.rpartition("/")[0] for gpu_id in gpu_ids}
+        opinion = _Opinion(failed=failed, best=nodes.pop() if len(nodes) == 1 else "")
         if opinion.best:
-            self._assume(job, opinion, now_ms, state)
+            self._assume(job, opinion, gpu_ids, now_ms, state)
         return opinion
+
+    def _recent(self, job_id: str, now_ms: int) -> EngineState:
+        """Return the last reading where it is young and knows the pod, else a new one."""
+        if self._reading is not None:
+            read_at_ms, state = self._reading
+            if now_ms - read_at_ms < READING_MS and _waiting(state, job_id) is not None:
+                return state
+        state = self._read()
+        self._reading = (now_ms, state)
+        return state
 
     def _decisions(
         self, state: EngineState, pending: Iterable[EngineJob], now_ms: int
     ) -> dict[str, scheduling_pb2.Decision]:
         snapshot = make_snapshot(state, pending, now_ms=now_ms)
         answer = self._decide(scheduling_pb2.DecideRequest(policy=self._policy, snapshot=snapshot))
-        found = {one.job_id: one for one in answer.decisions}
-        missing = [row.job.job_id for row in snapshot.pending if row.job.job_id not in found]
-        return found | {job_id: scheduling_pb2.Decision(job_id=job_id) for job_id in missing}
+        return {one.job_id: one for one in answer.decisions}
 
-    def _assume(self, job: EngineJob, opinion: _Opinion, now_ms: int, state: EngineState) -> None:
-        gpu = state.gpus.get(opinion.gpu_id)
-        held = {opinion.gpu_id: 1 if gpu is not None and gpu.slots else 0}
+    def _assume(
+        self, job: EngineJob, opinion: _Opinion, gpu_ids: Sequence[str], now_ms: int, state: EngineState
+    ) -> None:
+        gpus = state.gpus
+        held = {gpu_id: 1 if gpus[gpu_id].slots else 0 for gpu_id in gpu_ids if gpu_id in gpus}
         running = replace(job, phase=EnginePhase.RUNNING, held_slots=held, allowed_node_ids=())
         while len(self._assumed) >= ASSUMED_PODS_MAX:
             del self._assumed[next(iter(self._assumed))]
@@ -154,6 +168,10 @@ class Extender:
         }
         jobs = [job for job in state.jobs if job.job_id not in self._assumed]
         return replace(state, jobs=(*jobs, *(job for _, job, _ in self._assumed.values())))
+
+
+def _waiting(state: EngineState, job_id: str) -> EngineJob | None:
+    return next((job for job in state.jobs if job.job_id == job_id and job.phase is EnginePhase.WAITING), None)
 
 
 def _pod_and_nodes(arguments: Row) -> tuple[Row, list[str]]:

@@ -76,13 +76,17 @@ def controller_of(pod: Row) -> str:
 
 
 def requests_of(pod: Row) -> dict[str, float]:
-    """Return what it asks for by resource: of all its containers at once, or of one that runs before them."""
+    """Return what it asks for by resource: of all that run at once, or of one that runs before them, or as a whole."""
     asked: dict[str, float] = {}
-    for container in rows_of(pod, "spec", "containers"):
+    before = rows_of(pod, "spec", "initContainers")
+    # Those that always restart run on beside the others.
+    staying = [container for container in before if container.get("restartPolicy") == "Always"]
+    for container in (*rows_of(pod, "spec", "containers"), *staying):
         _add(asked, quantities_of(container, "resources", "requests"))
-    for container in rows_of(pod, "spec", "initContainers"):
+    for container in before:
         for name, amount in quantities_of(container, "resources", "requests").items():
             asked[name] = max(asked.get(name, 0.0), amount)
+    asked |= quantities_of(pod, "spec", "resources", "requests")
     _add(asked, quantities_of(pod, "spec", "overhead"))
     return asked
 

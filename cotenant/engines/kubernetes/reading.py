@@ -114,6 +114,9 @@ class KubernetesReading:
             self._warnings.append(f"pod {job.job_id} was placed on {planned}, which is gone; it is placed anew")
             return {}
         whole = max(node.node.gpus[0].slots, 1)
+        if not node.node.is_usable:
+            self._warnings.append(f"pod {job.job_id} was placed on {planned}, which is closed; it is placed anew")
+            return {}
         if self._used[planned] + (slots or whole) > whole:
             self._warnings.append(f"pod {job.job_id} was placed on {planned}, which is taken; it is placed anew")
             return {}

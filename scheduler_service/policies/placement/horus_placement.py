@@ -7,10 +7,9 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from scheduler_service.core.capacity import (
     resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.inventory import Kind, kind_of
@@ -31,6 +29,8 @@ from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
+from scheduler_service.policies.placement.class_prices import PricedClasses
+from scheduler_service.policies.placement.horus_costs import CostModel
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
@@ -39,56 +39,6 @@ from scheduler_service.policies.placement.reasons import (
     nearness_of,
 )
 from scheduler_service.policies.placement.starts import start_on
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Expected slowdown over summed utilization (1 = 100 %): coefficients by rising power."""
-
-    linear: tuple[float, float]
-    quadratic: tuple[float, float, float]
-
-    @classmethod
-    def of(cls, *, linear: Sequence[float], quadratic: Sequence[float]) -> Curve:
-        """Build a curve from two and three numbers.
-
-        Raises:
-            ValueError: There are more or fewer.
-        """
-        (low_0, low_1), (high_0, high_1, high_2) = linear, quadratic
-        return cls((float(low_0), float(low_1)), (float(high_0), float(high_1), float(high_2)))
-
-    def slowdown_ratio(self, utilization_ratio: float) -> float:
-        """Return f- up to 100 %, f+ above (Eq. 9)."""
-        if utilization_ratio <= 1.0:
-            return self.linear[0] + self.linear[1] * utilization_ratio
-        c0, c1, c2 = self.quadratic
-        return c0 + c1 * utilization_ratio + c2 * utilization_ratio**2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
-    """Weights, limits and fitted curves; see the parameters of `Horus`."""
-
-    weight_memory: float
-    weight_utilization: float
-    max_jobs_per_gpu: int
-    memory_max_ratio: float
-    utilization_max_ratio: float
-    locality_gpus: int
-    curves: Mapping[str, Curve]
-    default_curve: Curve
-
-    def cost(self, *, memory_ratio: float, utilization_ratio: float, device: str) -> float:
-        """Return the cost of a GPU's final load (Eq. 7).
-
-        Args:
-            memory_ratio: Memory in use with the job over the GPU's memory (Eq. 8).
-            utilization_ratio: Summed utilization with the job, 1 = 100 % (Eq. 10).
-            device: Device type, for its fitted curve.
-        """
-        curve = self.curves.get(device, self.default_curve)
-        return self.weight_memory * memory_ratio + self.weight_utilization * curve.slowdown_ratio(utilization_ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,49 +55,6 @@ class _Option:
     def order(self) -> tuple[float, str, int, str]:
         """Cheapest first; ties are never broken at random."""
         return self.cost, self.node_id, self.index, self.gpu_id
-
-
-PRICES_MAX = 2_000_000
-"""Prices that are kept; beyond them all are forgotten."""
-
-
-class _ClassCosts:
-    """What the load classes cost one shape of job, by number; grows with them.
-
-    Attributes:
-        nearness: How near to a start the job is on the classes that refuse it (`nearness_of`), and whether the reason
-            names the GPU.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.costs = np.full(64, inf)
-        self.nearness: dict[int, tuple[int, float, bool]] = {}
-
-    def grow_to(self, count: int) -> None:
-        """Have room for so many classes; those without a price cost everything."""
-        if count > len(self.costs):
-            self.costs = np.concatenate((self.costs, np.full(max(count, len(self.costs)), inf)))
-        self.count = count
-
-
-class _PricedClasses:
-    """What the load classes cost all shapes, kept with the columns from decision to decision.
-
-    Args:
-        changes: Of the predictions; after any of them everything is priced anew.
-    """
-
-    def __init__(self, changes: ChangeLog) -> None:
-        self._changes, self._count = changes, changes.count
-        self._by_shape: dict[object, _ClassCosts] = {}
-
-    def of(self, shape: object, classes_count: int) -> _ClassCosts:
-        """Return what is known of a shape."""
-        if self._count != self._changes.count or len(self._by_shape) * classes_count > PRICES_MAX:
-            self._count = self._changes.count
-            self._by_shape.clear()
-        return self._by_shape.setdefault(shape, _ClassCosts())
 
 
 class HorusPlacement:
@@ -167,8 +74,8 @@ class HorusPlacement:
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         name = (HorusPlacement, repr(costs), id(view.index.prediction_changes))
         kept = self._columns.notes.get(name)
-        if not isinstance(kept, _PricedClasses):
-            self._columns.notes[name] = kept = _PricedClasses(view.index.prediction_changes)
+        if not isinstance(kept, PricedClasses):
+            self._columns.notes[name] = kept = PricedClasses(view.index.prediction_changes)
         self._priced = kept
         self._loads: bytes | None = None
         self._alike_known: Sequence[tuple[int, GpuView]] | None = None
@@ -202,7 +109,7 @@ class HorusPlacement:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        same = (self._rules, shape_of(request), self._loads_now())
+        same = (self._rules, self._view.nodes_per_job_max, shape_of(request), self._loads_now())
         known = self._view.index.turn_memo.get(same)
         if isinstance(known, Reason):
             return known
@@ -376,7 +283,9 @@ class HorusPlacement:
         if resident is None:
             raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
         table = self._table(request, gpu_ids)
-        start = start_on(self._ledger, resident, gpu_ids, numbers={"cost": cost}, candidates=table)
+        pairs = self._costs.curve_pairs.get(self._view.gpus[gpu_ids[0]].gpu.device, 0)
+        numbers = {"cost": cost} | ({"curve_pairs_count": float(pairs)} if pairs else {})
+        start = start_on(self._ledger, resident, gpu_ids, numbers=numbers, candidates=table)
         arrays.place(resident, chosen)
         self._open_count -= sum(not self._is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
         return start

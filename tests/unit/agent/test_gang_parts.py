@@ -13,6 +13,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.errors import CommandRefusedError, OperatorError
+from cotenant_agent.log_reading import find_rank_log
 from cotenant_agent.pause_orders import pause_obstacle
 from cotenant_agent.protocol import launch_from_message, status_to_message
 from cotenant_agent.records import GangPart, LaunchRequest
@@ -175,3 +176,16 @@ def test_an_order_without_a_part_is_for_the_whole_job() -> None:
     assert (request.gang_part, request.chooses_port) == (None, True)
     assert isinstance(request, LaunchRequest)
     assert len(request.gpu_ids) == len(GPUS)
+
+
+def test_torchrun_as_the_command_is_told_of_the_other_nodes(directory: StateDirectory) -> None:
+    (directory.checkpoints / "gang" / "1").mkdir(parents=True)
+    attempt = launch(launcher_of(directory), has_ranks=False, rank=1, gang_part=SECOND)
+    environment = spec_of(attempt)["environment"]
+    told = ("NNODES", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT")
+    assert [environment[f"PET_{name}"] for name in told] == ["2", "1", "2", "10.0.0.1", "20007"]
+    assert "RANK" not in environment
+    # What its two ranks print is in one log.
+    assert {find_rank_log(attempt.directory, rank) for rank in (1, 2)} == {"out.log"}
+    with pytest.raises(CommandRefusedError, match="the ranks 1 to 2"):
+        find_rank_log(attempt.directory, 0)

@@ -12,6 +12,7 @@ from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.measured_speeds import SHAPES_MAX, MeasuredSpeeds, with_speeds
 from scheduler_service.core.records import Phase, Share
+from scheduler_service.core.speed_fits import COUNTS_ASKED_MAX
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, prediction
@@ -188,3 +189,14 @@ def test_between_two_measured_counts_the_error_of_the_foreseen_curve_is_interpol
     measured = {(1, 64): 800.0, (4, 16): 800.0}
     found = with_speeds(prediction("k", step_ms=FORESEEN), measured, None).step_ms
     assert found[2, 32] == pytest.approx(400.0 * 2), "a quarter of the speed at four GPUs, half of it at two"
+
+
+def test_a_question_for_a_curve_is_bounded_however_many_counts_jobs_may_have(play: Play) -> None:
+    for gpus in (1, 2, 4):
+        started(play, f"j{gpus}", gpus)
+        measure(play, f"j{gpus}", 1_000 - 100 * gpus)
+    play.tell(fit_events.SpeedFitted, key="k", device=DEVICE, code="UNAVAILABLE")
+    play.submit("odd", **{**JOB, "gpus": 1, "allowed_gpus": tuple(range(1, 3_000))})
+    (question,) = measure(play, "j1", 900)
+    assert len(question.counts) == COUNTS_ASKED_MAX
+    assert not measure(play, "j2", 800)

@@ -14,7 +14,7 @@ import pytest
 
 from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
-from cotenant.engines.kubernetes.extender import ASSUMED_MS, Extender
+from cotenant.engines.kubernetes.extender import ASSUMED_MS, READING_MS, Extender
 from cotenant.engines.kubernetes.extender_server import BODY_BYTES_MAX, ExtenderServer
 from cotenant.engines.records import EngineState
 from cotenant.errors import InputError, ProgramError
@@ -113,7 +113,36 @@ def test_a_pod_that_was_bound_elsewhere_counts_where_it_is(cluster: Cluster) -> 
     scores = cluster.ask(first)[2]
     other = min(scores, key=lambda name: scores[name])
     cluster.bind("a", other)
+    cluster.at_ms += READING_MS
     assert cluster.ask(second)[0] == [name for name in ("n1", "n2") if name != other]
+
+
+def test_pods_that_are_asked_about_at_once_cost_one_reading(cluster: Cluster) -> None:
+    pods = [cluster.submit(f"p{number}", LIGHT) for number in range(4)]
+    for pod in pods:
+        cluster.ask(pod)
+    assert cluster.stored.requests.count(("GET", "/api/v1/pods")) == 1
+    # One that came later is not in it.
+    assert cluster.ask(cluster.submit("late", HEAVY))[0] == []
+    assert cluster.stored.requests.count(("GET", "/api/v1/pods")) == 2
+
+
+def test_a_pod_with_several_gpus_is_taken_to_hold_all_of_them(cluster: Cluster) -> None:
+    row = node_row("wide", uuids="")
+    row["metadata"]["labels"] = {**GPU_LABELS, "nvidia.com/gpu.count": "3", "nvidia.com/gpu.replicas": "1"}
+    row["status"]["allocatable"] = {**row["status"]["allocatable"], "nvidia.com/gpu": "3"}
+    cluster.stored.add(row)
+    first, second = (cluster.stored.add(pod_row(n, HEAVY, scheduler="default-scheduler", gpus=2)) for n in "ab")
+    assert cluster.ask(first, "wide")[2] == {"wide": 10}
+    assert cluster.ask(second, "wide")[0] == []
+
+
+def test_a_node_about_which_nothing_could_be_decided_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide_nothing(_request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
+        return scheduling_pb2.DecideResponse()
+
+    monkeypatch.setattr(cluster.extender, "_decide", decide_nothing)
+    assert cluster.ask(cluster.submit("a", HEAVY)) == (["n1", "n2"], {}, {"n1": 0, "n2": 0})
 
 
 def test_pods_that_did_not_opt_in_and_nodes_without_gpus_pass(cluster: Cluster) -> None:

@@ -103,6 +103,14 @@ def test_a_note_for_a_gpu_that_is_taken_or_gone_is_void() -> None:
     assert len(state.warnings) == 3
 
 
+def test_a_note_for_a_node_that_was_closed_meanwhile_is_void() -> None:
+    pod = pod_row("a", "")
+    pod["metadata"]["annotations"]["cotenant.io/note"] = "cotenant placed n1/g0 1: x"
+    state = read(node_row("n1") | {"spec": {"unschedulable": True}}, pod)
+    assert [job.phase for job in state.jobs] == [EnginePhase.HELD]
+    assert "which is closed" in state.warnings[0]
+
+
 def test_what_a_device_plugin_gave_out_closes_the_gpus_that_cotenant_gives_out() -> None:
     state = read(node_row("n1"), bound(pod_row("a", None, gpus=1), "n1"))
     assert held(state) == {"team/a": {"n1/g0": 0, "n1/g1": 0}}
@@ -139,6 +147,22 @@ def test_device_and_memory_come_from_the_labels_where_no_flag_names_them() -> No
 def test_cores_and_memory_of_pods_without_gpus_are_taken_off() -> None:
     node = read(node_row("n1"), bound(pod_row("web", None), "n1")).nodes[0]
     assert (node.cpu_cores, node.host_memory_bytes) == (15, 64 * GIB - 100 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("more", "cores"),
+    [
+        ({"initContainers": [{"resources": {"requests": {"cpu": "3"}}}]}, 3),
+        ({"initContainers": [{"resources": {"requests": {"cpu": "500m"}}}]}, 1),
+        ({"initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "3"}}}]}, 4),
+        ({"resources": {"requests": {"cpu": "6"}}}, 6),
+        ({"overhead": {"cpu": "250m"}}, 1.25),
+    ],
+)
+def test_a_pod_asks_for_what_its_containers_ask_for_at_once(more: Row, cores: float) -> None:
+    pod = pod_row("a", "")
+    pod["spec"] |= more
+    assert only(node_row("n1"), pod).cpu_cores == cores
 
 
 @pytest.mark.parametrize(

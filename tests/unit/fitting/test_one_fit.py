@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,16 @@ from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.training import LEVEL, train_version
 from predictor_service.selection.targets import SLOWDOWN, STEP, TARGETS, Target
+from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import DEVICE, write_dataset
 from tests.support.table_dataset import DEVICE as TABLE_DEVICE
 from tests.support.table_dataset import table_rows, write_table_dataset
 
 
 @pytest.fixture(autouse=True)
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("constant_correction", "ridge", "extra_trees")
-    monkeypatch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+def few() -> Iterator[None]:
+    with few_candidates():
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from predictor_service.retraining.datasets import read_dataset, read_datasets
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
 from predictor_service.selection.targets import MEMORY, STEP
+from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import DEVICE as STANDIN
 from tests.support.measured_dataset import graphs, job_settings, write_dataset
 from tests.support.table_dataset import DEVICE, table_rows, write_table_dataset
@@ -38,6 +40,12 @@ def run(state: Path, datasets: Path) -> RetrainingResult:
         return retrain(RetrainingPlan(state_dir=state, datasets=datasets), registry, lambda line: None)
     finally:
         registry.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_candidates():
+        yield
 
 
 @pytest.fixture(scope="module")

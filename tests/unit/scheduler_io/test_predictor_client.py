@@ -309,3 +309,34 @@ def test_a_target_that_is_not_foreseeable_has_no_number_of_steps(predictor: Fake
 def test_without_a_predictor_no_end_is_foreseen() -> None:
     question = RequestLossFit(job_id="j", target_loss=1.0, losses=((0, 1.0),), epoch_steps=1.0)
     assert ask("", question) == LossFitted(at_ms=0, job_id="j", code="NO_PREDICTOR")
+
+
+class SizedPredictor(FakePredictor):
+    """Says that each sample of the other job at once costs a hundredth."""
+
+    def PredictPairs(  # noqa: N802
+        self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictPairsResponse:
+        answer = super().PredictPairs(request, context)
+        samples = [reference.settings.global_batch_size for reference in request.jobs]
+        answer.slowdown_ratio[:] = [other / 100 for _ in samples for other in samples]
+        return answer
+
+
+def test_parts_of_a_batch_are_asked_about_as_jobs_of_their_own_and_answered_by_size() -> None:
+    known = PairMember(key="old", graph_sha256="ab" * 32, settings=JobSettings(global_batch_size=64))
+    new = replace(known, key="new", settings=JobSettings(global_batch_size=32))
+    members = (known, new, replace(new, micro_batch_size=16), replace(new, micro_batch_size=8))
+    command = RequestPairPredictions(device="d", members=members, new_keys=("new",))
+    with SizedPredictor() as predictor:
+        event = ask(predictor.address, command)
+    assert isinstance(event, PairPredictionsArrived)
+    of_old = {
+        (one.micro_batch_size, one.other_micro_batch_size): round(one.slowdown_ratio, 6)
+        for one in event.pairs
+        if (one.victim_key, one.other_key) == ("old", "new")
+    }
+    assert of_old == {(0, 0): 0.32, (0, 16): 0.16, (0, 8): 0.08}
+    of_new = {one.micro_batch_size for one in event.pairs if (one.victim_key, one.other_key) == ("new", "old")}
+    assert of_new == {0, 16, 8}
+    assert len(event.pairs) == 2 * 3 + 5, "with itself too, but for two parts"
