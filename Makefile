@@ -10,11 +10,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
-# Tests marked `alone` measure, or need both cores: they run one after the other; all others three at a time, since many wait.
-ALONE := tests/end_to_end tests/unit/profiler
-TOGETHER := --numprocesses 3 --dist loadfile
+# Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
+ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
+TOGETHER := --numprocesses 4 --dist loadfile
 
-.PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test
+.PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,12 +34,12 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 	$(BIN)/cotenant demo
 
 test: setup check ## checks and every test that needs neither a GPU nor Docker
-	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes' $(PYTEST_ARGS)
 
 test-all: setup check ## the same with the tests that take minutes
-	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm and not kubernetes' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes' $(PYTEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -63,3 +63,6 @@ compose-test: setup ## build and run docker-compose.yml with a local Docker engi
 
 slurm-test: setup ## the bridge to Slurm with real daemons, which Debian's packages bring (docs/slurm.md)
 	$(BIN)/pytest -m slurm tests/end_to_end $(PYTEST_ARGS)
+
+kubernetes-test: setup ## the same for Kubernetes, whose control plane deploy/build_kubernetes.sh builds (docs/kubernetes.md)
+	$(BIN)/pytest -m kubernetes tests/end_to_end $(PYTEST_ARGS)

@@ -181,8 +181,8 @@ class Client:
         begun = asyncio.Event()
         self.begun.append(begun)
         while True:
-            async for message in stub.WatchJobs(scheduling_pb2.WatchJobsRequest()):
-                self.messages_watched += 1
+            async for message in stub.WatchJobs(scheduling_pb2.WatchJobsRequest(in_batches=True)):
+                self.messages_watched += max(len(message.jobs), 1)
                 if message.snapshot_end:
                     begun.set()
                 self.missed += getattr(message, "missed_changes", 0)

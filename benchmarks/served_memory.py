@@ -1,10 +1,11 @@
-"""Memory that is served after an import, beside what `evaluate --model fresh` scores, as JSON.
+"""Memory that is served after an import, and the same rows learned by `evaluate --model fresh`, as JSON.
 
 The rows of timm models on an A100 are taken from datasets/public/gpumemnet. Every fourth network, then every fourth
 family, is held out by the hash of its name; the others are learned by `retrain` as a user's import would be, and the
-promoted version is asked about the held-out rows by `evaluate --model VERSION`; `--model fresh` learns and predicts the
-same rows from all that the table publishes. XGBoost on the table's columns is the baseline of both. One model in
-COTENANT_BENCHMARK_EVERY (default 1) takes part. With --served-only the fresh model, minutes of work, is left out.
+promoted version is asked about the held-out rows by `evaluate --model VERSION`; `--model fresh` learns the same rows by
+the same function, with the groups that are unseen held out inside them. XGBoost on the table's columns is the baseline
+of both. One model in COTENANT_BENCHMARK_EVERY (default 1) takes part. With --served-only the fresh model, minutes of
+work, is left out.
 
 Beside all rows stand those of runs that worked: of the others less was measured than a step must hold
 (`learning/failed_runs.py`), and a service, which answers for jobs that work, does not learn from them. These rows are

@@ -22,12 +22,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cotenant.engines.bridge import Bridge
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.placement_notes import planned_gpu
 from cotenant.engines.records import Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
-from cotenant.engines.slurm.reading import DeviceRule
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from tests.support.slurm_daemons import NODES, SlurmDaemons, missing_daemons

@@ -220,11 +220,11 @@ class SchedulerClient(NodeCalls, QueueCalls):
                 yield answer.chunk
 
     def open_watch(self, job_ids: Sequence[str] = ()) -> Iterator[scheduling_pb2.WatchJobsResponse]:
-        """Streams a snapshot of the jobs, then every change, until the connection breaks.
+        """Streams a snapshot of the jobs, many in a response (`jobs`), then every change, until the connection breaks.
 
         `cotenant.job_watch.watch_jobs` goes on where this ends.
         """
-        request = scheduling_pb2.WatchJobsRequest(job_ids=job_ids)
+        request = scheduling_pb2.WatchJobsRequest(job_ids=job_ids, in_batches=True)
         with _translated("scheduler", self._address, self._tls):
             yield from self._stub.WatchJobs(request, timeout=READ_CALL_DEADLINE_S)
 

@@ -25,6 +25,7 @@ SHOWN_AS = "COTENANT_SHOWN_AS"
 """Environment variable of a program that stands for a verb: what its usage lines call it."""
 
 _VERBS_LISTED_MAX = 12
+_COMMAND_BEHIND = "-- COMMAND..."
 _EXAMPLE = re.compile(r"^(?:.*Examples?:)? *(cotenant [^\n]*?)(?:   .*)?$", re.MULTILINE)
 _REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -60,7 +61,7 @@ def run_command(
     try:
         result: object = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
     except click.ClickException as error:
-        _tell(_in_one_shape(error))
+        _tell(_in_one_shape(error, sys.argv[1:] if arguments is None else arguments))
         return error.exit_code
     except click.Abort:
         _tell("interrupted")
@@ -119,7 +120,7 @@ def _describe(error: OSError) -> str:
     return f"{place}{what}; {remedy}" if remedy else f"{place}{what}"
 
 
-def _in_one_shape(error: click.ClickException) -> str:
+def _in_one_shape(error: click.ClickException, arguments: Sequence[str]) -> str:
     """Message of click about wrong use, beginning as our own errors do, with an example of right use."""
     message = io.StringIO()
     error.show(message)
@@ -129,7 +130,20 @@ def _in_one_shape(error: click.ClickException) -> str:
     # Of a wrong value the message says what would be right.
     is_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
     context = error.ctx if isinstance(error, click.UsageError) and not is_value else None
-    return "\n".join([text, *_right_use(context)]) if context is not None else text
+    if context is None:
+        return text
+    # A flag of the user's own program was read as one of ours.
+    is_loose = (
+        isinstance(error, click.NoSuchOption) and _COMMAND_BEHIND in context.get_usage() and "--" not in arguments
+    )
+    return "\n".join([text, *(_put_behind(context) if is_loose else _right_use(context))])
+
+
+def _put_behind(context: click.Context) -> Iterator[str]:
+    """Where the words of a program stand, with an example of it."""
+    examples = (found[1].rstrip() for found in _EXAMPLE.finditer(context.command.epilog or ""))
+    example = next((f", e.g. {one}" for one in examples if " -- " in one), "")
+    yield f"  remedy: put the program with its own flags behind --{example}"
 
 
 def _right_use(context: click.Context) -> Iterator[str]:

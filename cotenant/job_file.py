@@ -10,6 +10,7 @@
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
     collect_profiles: true          # false = nothing that is measured of this job is kept
+    across_nodes: false             # true = the ranks may be on several nodes, which share the storage of checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
 
 Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
@@ -18,6 +19,7 @@ Unknown keys are refused with the nearest valid one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
 from cotenant.quantities import parse_bytes
+from cotenant.rank_launchers import spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
 FILE_LIMIT_BYTES = 1024 * 1024
@@ -100,6 +103,9 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
             raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    if spec.across_nodes and not spec.ranks and not spans_nodes(spec.command):
+        remedy = "add --ranks N (ranks: N), or let torchrun be the command"
+        raise InputError("across_nodes needs ranks: one process is on one node", remedy=remedy)
     if spec.ranks and not spec.gpus:
         spec.gpus = spec.ranks
     if not spec.name:
@@ -133,6 +139,12 @@ def _read_steps(spec: scheduling_pb2.JobSpec, value: object) -> None:
     spec.steps_total = _whole_number("steps", value)
     if spec.steps_total < 1:  # in the message 0 would be read as "unknown"
         raise InputError(f"steps must be at least 1, not {value}", remedy="leave it out if you do not know")
+
+
+def _read_target_loss(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.target_loss = _real_number("target_loss", value)
+    if not 0 < spec.target_loss < math.inf:  # in the message 0 stands for none
+        raise InputError(f"target_loss must be above 0, not {value}", remedy="leave it out to end by steps")
 
 
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
@@ -229,6 +241,7 @@ _READERS: Mapping[str, Reader] = {
     "collective_timeout_ms": _whole("collective_timeout_ms", "collective_timeout_ms"),
     "allowed_gpus": _read_allowed_gpus,
     "steps": _read_steps,
+    "target_loss": _read_target_loss,
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
     "max_slowdown": _number("max_slowdown_ratio", "max_slowdown"),
     "cpu_cores": _number("cpu_cores", "cpu_cores"),
@@ -239,6 +252,7 @@ _READERS: Mapping[str, Reader] = {
     "restart_limit": _whole("restart_limit", "restart_limit"),
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
     "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
+    "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
     **QUEUE_READERS,
 }
 

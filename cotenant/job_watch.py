@@ -66,7 +66,7 @@ def watch_jobs(
                 last_contact_ms, retry_ms = system_clock.steady_ms(), RETRY_FIRST_MS
                 if response.overflowed:
                     break
-                yield _as_event(response)
+                yield from _as_events(response)
         except TlsMismatchError:
             raise
         except UnavailableError:
@@ -77,7 +77,10 @@ def watch_jobs(
         retry_ms = min(2 * retry_ms, RETRY_LONGEST_MS)
 
 
-def _as_event(response: scheduling_pb2.WatchJobsResponse) -> WatchEvent:
+def _as_events(response: scheduling_pb2.WatchJobsResponse) -> Iterator[WatchEvent]:
+    for job in response.jobs:
+        yield WatchEvent(kind=WatchKind.JOB, job=job)
     if response.snapshot_end:
-        return WatchEvent(kind=WatchKind.SNAPSHOT_END)
-    return WatchEvent(kind=WatchKind.JOB, job=response.job, missed_changes=response.missed_changes)
+        yield WatchEvent(kind=WatchKind.SNAPSHOT_END)
+    elif not response.jobs:
+        yield WatchEvent(kind=WatchKind.JOB, job=response.job, missed_changes=response.missed_changes)

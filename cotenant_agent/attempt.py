@@ -90,6 +90,8 @@ class Attempt:
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
+        self.is_part = spec.get("is_part") is True
+        self._world_size = read_integer(spec, "world_size", len(self.ranks))
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.requested_boot_ms = read_integer(spec, "requested_boot_ms")
@@ -313,7 +315,7 @@ class Attempt:
         self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
         detail = read_text(stop, "detail") or describe(exit_class, facts)
         if facts.failed_rank is not None:
-            detail = f"rank {facts.failed_rank} of {len(self.ranks)} ended first: {detail}"
+            detail = f"rank {facts.failed_rank} of {self._world_size} ended first: {detail}"
         if exit_class == "gpu_oom":
             available_bytes = read_integer(stop, "available_bytes") or available_bytes
             limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"
@@ -322,7 +324,7 @@ class Attempt:
             key=self.key,
             exit_class=exit_class,
             exit_code=-1 if facts.return_code is None else facts.return_code,
-            steps_done=self._steps_at_end(exit_class),
+            steps_done=self._steps_at_end(exit_class, facts.log_tail),
             checkpoint_step=self.checkpoint_step,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_available_bytes=available_bytes,
@@ -332,12 +334,13 @@ class Attempt:
         )
         return self.end
 
-    def _steps_at_end(self, exit_class: str) -> int:
+    def _steps_at_end(self, exit_class: str, log_tail: str) -> int:
         """The steps of an ended attempt: one that prints each tenth has ended with success within ten of its last."""
-        unseen = self._steps_total - self.track.steps_done
-        interval = self._log_progress.interval if self._log_progress is not None else 0
-        went_on = exit_class == "done" and not self._is_written(self.directory.stop)
-        return self._steps_total if went_on and 0 < unseen <= interval else self.track.steps_done
+        log, done = self._log_progress, self.track.steps_done
+        if log is None or exit_class != "done" or self._is_written(self.directory.stop):
+            return done
+        done = max(done, log.steps_by_last_line(log_tail, self._steps_total))
+        return self._steps_total if 0 < self._steps_total - done <= log.interval else done
 
     def max_resident_bytes(self) -> int:
         """Peak resident set of the ended leader, as the kernel reported it to the shim."""

@@ -368,7 +368,10 @@ class AttemptTable:
         return end
 
     def _forget_oldest(self) -> None:
-        stored = [item for item in self.directory.attempts() if item.stored.exists()]
+        attempts = list(self.directory.attempts())
+        if len(attempts) <= _STORED_ATTEMPTS_KEPT:
+            return
+        stored = [item for item in attempts if item.stored.exists()]
         stored.sort(key=lambda item: item.stored.stat().st_mtime_ns)
         for directory in stored[:-_STORED_ATTEMPTS_KEPT]:
             self.directory.forget(directory)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.attempt import AttemptState
 from cotenant_agent.attempt_table import NOT_PAUSABLE, AttemptTable
-from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.log_reading import LogReader, find_rank_log
@@ -31,6 +30,8 @@ from cotenant_agent.protocol import (
     window_to_message,
 )
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
+from cotenant_agent.shared_storage import find_resumable
+from cotenant_agent.state_directory import checkpoint_directory
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
@@ -123,11 +124,12 @@ class Conversation:
     async def _wait_for_leave(self) -> None:
         await self._is_over.wait()
 
-    def announce_start(self, key: AttemptKey) -> None:
-        """Report that a job has started."""
+    def announce_start(self, key: AttemptKey, rendezvous_port: int = 0) -> None:
+        """Report that a job has started, and where its ranks meet."""
         if not self._membership.holds(key):
             return
-        self._send(messages.ConnectRequest(attempt_started=messages.AttemptStarted(key=key_to_message(key))))
+        started = messages.AttemptStarted(key=key_to_message(key), rendezvous_port=rendezvous_port)
+        self._send(messages.ConnectRequest(attempt_started=started))
 
     def announce_end(self, end: AttemptEnd) -> None:
         """Report how an attempt ended; repeated with every heartbeat until it is stored."""
@@ -285,7 +287,8 @@ class Conversation:
         self._membership.store()
         root = self._table.directory.checkpoints
         granted = self._membership.checkpoint_directories(root, request.key.job_id, request.granted)
-        resume = await asyncio.to_thread(newest_resumable, granted)
+        own = checkpoint_directory(root, request.key.job_id, request.key.fence, request.key.incarnation_id)
+        resume = await asyncio.to_thread(find_resumable, request.gang_part, own, granted)
         # Two on one device would slow each other down, and what was measured would be worth nothing.
         await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from cotenant_agent.rank_ends import SILENT_RANKS
 from cotenant_agent.records import ExitFacts
 
 CHECKPOINTED_CODE = 85
@@ -13,6 +14,7 @@ _GPU_OUT_OF_MEMORY = re.compile(
     r"torch\.(cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|RESOURCE_EXHAUSTED: OOM"
 )
+_CAUSE_WORDS = {SILENT_RANKS: "one rank had ended with 0, the others then neither printed nor made a step"}
 _ASKED_FOR = re.compile(r"[Tt]r(?:ied|ying) to allocate ([0-9.]{1,12} ?(?:[KMGT]i?B|bytes))")
 _GPU_FAULT = re.compile(
     r"\bXid\b|uncorrectable ECC|an illegal memory access was encountered|fallen off the bus|device-side assert"
@@ -55,7 +57,7 @@ def describe(exit_class: str, facts: ExitFacts) -> str:
     ending = f"exit code {facts.return_code}"
     if facts.return_code < 0:
         ending = f"signal {_signal_name(-facts.return_code)}"
-    cause = f" after a stop ({facts.cause})" if facts.cause else ""
+    cause = f" after a stop ({_CAUSE_WORDS.get(facts.cause, facts.cause)})" if facts.cause else ""
     doubt = ""
     if facts.return_code == CHECKPOINTED_CODE and exit_class != "checkpointed" and not facts.checkpoint_is_new:
         doubt = "; no checkpoint manifest newer than the request, so nothing new is resumed"

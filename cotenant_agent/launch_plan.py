@@ -61,6 +61,7 @@ def plan_launch(
     login_name: str = "",
     rank_bindings: Sequence[DeviceBinding] = (),
     rendezvous_port: int = 0,
+    rendezvous_interface: str = "",
 ) -> LaunchPlan:
     """Put a launch together.
 
@@ -76,6 +77,7 @@ def plan_launch(
         login_name: For a user that the machine's list does not have; empty = it has.
         rank_bindings: Of a gang, how each rank is tied to its own device.
         rendezvous_port: Where the ranks meet.
+        rendezvous_interface: By which other nodes reach this one; empty = not known.
 
     Raises:
         CommandRefusedError: the node's allow-list, or the shape of the request, forbids it.
@@ -85,16 +87,12 @@ def plan_launch(
     working_directory = str(places.run_directory)
     if request.working_directory:
         working_directory = allow_list.resolve_directory(request.working_directory)
-    executable = allow_list.resolve_executable(
-        request.command[0], working_directory=working_directory, search_path=request.environment.get("PATH", "")
-    )
-    values = _template_values(request, places)
-    argv = (executable, *(_fill(argument, values) for argument in request.command[1:]))
+    argv = _argv(request, allow_list, places, working_directory)
     contract = _contract(request, places, grace_ms, checkpoint_interval_ms)
     if device_memory_bytes > 0 and request.memory_limit_bytes > 0:
         contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{min(1.0, request.memory_limit_bytes / device_memory_bytes):.4f}"
     defaults = _defaults(places, is_owners=is_owners, login_name=login_name)
-    defaults |= defaults_of(request, port=rendezvous_port)
+    defaults |= defaults_of(request, port=rendezvous_port, interface=rendezvous_interface)
     ranks = plan_ranks(request, rank_bindings, port=rendezvous_port)
     # The later ones win: what ties the job to its devices and its attempt cannot be overridden.
     environment = {**defaults, **request.environment, **binding.environment, **contract}
@@ -108,6 +106,16 @@ def plan_launch(
         overridden=overridden,
         ranks=ranks,
     )
+
+
+def _argv(
+    request: LaunchRequest, allow_list: AllowList, places: LaunchPlaces, working_directory: str
+) -> tuple[str, ...]:
+    executable = allow_list.resolve_executable(
+        request.command[0], working_directory=working_directory, search_path=request.environment.get("PATH", "")
+    )
+    values = _template_values(request, places)
+    return (executable, *(_fill(argument, values) for argument in request.command[1:]))
 
 
 def _defaults(places: LaunchPlaces, *, is_owners: bool, login_name: str) -> dict[str, str]:
@@ -158,6 +166,7 @@ def _contract(
     return {
         **({"COTENANT_ARRAY_INDEX": str(array_index)} if array_index is not None else {}),
         **({"COTENANT_INCARNATION_ID": incarnation_id} if incarnation_id else {}),
+        **({"COTENANT_TARGET_LOSS": repr(request.target_loss)} if request.target_loss else {}),
         "COTENANT_JOB_ID": request.key.job_id,
         "COTENANT_ATTEMPT": str(request.key.attempt),
         "COTENANT_FENCE": str(request.key.fence),

@@ -23,6 +23,7 @@ from cotenant_agent.rank_plan import log_limit_bytes
 from cotenant_agent.records import LaunchRequest
 from cotenant_agent.rendezvous_ports import choose_port
 from cotenant_agent.seals import SEALED, Seal
+from cotenant_agent.shared_storage import check_owner, leave_choice
 from cotenant_agent.spec_records import stored_job
 from cotenant_agent.state_directory import StateDirectory, checkpoint_directory
 from cotenant_agent.system_clock import boot_ms, wall_ms
@@ -42,6 +43,7 @@ class JobRules:
         tasks_max: processes and threads of a job; 0 = no bound.
         namespaces: each job gets its own.
         seals: jobs could write the agent's files, which are therefore sealed.
+        rendezvous_interface: network interface by which ranks of gangs across nodes meet; empty = not known.
     """
 
     user: str = ""
@@ -51,6 +53,7 @@ class JobRules:
     tasks_max: int = 0
     namespaces: bool = False
     seals: bool = False
+    rendezvous_interface: str = ""
 
 
 class Launcher:
@@ -94,24 +97,27 @@ class Launcher:
         self._check_capacity(request, live)
         places = self._places(request, resume)
         owner = self._users.find(request.tenant)
-        port = choose_port(request.key.directory_name, {item.rendezvous_port for item in live})
+        is_follower = not request.chooses_port
+        if is_follower:
+            check_owner(places.checkpoint_directory, None if owner is None else owner[0])
+        port = _choose_port(request, live)
         plan = self._plan(request, places, grace_ms, port)
         try:
             directory = self._directory.create(request.key)
         except FileExistsError:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
         self._make_cluster_directory(request.key.incarnation_id)
-        for path in (places.run_directory, places.checkpoint_directory):
-            _make_job_directory(path, owner)
-        if resume is not None and owner is not None:
-            hand_over(resume.directory, owner)
+        self._make_places(places, owner, is_follower=is_follower)
+        if request.gang_part is not None and not is_follower:
+            leave_choice(places.checkpoint_directory, resume)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
         if plan.overridden:
             names = ", ".join(plan.overridden)
             directory.log.touch(mode=0o600)
             directory.log.write_text(f"cotenant: this node sets {names}; the values that were submitted are ignored\n")
         spec = self._spec(request, plan, stop_grace_ms, resume, owner)
-        spec["rendezvous_port"] = port
+        # Of another node's port nothing is taken here.
+        spec["rendezvous_port"] = 0 if is_follower else port
         seal = Seal.draw() if self._rules.seals else None
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
         lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
@@ -175,6 +181,7 @@ class Launcher:
             login_name=self._users.login_name(request.tenant),
             rank_bindings=ranks,
             rendezvous_port=port,
+            rendezvous_interface=self._rules.rendezvous_interface,
         )
 
     def _spec(
@@ -212,6 +219,9 @@ class Launcher:
             "cpu_cores": list(plan.cpu_cores),
             "ranks": [rank.to_record() for rank in plan.ranks],
             "collective_timeout_ms": request.collective_timeout_ms,
+            "world_size": request.gang_part.world_size if request.gang_part is not None else len(plan.ranks),
+            "is_part": request.gang_part is not None,
+            "first_rank": request.rank,
             "cgroup_procs_files": list(files.procs_files),
             "cgroup_kill_file": files.kill_file,
             "cgroup_freeze_file": files.freeze_file,
@@ -221,6 +231,14 @@ class Launcher:
             "uid": uid,
             "gid": gid,
         }
+
+    def _make_places(self, places: LaunchPlaces, owner: Owner | None, *, is_follower: bool) -> None:
+        """Make the job's folders; the first node of a gang has made that of the checkpoints for all."""
+        _make_job_directory(places.run_directory, owner)
+        if not is_follower:
+            _make_job_directory(places.checkpoint_directory, owner)
+            if places.resume is not None and owner is not None:
+                hand_over(places.resume.directory, owner)
 
     def _make_cluster_directory(self, incarnation_id: str) -> None:
         if incarnation_id:
@@ -239,6 +257,13 @@ class Launcher:
         if not is_known and not self._directory.jobs.resolve().is_relative_to(working):
             kept.append(working)
         return {"covered": [str(root)], "kept": [str(path) for path in kept if path.is_relative_to(root)]}
+
+
+def _choose_port(request: LaunchRequest, live: Sequence[Attempt]) -> int:
+    """Where the ranks meet: at a port of this node, unless the first one of the gang has chosen one of its own."""
+    if request.gang_part is not None and not request.chooses_port:
+        return request.gang_part.master_port
+    return choose_port(request.key.directory_name, {item.rendezvous_port for item in live})
 
 
 def _make_job_directory(path: Path, owner: Owner | None) -> None:

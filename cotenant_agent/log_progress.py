@@ -18,8 +18,9 @@ from types import FrameType
 from typing import NamedTuple
 
 from cotenant_agent.durable_files import read_integer
+from cotenant_agent.loss_recognition import printed_loss
 from cotenant_agent.progress import ProgressReport, is_counter
-from cotenant_agent.progress_recognition import GROWING_VALUES_MIN, RECOGNISED, is_other_work
+from cotenant_agent.progress_recognition import GROWING_VALUES_MIN, RECOGNISED, is_other_work, steps_of_last_epoch
 from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
 from cotenant_agent.system_clock import wall_ms
 
@@ -82,6 +83,10 @@ class LogProgress:
     def interval(self) -> int:
         """How many steps lie between two printed numbers; 0 = not known."""
         return self._counter.interval
+
+    def steps_by_last_line(self, tail: str, steps_total: int) -> int:
+        """The steps that the end of a finished job's log tells; 0 = none, or an expression was named for them."""
+        return steps_of_last_epoch(tail, steps_total) if self._recognises else 0
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""
@@ -177,8 +182,11 @@ class LogProgress:
         for match in self._pattern.finditer(window) if self._pattern is not None else ():
             if match.end() > settled:
                 break
-            item = _read_match(match, window[end : match.start("step")][-_LABEL_REACH:])
+            before = window[end : match.start("step")][-_LABEL_REACH:]
+            item = _read_match(match, before)
             end = match.end()
+            if item is not None and self._recognises:
+                item = item._replace(loss=printed_loss(before, window[end:]))
             if item is not None and not (self._recognises and is_other_work(item.printed.label)):
                 found.append(item)
         return end

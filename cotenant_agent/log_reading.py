@@ -11,7 +11,7 @@ from typing import BinaryIO
 from cotenant_agent.durable_files import read_json
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.rank_plan import log_name
-from cotenant_agent.spec_records import read_ranks
+from cotenant_agent.spec_records import read_launched_ranks, read_ranks
 from cotenant_agent.state_directory import AttemptDirectory
 
 CHUNK_BYTES = 64 * 1024
@@ -76,7 +76,11 @@ def find_rank_log(directory: AttemptDirectory, rank: int) -> str:
     Raises:
         CommandRefusedError: The attempt has no such rank here.
     """
-    ranks = read_ranks(read_json(directory.spec) or {})
+    spec = read_json(directory.spec) or {}
+    ranks, launched = read_ranks(spec), read_launched_ranks(spec)
+    if rank in launched:
+        return log_name(0)
+    ranks = ranks or tuple(launched)
     if rank in (ranks or (0,)):
         return log_name(rank, first_rank=min(ranks, default=0))
     found = f"the ranks {min(ranks)} to {max(ranks)}" if ranks else "one process, and no ranks"

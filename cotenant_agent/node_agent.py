@@ -28,6 +28,7 @@ from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, position_to_message, rules_to_message, status_to_message
 from cotenant_agent.records import GpuReading
+from cotenant_agent.rendezvous_addresses import find_own_address
 from cotenant_agent.scheduler_link import (
     JOIN_REFUSED,
     LinkSettings,
@@ -61,6 +62,8 @@ class AgentRules:
     Attributes:
         instance_id: Drawn for this process, to distinguish a second agent with the same node id.
         enforcements: What Hello claims, all of it probed.
+        rendezvous_address: Where other nodes reach ranks that run here; empty = from where it dials the scheduler.
+        storage_id: Of its checkpoints, where other nodes see them too; empty = they do not.
         allow_list: What it runs; None = left out of the Hello.
     """
 
@@ -73,6 +76,8 @@ class AgentRules:
     stop_jobs_on_exit: bool = False
     seed: int = 0
     enforcements: tuple[str, ...] = ()
+    rendezvous_address: str = ""
+    storage_id: str = ""
 
 
 class NodeAgent:
@@ -93,6 +98,7 @@ class NodeAgent:
         self._rules = rules
         self._membership = membership or ClusterMembership()
         self._session_secret = ""
+        self._rendezvous_address = rules.rendezvous_address
         self._link = link
         self._table = table
         self._inventory = inventory
@@ -143,7 +149,7 @@ class NodeAgent:
         self._metrics.running.set(sum(attempt.end is None for attempt in self._table))
         if self._conversation is not None:
             for attempt in started:
-                self._conversation.announce_start(attempt.key)
+                self._conversation.announce_start(attempt.key, attempt.rendezvous_port)
             for end in ended:
                 self._conversation.announce_end(end)
             if has_news:
@@ -188,6 +194,9 @@ class NodeAgent:
     async def _converse(self, channel: grpc.aio.Channel) -> float:
         """Talk until the stream ends; how many seconds the scheduler wants to be left alone."""
         self._metrics.conversations.inc()
+        # A machine that has moved has another address.
+        found = self._rules.rendezvous_address or await asyncio.to_thread(find_own_address, self._link.scheduler)
+        self._rendezvous_address = found
         self._conversation = Conversation(
             table=self._table,
             read_gpus=lambda: self._readings,
@@ -266,6 +275,8 @@ class NodeAgent:
             session_secret=self._session_secret,
             machine_id=read_machine_id(),
             installation_id=self._membership.installation_id,
+            rendezvous_address=self._rendezvous_address,
+            storage_id=self._rules.storage_id,
         )
 
     async def _stop_all(self) -> None:

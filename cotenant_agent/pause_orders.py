@@ -14,6 +14,8 @@ def pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:
     """
     if not 1 <= paused_ms_max <= PAUSED_MS_MAX:
         return f"a pause lasts 1 to {PAUSED_MS_MAX} ms, not {paused_ms_max}"
+    if attempt.is_part:
+        return "its ranks are on several nodes, which would stand still and go on at different instants"
     if not attempt.can_pause:
         return "an older agent started it, whose shim cannot pause; it can from its next attempt on"
     return "MPS serves its device, and a client that stands still may hold up the others" if attempt.uses_mps else ""

@@ -5,6 +5,9 @@ iter, iteration, it, update, batch, as in `iter 200 | loss 1.2`, `Step [100/600]
 epoch, as in `Epoch: [0][ 20/391]` and `Epoch 1/90 [20/391]`. A number counts
 once it has grown: what is only printed once, such as a setting, is no progress. Numbers with a unit behind them are
 measurements, and bars of downloads, of preparing data and of validation are named by their words or units.
+
+What prints a bar's end only (rich without a terminal, as Lightning does), or epochs alone, is read when the job has
+ended with success: `Epoch 2/2 ━━━ 100/100`.
 """
 
 from __future__ import annotations
@@ -18,16 +21,19 @@ _COLOUR = r"(?:\x1b\[[0-9;]*m)*"
 _UNIT = "(?:it|iter|step|batch)"
 _TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
 _BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
-_WORD = r"(?<![a-z])(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
+# A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
+_BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
+_WORD = rf"{_BEGIN}(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
-_NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it|hz|[kmg]i?b)\b)"
+_NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it(?! \[[0-9:])|hz|[kmg]i?b)\b)"
+_OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = r"(?=[0-9]{1,15}/ {0,4}[0-9]{1,15}"
 _EPOCH = rf"epoch:? {{0,3}}[\[(]? {{0,4}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})?[\])]?[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
 # With a percentage behind it a count of an epoch is one of samples, but for timm's.
 _TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
 # One group of one name: the words are looked back at from the number only where there is no bar.
 RECOGNISED = (
-    rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|(?<![a-z])(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={_BAR}))"
+    rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|{_BEGIN}(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={_BAR}|{_OPEN_BAR}))"
     rf"(?P<step>{_NUMBER})"
 )
 
@@ -35,6 +41,34 @@ _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|sav|eval|valid|test|predict|infer|pre-?process"
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
 )
+
+_LAST_EPOCH = re.compile(
+    r"(?i)(?<![a-z])epochs?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
+    r"(?:[,: -]{0,3}(━)?[━╸╺ =#>\[(]{0,200}([0-9]{1,12})/([0-9]{1,12})(?![0-9./]))?"
+)
+_TAIL_CHARACTERS = 4096
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def steps_of_last_epoch(tail: str, steps_total: int) -> int:
+    """Returns the steps of a job by the last epoch that it printed.
+
+    Args:
+        tail: The end of its log.
+        steps_total: What was stated; it decides whether epochs count from 0 or 1, and whether they are its steps.
+
+    Returns:
+        Steps; 0 = no epoch, or not the last one, or not at its end.
+    """
+    found = next(reversed(list(_LAST_EPOCH.finditer(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:])))), None)
+    if found is None or is_other_work(found.string[: found.start()].rpartition("\n")[2]):
+        return 0
+    epoch, last, drawn, step, steps = found.groups()
+    if int(epoch) != int(last) or step != steps:
+        return 0
+    counts = (int(last) * int(steps or 1), (int(last) + 1) * int(steps or 1))
+    # Without the bar that Lightning draws, which counts from 0, it may be one of samples.
+    return steps_total if steps_total in counts else counts[1] if drawn else 0
 
 
 def is_other_work(label: str) -> bool:

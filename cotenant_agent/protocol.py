@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,12 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
 from cotenant_agent.allow_list import AllowList, known_names
 from cotenant_agent.attempt import Attempt, AttemptState
+from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
     AttemptObservation,
+    GangPart,
     GpuDescription,
     GpuReading,
     GrantedCheckpoint,
@@ -26,9 +29,11 @@ from cotenant_agent.records import (
     MeasuredJob,
     MeasurementWindow,
 )
+from cotenant_agent.rendezvous_addresses import is_host
 
 # No measurement window with more is kept; heartbeats stay small.
 _BINDINGS_MAX = 32
+_PORT_MAX = 65_535
 # Paths of each kind that a Hello lists; a scheduler keeps no more.
 _NAMES_MAX = 1_000
 _STATES = {
@@ -90,6 +95,8 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
     """What the scheduler wants started."""
     spec = message.spec
     assignments = sorted(message.assignments, key=lambda assignment: assignment.rank)
+    gang_part = _gang_part(message)
+    part_ratio = len(assignments) / gang_part.world_size if gang_part is not None else 1.0
     return LaunchRequest(
         key=key_from_message(message.key),
         command=tuple(spec.command),
@@ -103,10 +110,11 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         granted=_granted(message),
         memory_limit_bytes=message.memory_limit_bytes,
         checkpoint_ms=spec.checkpoint_ms,
-        host_memory_bytes=spec.host_memory_bytes,
-        cpu_cores=spec.cpu_cores,
+        host_memory_bytes=math.ceil(spec.host_memory_bytes * part_ratio),
+        cpu_cores=spec.cpu_cores * part_ratio,
         progress_regex=spec.progress_regex,
         steps_total=spec.steps_total,
+        target_loss=spec.target_loss,
         co_located_limits={
             key_from_message(limit.key): limit.memory_limit_bytes for limit in message.co_located_limits
         },
@@ -115,6 +123,32 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         array_index=spec.array_index if spec.array_id else None,
         has_ranks=spec.ranks > 0,
         collective_timeout_ms=spec.collective_timeout_ms,
+        gang_part=gang_part,
+    )
+
+
+def _gang_part(message: messages.LaunchJob) -> GangPart | None:
+    """Which part of a gang this node is given.
+
+    Raises:
+        CommandRefusedError: It cannot be one.
+    """
+    part = message.gang_part
+    if not message.HasField("gang_part"):
+        return None
+    ranks = sorted(assignment.rank for assignment in message.assignments)
+    is_row = ranks and ranks == list(range(ranks[0], ranks[0] + len(ranks))) and 0 <= ranks[0] <= ranks[-1]
+    is_first = part.group_rank == 0
+    is_port = part.master_port == 0 if is_first else 0 < part.master_port <= _PORT_MAX
+    is_within = bool(is_row) and ranks[-1] < part.world_size and (ranks[0] == 0) is is_first
+    if not (is_within and is_port and 0 <= part.group_rank < part.nodes and is_host(part.master_address)):
+        raise CommandRefusedError("INVALID_GANG", "the order's part of a gang names no such ranks, nodes or address")
+    return GangPart(
+        world_size=part.world_size,
+        group_rank=part.group_rank,
+        nodes=part.nodes,
+        master_address=part.master_address,
+        master_port=part.master_port,
     )
 
 
@@ -206,6 +240,7 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
         gpu_ids=attempt.gpu_ids,
         steps_done=attempt.track.steps_done,
         paused_ms=attempt.pause.paused_ms,
+        rendezvous_port=attempt.rendezvous_port,
         exited=None if attempt.end is None else end_to_message(attempt.end),
     )
 

@@ -6,6 +6,10 @@ import os
 import signal
 
 EXIT_CHECKPOINTED = 85
+SILENT_RANKS = "ranks_silent"
+"""The cause of a stop of those that one which ended with 0 has left behind."""
+RANKS_SILENT_MS = 1_800_000
+"""So long they may neither print nor make a step: a last evaluation or an export of one rank takes minutes."""
 _LOST_GRACE_MS_MAX = 5_000
 
 
@@ -44,6 +48,11 @@ class RankEnds:
         return len(self._statuses) == self.ranks
 
     @property
+    def seen(self) -> int:
+        """How many ranks are gone."""
+        return len(self._statuses)
+
+    @property
     def failed_rank(self) -> int | None:
         """The first that ended without success; None = none yet."""
         return next((rank for rank, status in self._statuses.items() if status != 0), None)
@@ -59,7 +68,7 @@ class RankEnds:
             return None
         code = os.waitstatus_to_exitcode(self._statuses[rank])
         is_leaving = code in (EXIT_CHECKPOINTED, -signal.SIGTERM)
-        return stop_grace_ms if is_leaving else min(stop_grace_ms, _LOST_GRACE_MS_MAX)
+        return stop_grace_ms if is_leaving else lost_grace_ms(stop_grace_ms)
 
     def return_code(self, *, was_stopped: bool) -> int:
         """The exit code of the attempt, as of a child process: that of the first rank that ended without success.
@@ -71,3 +80,34 @@ class RankEnds:
         if was_stopped and EXIT_CHECKPOINTED in codes:
             return EXIT_CHECKPOINTED
         return next((code for code in codes if code != 0), 0)
+
+
+class RankSilence:
+    """Notices when those that are left of a gang do nothing any more: they may wait for one that has ended with 0.
+
+    Args:
+        silent_ms: How long none of them has to give a sign of life.
+    """
+
+    def __init__(self, silent_ms: int) -> None:
+        self._silent_ms = silent_ms
+        self._seen: object = None
+        self._since_ms = 0
+
+    def is_over(self, ends: RankEnds, signs: object, now_ms: int) -> bool:
+        """Whether they have been silent for so long since the last end.
+
+        Args:
+            ends: Of their gang.
+            signs: Is another value after every output and every step.
+            now_ms: Milliseconds since boot.
+        """
+        seen = (ends.seen, signs)
+        if seen != self._seen:
+            self._seen, self._since_ms = seen, now_ms
+        return 0 < ends.seen < ends.ranks and now_ms - self._since_ms >= self._silent_ms
+
+
+def lost_grace_ms(stop_grace_ms: int) -> int:
+    """How long ranks may take to end that can save little without those that are gone."""
+    return min(stop_grace_ms, _LOST_GRACE_MS_MAX)

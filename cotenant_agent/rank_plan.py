@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cotenant_agent.records import DeviceBinding, LaunchRequest
+from cotenant_agent.records import DeviceBinding, GangPart, LaunchRequest
+from cotenant_agent.rendezvous_addresses import LOOPBACK
 
 RANK_PROCESSES = "rank_processes"
 """In the words of the Hello: this agent starts jobs with ranks; an older one would start one process."""
-LOOPBACK = "127.0.0.1"
-LOCAL_DEFAULTS = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+LOCAL_DEFAULTS = dict.fromkeys(_INTERFACE_VARIABLES, "lo")
 """Of a gang on one node: its ranks talk over the loopback interface only. The job's own values come first."""
 _LAUNCHER_PORT = "PET_MASTER_PORT"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -59,7 +60,8 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
         bindings: Of each device alone.
         port: Where the ranks meet.
     """
-    world_size = len(request.gpu_ids)
+    part = request.gang_part
+    world_size = len(request.gpu_ids) if part is None else part.world_size
     found = []
     for local_rank, binding in enumerate(bindings):
         rank = request.rank + local_rank
@@ -69,7 +71,8 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
             "LOCAL_RANK": local_rank,
             "WORLD_SIZE": world_size,
             "LOCAL_WORLD_SIZE": len(bindings),
-            "MASTER_ADDR": LOOPBACK,
+            "GROUP_RANK": 0 if part is None else part.group_rank,
+            "MASTER_ADDR": LOOPBACK if part is None else part.master_address,
             "MASTER_PORT": port,
             "COTENANT_RANK": rank,
             "COTENANT_WORLD_SIZE": world_size,
@@ -80,9 +83,30 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
     return tuple(found)
 
 
-def defaults_of(request: LaunchRequest, *, port: int) -> Mapping[str, str]:
-    """Variables that the job's own win over: torchrun as the command meets at a port of its own, not at everybody's."""
-    return {_LAUNCHER_PORT: str(port), **(LOCAL_DEFAULTS if request.has_ranks else {})}
+def defaults_of(request: LaunchRequest, *, port: int, interface: str = "") -> Mapping[str, str]:
+    """Variables that the job's own win over: torchrun as the command meets at a port of its own, not at everybody's.
+
+    Args:
+        request: The job.
+        port: Where it meets.
+        interface: By which other nodes reach this one; empty = not known.
+    """
+    meeting = {_LAUNCHER_PORT: str(port)}
+    if request.gang_part is not None:
+        told = {} if request.has_ranks else _launcher_variables(request, request.gang_part)
+        return {**meeting, **told, **(dict.fromkeys(_INTERFACE_VARIABLES, interface) if interface else {})}
+    return {**meeting, **(LOCAL_DEFAULTS if request.has_ranks else {})}
+
+
+def _launcher_variables(request: LaunchRequest, part: GangPart) -> dict[str, str]:
+    """Return what torchrun reads instead of its flags about nodes; it starts a rank per GPU of its node."""
+    values = {
+        "NNODES": part.nodes,
+        "NODE_RANK": part.group_rank,
+        "NPROC_PER_NODE": len(request.gpu_ids),
+        "MASTER_ADDR": part.master_address,
+    }
+    return {f"PET_{name}": str(value) for name, value in values.items()}
 
 
 def log_limit_bytes(limit_bytes: int, ranks: int) -> int:

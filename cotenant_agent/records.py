@@ -62,6 +62,17 @@ class LogPosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangPart:
+    """The part of a gang across nodes that this node runs; see the contract's message of that name."""
+
+    world_size: int
+    group_rank: int
+    nodes: int
+    master_address: str
+    master_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
     """What the scheduler wants started.
 
@@ -78,6 +89,8 @@ class LaunchRequest:
         rank: of the first of its devices.
         has_ranks: one process per device, instead of one that sees them all.
         collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
+        gang_part: which part of a gang across nodes it is; None = all of its ranks are here.
+        target_loss: at which training may end; 0 = it ends by its steps.
     """
 
     key: AttemptKey
@@ -102,6 +115,13 @@ class LaunchRequest:
     array_index: int | None = None
     has_ranks: bool = False
     collective_timeout_ms: int = 0
+    gang_part: GangPart | None = None
+    target_loss: float = 0.0
+
+    @property
+    def chooses_port(self) -> bool:
+        """Whether its ranks meet on this node."""
+        return self.gang_part is None or self.gang_part.group_rank == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

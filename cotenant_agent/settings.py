@@ -15,6 +15,7 @@ from cotenant.option_types import Integers, Texts
 from cotenant.program_settings import ProgramSettings, setting
 from cotenant.structured_log import LEVELS
 from cotenant.tls_settings import check_client_tls, check_metrics_exposure, tls_setting
+from cotenant_agent.rendezvous_addresses import is_host
 
 _NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
@@ -32,6 +33,14 @@ class AgentSettings:
     rack_id: str = setting("", "Rack of this node.")
     state_dir: str = setting("", "Where everything is kept; needed.")
     checkpoint_dir: str = setting("", "Checkpoints, shared storage perhaps; in the state directory by default.")
+    shared_checkpoints: bool = setting(
+        False, "Other nodes have the folder of --checkpoint-dir too: jobs may be on several of them at once."
+    )
+    rendezvous_address: str = setting(
+        "",
+        "Where other nodes reach ranks that run here; by default the address from which it dials the scheduler.",
+        metavar="HOST",
+    )
     nvml: bool = setting(False, "Offer the NVIDIA GPUs of this machine.")
     standin_cores: tuple[int, ...] = setting((), "Cores that play one device each.", kind=Integers())
     standin_memory_bytes: int = setting(2 << 30, "Memory of one stand-in device.", kind=click.IntRange(1))
@@ -82,6 +91,12 @@ def _check(settings: AgentSettings) -> None:
     if not _NODE_ID.fullmatch(settings.node_id):
         remedy = "give --node-id 1 to 63 letters, digits, '.', '_' and '-'"
         raise InputError(f"{settings.node_id!r} cannot be the name of a node (node_id)", remedy=remedy)
+    if settings.shared_checkpoints and not settings.checkpoint_dir:
+        remedy = "name the folder that other nodes have too with --checkpoint-dir"
+        raise InputError("--shared-checkpoints is about the folder of --checkpoint-dir", remedy=remedy)
+    if settings.rendezvous_address and not is_host(settings.rendezvous_address):
+        remedy = "give --rendezvous-address the name or address of this machine, without a port"
+        raise InputError(f"{settings.rendezvous_address[:80]!r} is no address of a machine", remedy=remedy)
     if settings.job_user and settings.job_users:
         raise InputError("one user for all jobs, or one for each tenant", remedy="give --job-user or --job-users")
     check_client_tls(settings)

@@ -3,7 +3,7 @@
 It outlives the agent. It starts the job at most once (a lock and a state file), copies its output into bounded logs,
 holds the lease, carries out stop requests and leaves an exit record. It opens no connection: files in, files out.
 A job is one process, or the ranks of a gang: where one of these ends without success the others are asked to end, and
-killed when they do not.
+killed when they do not; so are those that give no sign of life for long after one has ended with 0.
 If it is killed itself, the job is killed with it, so that no job ever runs unwatched: everything in its process
 namespace, or, where there is none, its ranks (parent-death signal).
 """
@@ -24,14 +24,15 @@ if not __package__:
     # As a program it knows the standard library only.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100,PTH120
 
+from cotenant_agent import rank_ends
 from cotenant_agent.deadline_watch import tell_deadline, watch_deadlines
 from cotenant_agent.job_pausing import JobPauser
 from cotenant_agent.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.job_start import EXIT_CANNOT_EXECUTE, become_job
 from cotenant_agent.namespaces import INIT_PID, JobView, control_process, start_namespace
-from cotenant_agent.rank_ends import RankEnds
+from cotenant_agent.rank_ends import SILENT_RANKS, RankEnds, RankSilence, lost_grace_ms
 from cotenant_agent.rotating_log import RotatingLog
-from cotenant_agent.shim_records import Records, read_counter, read_number, take_records
+from cotenant_agent.shim_records import Records, changed_ns, read_counter, read_number, take_records
 from cotenant_agent.system_clock import boot_ms
 
 _TICK_MS = 100
@@ -57,6 +58,8 @@ class AttemptSupervisor:
         self._init = 0
         self._news = self._lifeline = -1
         self._ends = RankEnds(len(self._ranks))
+        self._silence = RankSilence(read_number(spec, "ranks_silent_ms") or rank_ends.RANKS_SILENT_MS)
+        self._outputs = 0
         self._cause = ""
         self._kill_at_ms: int | None = None
         self._killed = False
@@ -89,6 +92,7 @@ class AttemptSupervisor:
     def _take_in(self, descriptor: int, logs: Mapping[int, RotatingLog]) -> bool:
         """Read what has become readable; whether more may follow there."""
         if descriptor in logs:
+            self._outputs += 1
             return _copy(descriptor, logs[descriptor])
         # A namespace tells of its ranks one by one, a descriptor of a process is readable once.
         return descriptor == self._news and self._take_news()
@@ -210,6 +214,7 @@ class AttemptSupervisor:
         if self._kill_at_ms is None and not self._ends.are_complete:
             self._look_for_stop(now_ms)
             self._look_for_lost_rank(now_ms)
+            self._look_for_silent_ranks(now_ms)
         is_to_run = self._kill_at_ms is not None or self._ends.are_complete
         self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
         overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._has_outlived_its_lease(now_ms))
@@ -223,6 +228,13 @@ class AttemptSupervisor:
         grace_ms = self._ends.peers_grace_ms(read_number(self._spec, "stop_grace_ms"))
         if self._kill_at_ms is None and grace_ms is not None:
             self._begin_stop("", now_ms + grace_ms)
+
+    def _look_for_silent_ranks(self, now_ms: int) -> None:
+        """End those that one which ended with 0 has left behind, where they only wait for it."""
+        # The agent notes there how far the job is.
+        signs = (self._outputs, changed_ns("observed.json"))
+        if self._kill_at_ms is None and self._silence.is_over(self._ends, signs, now_ms):
+            self._begin_stop(SILENT_RANKS, now_ms + lost_grace_ms(read_number(self._spec, "stop_grace_ms")))
 
     def _is_time_to_look(self, now_ms: int) -> bool:
         """Once a second: a look goes through all processes of the machine."""

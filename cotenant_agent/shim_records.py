@@ -63,6 +63,13 @@ def read_number(record: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+def changed_ns(name: str) -> int:
+    """When a file was last written, by the wall clock; 0 when it is absent."""
+    with contextlib.suppress(OSError):
+        return os.stat(name).st_mtime_ns  # noqa: PTH116
+    return 0
+
+
 def read_counter(path: str, name: str) -> int:
     """A `name value` line of a control-group file; 0 when there is none."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:  # noqa: PTH123

@@ -21,6 +21,15 @@ def read_ranks(spec: dict[str, object]) -> tuple[int, ...]:
     return tuple(read_integer(rank, "rank") for rank in ranks if isinstance(rank, dict))
 
 
+def read_launched_ranks(spec: dict[str, object]) -> range:
+    """The ranks of a gang across nodes that one process of this node has started, as torchrun does; empty = none."""
+    gpu_ids = spec.get("gpu_ids")
+    if spec.get("is_part") is not True or read_ranks(spec) or not isinstance(gpu_ids, list):
+        return range(0)
+    first = read_integer(spec, "first_rank")
+    return range(first, first + len(gpu_ids))
+
+
 def read_measured_job(spec: dict[str, object]) -> MeasuredJob | None:
     """What may be recorded of a job; None = nothing, or what is written there cannot be."""
     record = spec.get("measured_job")

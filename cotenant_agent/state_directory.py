@@ -104,23 +104,41 @@ class StateDirectory:
         shutil.rmtree(attempt.path, ignore_errors=True)
 
 
+class _PathBelow:
+    """A path in an attempt's directory, made at its first use: of most attempts few are ever asked for."""
+
+    def __init__(self, file_name: str) -> None:
+        self._file_name = file_name
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, directory: AttemptDirectory, owner: type) -> Path:
+        path = directory.path / self._file_name
+        # Found there from now on.
+        vars(directory)[self._name] = path
+        return path
+
+
 class AttemptDirectory:
     """Paths of one attempt."""
 
+    spec = _PathBelow("spec.json")
+    state = _PathBelow("state.json")
+    lease = _PathBelow("lease.json")
+    stop = _PathBelow("stop.json")
+    pause = _PathBelow("pause.json")
+    paused = _PathBelow("paused.json")
+    exit = _PathBelow("exit.json")
+    stored = _PathBelow("stored")
+    observed = _PathBelow("observed.json")
+    log = _PathBelow("out.log")
+    older_log = _PathBelow("out.log.1")
+    shim_log = _PathBelow("shim.log")
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.spec = path / "spec.json"
-        self.state = path / "state.json"
-        self.lease = path / "lease.json"
-        self.stop = path / "stop.json"
-        self.pause = path / "pause.json"
-        self.paused = path / "paused.json"
-        self.exit = path / "exit.json"
-        self.stored = path / "stored"
-        self.observed = path / "observed.json"
-        self.log = path / "out.log"
-        self.older_log = path / "out.log.1"
-        self.shim_log = path / "shim.log"
 
     def log_files(self, name: str = "") -> tuple[Path, Path]:
         """The two files of the output of one process, older first; of the job's first one without a name."""

@@ -18,7 +18,8 @@ _VALUES_OF_A_PASS = 3
 _BARS_MAX = 16
 _LABEL_LIMIT = 64
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# Of colours, cursors and titles, whose text is nothing that a bar says.
+_TERMINAL_ORDER = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,128}\x07)")
 _NUMBER_WORDS = frozenset({"nan", "inf"})
 
 
@@ -136,7 +137,15 @@ class StepCounter:
     def interval(self) -> int:
         """How many steps lie between two printed numbers; 0 = it varies, or too few were seen."""
         before, newest = self._growths
-        return newest if newest == before else 0
+        return newest if newest == before else self._distance_of_two()
+
+    def _distance_of_two(self) -> int:
+        """The distance of two numbers where the first is one from the beginning: 0 or 1, or the first printed one."""
+        bar = next(reversed(self._bars.values()), None)
+        if bar is None or bar.values != 2 or bar.base:
+            return 0
+        distance = bar.peak - bar.first
+        return distance if bar.first in (0, 1, distance - 1, distance) else 0
 
     def take(self, printed: PrintedStep) -> bool:
         """Take in the next number; whether it is one of the bar that counts."""
@@ -178,7 +187,7 @@ class StepCounter:
 
 def label_of(text: str) -> str:
     """The words of a text, without its numbers: what stays the same while a bar moves."""
-    words = [word for word in _WORD.findall(_COLOUR.sub("", text)) if word.lower() not in _NUMBER_WORDS]
+    words = [word for word in _WORD.findall(_TERMINAL_ORDER.sub("", text)) if word.lower() not in _NUMBER_WORDS]
     return " ".join(words)[-_LABEL_LIMIT:]
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +27,11 @@ from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
 from cotenant_agent.rank_plan import RANK_PROCESSES
+from cotenant_agent.rendezvous_addresses import find_interface, find_own_address
 from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.seals import hide_memory
 from cotenant_agent.settings import AgentSettings
+from cotenant_agent.shared_storage import read_storage_id
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
 
@@ -54,6 +57,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     processes = LinuxProcesses()
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
+        storage_id = read_storage_id(directory.checkpoints) if settings.shared_checkpoints else ""
         inventory = _build_inventory(settings, directory.root, processes)
         stack.callback(inventory.close)
         agent_name = name_agent(settings.node_id, directory.root)
@@ -87,7 +91,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
         if settings.metrics_address:
             metrics.serve(settings.metrics_address)
         yield NodeAgent(
-            rules=_agent_rules(settings, inventory, groups, allow_list, isolation),
+            rules=replace(_agent_rules(settings, inventory, groups, allow_list, isolation), storage_id=storage_id),
             link=_link_settings(settings),
             table=table,
             windows=windows,
@@ -128,6 +132,7 @@ def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
         tasks_max=settings.job_tasks_max,
         namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
         seals=SEALED_FILES in isolation,
+        rendezvous_interface=find_interface(settings.rendezvous_address or find_own_address(settings.scheduler)),
     )
 
 
@@ -186,6 +191,7 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
+        rendezvous_address=settings.rendezvous_address,
         enforcements=(
             *("shim_lease", RANK_PROCESSES),
             *inventory.enforcements,

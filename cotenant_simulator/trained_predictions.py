@@ -86,6 +86,7 @@ class TrainedPredictor:
                 known_memory_bytes=member.memory_bytes,
             )
             for member in question.members
+            if not member.micro_batch_size
         ]
         try:
             answer = self._predictor.predict_pairs(

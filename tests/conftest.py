@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+
+from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test.
 settings.register_profile("cotenant", deadline=None)
@@ -23,6 +26,12 @@ os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 
 
 _LEVEL = logging.getLogger().level
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling:
+    """Distributes files as `worker_lanes` says."""
+    return LaneScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

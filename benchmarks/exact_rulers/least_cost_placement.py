@@ -17,7 +17,7 @@ from itertools import combinations
 
 from benchmarks.exact_rulers.integer_program import IntegerProgram
 from scheduler_service.core.ratio_sums import exceeds, rounded_sum
-from scheduler_service.policies.placement.horus_placement import CostModel
+from scheduler_service.policies.placement.horus_costs import CostModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

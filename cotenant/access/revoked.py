@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from cotenant.access.list_lock import sole_writer, unwritable
 from cotenant.errors import InputError
 from cotenant.system_clock import steady_ms
 
@@ -99,22 +100,32 @@ def revoke(path: Path, sha256: str, name: str) -> None:
     """Adds a key to a list, which is made where it is missing; one that is there already stays.
 
     Raises:
-        InputError: The list cannot be read or written, or is full.
+        InputError: The list cannot be read or written, is full, or another revocation of it does not end.
     """
-    known = _read(path) if path.exists() else {}
-    if sha256 in known:
-        return
-    if len(known) >= REVOKED_MAX:
-        raise InputError(f"{path} has {REVOKED_MAX} keys", remedy="make another authority: cotenant certs init")
-    lines = [f"{one} {holder}\n" for one, holder in [*known.items(), (sha256, name)]]
+    with sole_writer(path, flag="--revoked-file"):
+        known = _read(path) if path.exists() else {}
+        if sha256 in known:
+            return
+        if len(known) >= REVOKED_MAX:
+            raise InputError(f"{path} has {REVOKED_MAX} keys", remedy="make another authority: cotenant certs init")
+        # As it is, with what an operator noted in it.
+        lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+        _replace(path, "".join(f"{line}\n" for line in [*lines, f"{sha256} {name}"]))
+
+
+def _replace(path: Path, content: str) -> None:
+    """Puts a new list in the place of the old one, whole and on the disk."""
     arriving = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        arriving.write_text("".join(lines), encoding="ascii")
+        with arriving.open("w", encoding="ascii") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
         arriving.chmod(0o644)
         arriving.replace(path)
     except OSError as error:
         arriving.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}", remedy="name another --revoked-file") from error
+        raise unwritable(path, error, flag="--revoked-file") from error
 
 
 def _element(content: bytes, place: int, expected_tag: int) -> tuple[int, int, int]:

@@ -160,8 +160,8 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
 def _progress_regex(outcome: ScriptOutcome) -> str:
     if outcome.result["progress"] == "helper":
         return ""
-    seen = [regex for form, regex in _PROGRESS_FORMS if form.search(outcome.log)]
-    return next(iter(seen), _PROGRESS_FORMS[0][1] if outcome.result["progress"] == "tqdm" else "")
+    # Not by what is imported: Lightning and transformers import tqdm and may draw with something else.
+    return next((regex for form, regex in _PROGRESS_FORMS if form.search(outcome.log)), "")
 
 
 def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:

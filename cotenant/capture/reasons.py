@@ -9,10 +9,12 @@ from typing import Any, Final
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
 from cotenant.quantities import format_percent
+from cotenant.terminal_text import harmless
 
 BY_HAND: Final = "export it by hand (docs/training_scripts.md), or submit it without a graph: then it is measured"
 _SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "was killed", 11: "crashed", 6: "aborted"})
 _SIGXCPU: Final = 24
+_TOLD_CHARACTERS: Final = 200
 _NO_MEMORY: Final = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "bad_alloc")
 _NO_SPACE: Final = "No space left on device"
 _NO_NETWORK: Final = (
@@ -67,7 +69,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         if any(sign in outcome.log for sign in signs):
             return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
     remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
-    return NotCapturedError(f"the script {how} before its second optimizer step", remedy=remedy, log=outcome.log)
+    last = next(reversed([line.strip() for line in outcome.log.splitlines() if line.strip()]), "")
+    told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
+    return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
 
 
 def _covered(result: Mapping[str, Any]) -> NotCapturedError:

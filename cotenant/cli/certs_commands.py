@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cotenant.access.certificates import AUTHORITY, Authority
+from cotenant.access.list_lock import sole_writer
 from cotenant.access.roles import ROLE_MEANINGS, Role
 from cotenant.access.tokens import NAME_PATTERN, issue_token, read_token_list, write_token_list
 from cotenant.cli.session import show, tell
@@ -85,11 +86,12 @@ def token(role: str, name: str, callers_file: Path, folder: Path) -> None:
     """Make a token for NAME, who has ROLE, in NAME.token; then start the services again."""
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(f"{name!r} cannot be a name", remedy="up to 63 letters, digits, '.', '_' or '-'")
-    known = read_token_list(callers_file).entries if callers_file.exists() else ()
     path = folder / f"{name}.token"
     try:
-        issued = issue_token(path, Role(role), name)
-        write_token_list(callers_file, [*(entry for entry in known if entry.name != name), issued])
+        with sole_writer(callers_file, flag="--callers-file"):
+            known = read_token_list(callers_file).entries if callers_file.exists() else ()
+            issued = issue_token(path, Role(role), name)
+            write_token_list(callers_file, [*(entry for entry in known if entry.name != name), issued])
     except OSError as error:
         raise InputError(f"cannot write {error.filename}: {error.strerror}", remedy="name another --folder") from error
     show(str(path))

@@ -1,4 +1,4 @@
-"""config view, completion, version."""
+"""config view, completion, manual, version."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from click.shell_completion import get_completion_class
 
 from cotenant import __version__
 from cotenant.cli.formats import emit_data
+from cotenant.cli.manual_page import manual_page
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.settings import config_file_path, state_folder
 from cotenant.cli.tables import Column, Row, render_table
@@ -53,6 +54,16 @@ def completion(shell: str) -> None:
     if kind is None:
         raise InputError(f"no completion for {shell}")
     click.echo(kind(cotenant, {}, "cotenant", "_COTENANT_COMPLETE").source())
+
+
+@click.command(
+    epilog="\b\nExamples:\n  cotenant manual | man -l -\n  cotenant manual > ~/.local/share/man/man1/cotenant.1"
+)
+def manual() -> None:
+    """Print the manual page of all verbs, written from themselves: read it with man."""
+    from cotenant.cli.main import cotenant  # the group that is described imports this module
+
+    click.echo(manual_page(cotenant, "cotenant"), nl=False)
 
 
 @click.command()

@@ -38,7 +38,7 @@ FIRST_COLUMNS_WIDTH = 30
 STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED")
 """Codes of a scheduler that gives no orders."""
 _LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
-_COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", shrinks=True))
+_COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", wraps=True))
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
 
 

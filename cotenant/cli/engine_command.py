@@ -2,24 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
+import socket
 import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Final
 
 import click
 
 from cotenant import system_clock
 from cotenant.cli.session import Session, show, tell, with_session
-from cotenant.client_errors import InputError, ServiceError
+from cotenant.client_errors import ServiceError
 from cotenant.engines.bridge import Bridge
+from cotenant.engines.device_rules import read_device_rule
 from cotenant.engines.errors import EngineUnreachableError
+from cotenant.engines.kubernetes.access import find_access
+from cotenant.engines.kubernetes.adapter import KubernetesEngine
+from cotenant.engines.kubernetes.api import ServedApi
+from cotenant.engines.kubernetes.extender import Extender
+from cotenant.engines.kubernetes.extender_server import ExtenderServer
+from cotenant.engines.kubernetes.lease import ControllerLease
+from cotenant.engines.port import Engine
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
-from cotenant.engines.slurm.reading import DeviceRule
-from cotenant.option_types import FiniteRange
-from cotenant.quantities import parse_bytes
+from cotenant.option_types import FiniteRange, OptionalFile
 
 POLICY = "horus"
 """The default policy weighs how long jobs will run, which jobs of other engines do not state."""
+EXTENDER_TIMEOUT_S: Final = 2.0
+"""For each question behind an answer to kube-scheduler, which waits 5 s (deploy/kubernetes)."""
+ORDERS: Final = ("hold", "stop", "requeue")
+
+_advises = click.option(
+    "--advise/--place", "advises", default=True, show_default=True, help="Write advice, or place held jobs."
+)
+_policy = click.option("--policy", default=POLICY, show_default=True, help="That decides.")
+_interval = click.option(
+    "--interval", "interval_s", type=FiniteRange(0.1, 3600), default=5.0, show_default=True, metavar="SECONDS"
+)
+_once = click.option("--once", is_flag=True, help="One round only.")
+_order = click.option(
+    "--order",
+    type=(click.Choice(ORDERS), str),
+    default=None,
+    metavar="[hold|stop|requeue] JOB",
+    help="Give this one order, and do nothing else.",
+)
+_grace = click.option(
+    "--grace",
+    "grace_s",
+    type=click.IntRange(1, 86_400),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between SIGTERM and SIGKILL of --order stop and requeue, where the engine has no grace of its own.",
+)
+_kubeconfig = click.option("--kubeconfig", type=OptionalFile(), help="Default: KUBECONFIG, the pod, ~/.kube/config.")
+_context = click.option("--context", default="", metavar="NAME", help="Of the kubeconfig; default: its current one.")
+
+
+_gpus = click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="NODES=DEVICE:MEMORY",
+    help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
+)
 
 
 @click.group()
@@ -32,28 +83,126 @@ def engine() -> None:
 Example:  cotenant engine slurm --advise --gpu 'gpu-a*=NVIDIA A100-SXM4-80GB:80GiB'
 """
 )
-@click.option("--advise/--place", "advises", default=True, show_default=True, help="Write advice, or place held jobs.")
-@click.option(
-    "--gpu",
-    "gpus",
-    multiple=True,
-    required=True,
-    metavar="NODES=DEVICE:MEMORY",
-    help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
-)
-@click.option("--policy", default=POLICY, show_default=True, help="That decides.")
-@click.option(
-    "--interval", "interval_s", type=FiniteRange(0.1, 3600), default=5.0, show_default=True, metavar="SECONDS"
-)
-@click.option("--once", is_flag=True, help="One round only.")
+@_advises
+@_gpus
+@_policy
+@_interval
+@_once
+@_order
+@_grace
 @with_session
 def slurm(
-    session: Session, /, advises: bool, gpus: tuple[str, ...], policy: str, interval_s: float, *, once: bool
+    session: Session,
+    /,
+    *,
+    advises: bool,
+    gpus: tuple[str, ...],
+    policy: str,
+    interval_s: float,
+    order: tuple[str, str] | None,
+    grace_s: int,
+    once: bool,
 ) -> None:
     """Advise or place the jobs of Slurm whose comment begins with the word cotenant (docs/slurm.md)."""
-    devices = [_device_rule(text) for text in gpus]
-    slurm_engine = SlurmEngine(InstalledCommands(), devices)
-    bridge = Bridge(slurm_engine, session.scheduler().decide, policy=policy, places=not advises)
+    slurm_engine = SlurmEngine(InstalledCommands(), [read_device_rule(text) for text in gpus])
+    if order is not None:
+        _give_order(slurm_engine, *order, grace_s)
+        return
+    if not gpus:
+        raise click.UsageError("Missing option '--gpu': Slurm does not say what its GPUs are.")
+    _run(slurm_engine, session, policy, interval_s, places=not advises, once=once)
+
+
+@engine.command(
+    epilog="""\b
+Example:  cotenant engine kubernetes --advise
+          cotenant engine kubernetes --place --kubeconfig cotenant.kubeconfig
+"""
+)
+@_advises
+@_gpus
+@_kubeconfig
+@_context
+@_policy
+@_interval
+@_once
+@_order
+@_grace
+@with_session
+def kubernetes(
+    session: Session,
+    /,
+    *,
+    advises: bool,
+    gpus: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str,
+    policy: str,
+    interval_s: float,
+    order: tuple[str, str] | None,
+    grace_s: int,
+    once: bool,
+) -> None:
+    """Advise or place the pods of Kubernetes with the annotation cotenant.io/job (docs/kubernetes.md)."""
+    rules = [read_device_rule(text) for text in gpus]
+    with closing(ServedApi(find_access(kubeconfig, context))) as api:
+        lease = ControllerLease(api, f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}")
+        kubernetes_engine = KubernetesEngine(api, rules, keep_lease=lease.keep)
+        if order is not None:
+            _give_order(kubernetes_engine, *order, grace_s)
+            return
+        try:
+            _run(kubernetes_engine, session, policy, interval_s, places=not advises, once=once)
+        finally:
+            lease.give_up()
+
+
+@engine.command(
+    epilog="""\b
+Example:  cotenant engine kubernetes-extender --address 127.0.0.1:8787
+"""
+)
+@click.option("--address", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where to listen.")
+@click.option("--insecure", is_flag=True, help="Allow other addresses than loopback without TLS.  [default: no]")
+@_gpus
+@_kubeconfig
+@_context
+@_policy
+@with_session
+def kubernetes_extender(
+    session: Session,
+    /,
+    *,
+    address: str,
+    gpus: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str,
+    policy: str,
+    insecure: bool,
+) -> None:
+    """Filter and score nodes for kube-scheduler, which goes on placing (docs/kubernetes.md)."""
+    rules = [read_device_rule(text) for text in gpus]
+    with closing(ServedApi(find_access(kubeconfig, context), timeout_s=EXTENDER_TIMEOUT_S)) as api:
+        read = KubernetesEngine(api, rules).read
+        extender = Extender(read, session.scheduler().decide, policy=policy, now_ms=system_clock.now_ms, tell=tell)
+        server = ExtenderServer(address, extender, insecure=insecure)
+        show(f"answers kube-scheduler at {server.address}")
+        _until_signal().wait()
+        server.stop()
+
+
+def _give_order(running: Engine, order: str, job_id: str, grace_s: int) -> None:
+    if order == "hold":
+        running.hold(job_id)
+    elif order == "stop":
+        running.stop(job_id, grace_s=grace_s)
+    else:
+        running.requeue(job_id, grace_s=grace_s)
+    show(f"job {job_id}: {order}: done")
+
+
+def _run(running: Engine, session: Session, policy: str, interval_s: float, *, places: bool, once: bool) -> None:
+    bridge = Bridge(running, session.scheduler().decide, policy=policy, places=places)
     if once:
         _show_round(bridge)
     else:
@@ -62,9 +211,7 @@ def slurm(
 
 def _run_rounds(bridge: Bridge, interval_s: float) -> None:
     """Go on until SIGTERM; an engine or a scheduler that does not answer is asked again."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _until_signal()
     while not stop.is_set():
         try:
             _show_round(bridge)
@@ -73,14 +220,14 @@ def _run_rounds(bridge: Bridge, interval_s: float) -> None:
         stop.wait(interval_s)
 
 
+def _until_signal() -> threading.Event:
+    """Return what is set by SIGINT and SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
 def _show_round(bridge: Bridge) -> None:
     for line in bridge.run_round(now_ms=system_clock.now_ms()).lines:
         show(line)
-
-
-def _device_rule(text: str) -> DeviceRule:
-    nodes, _, about = text.partition("=")
-    device, _, memory = about.rpartition(":")
-    if not (nodes and device and memory):
-        raise InputError(f"--gpu {text!r} is not NODES=DEVICE:MEMORY", remedy="write it like 'gpu*=NVIDIA A10:24GiB'")
-    return DeviceRule(nodes=nodes, device=device, memory_bytes=parse_bytes(memory))

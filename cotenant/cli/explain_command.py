@@ -12,16 +12,17 @@ from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
 from cotenant.cli.job_views import coded_reason, neighbour_text, phase_name, unusual_lines
 from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.step_time_views import step_time_lines
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2
 
 SHOWN_EVENTS = 20
 _COLUMNS = (
-    Column(title="GPU", shrinks=True),
+    Column(title="GPU", wraps=True),
     Column(title="VERDICT"),
     Column(title="COST", right=True),
-    Column(title="REASON", shrinks=True),
+    Column(title="REASON", wraps=True),
 )
 
 
@@ -102,6 +103,7 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str, st
         *_start_lines(answer, changes),
         ("numbers", numbers),
         ("decided", f"{decided} by policy {answer.policy}"),
+        *step_time_lines(answer.job),
         *unusual_lines(answer.job),
         *[("shares with", neighbour_text(other)) for other in answer.job.co_located_jobs],
     ]

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from cotenant import quantities, system_clock
 from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
+from cotenant.cli.step_time_views import step_time_lines
 from cotenant.cli.tables import Column, Row
+from cotenant.cli.training_end_views import steps_text, training_end_lines
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
 ENDED = (
@@ -34,8 +36,8 @@ _COLUMNS = (
     Column(title="NAME", shrinks=True),
     Column(title="PHASE"),
     Column(title="STEPS", right=True),
-    Column(title="GPU", shrinks=True, keeps_end=True),
-    Column(title="SHARES WITH", shrinks=True),
+    Column(title="GPU", wraps=True),
+    Column(title="SHARES WITH", wraps=True),
     Column(title="PRED/MEAS", right=True),
 )
 _WIDE_COLUMNS = (
@@ -95,7 +97,7 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         job.job_id,
         job.spec.name,
         phase,
-        f"{job.steps_done}/{job.spec.steps_total or '?'}",
+        f"{job.steps_done}/{steps_text(job)}",
         ",".join(assignment.gpu_id for assignment in job.assignments) or "-",
         neighbour_names(job, names) or "-",
         slowdown_pair(job),
@@ -193,18 +195,24 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
             f"{job.steps_done} of {job.spec.steps_total or 'an unknown number'}"
             + (f", loss {job.loss:.4g}" if job.loss else ""),
         ),
+        *training_end_lines(job),
         ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory_count}"),
         ("times", _times_text(job)),
-        ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
+        ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {_nodes_text(job)}"),
         *queue_lines(job, system_clock.now_ms()),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
+        *step_time_lines(job),
         *unusual_lines(job),
         *[("shares with", neighbour_text(other)) for other in job.co_located_jobs],
     ]
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
     return [line for line in lines if line[1]]
+
+
+def _nodes_text(job: scheduling_pb2.Job) -> str:
+    return ", ".join(job.node_ids) or job.node_id
 
 
 def _times_text(job: scheduling_pb2.Job) -> str:

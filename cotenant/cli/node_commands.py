@@ -11,7 +11,7 @@ from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
 _NODE_COLUMNS = (
-    Column(title="NODE", shrinks=True),
+    Column(title="NODE", wraps=True),
     Column(title="STATE"),
     Column(title="GPUS", right=True),
     Column(title="JOBS", right=True),
@@ -20,14 +20,14 @@ _NODE_COLUMNS = (
     Column(title="SEEN", right=True),
 )
 _GPU_COLUMNS = (
-    Column(title="GPU", shrinks=True, keeps_end=True),
-    Column(title="DEVICE", shrinks=True),
+    Column(title="GPU", wraps=True),
+    Column(title="DEVICE", wraps=True),
     Column(title="STATE"),
     Column(title="UTIL", right=True),
     Column(title="USED", right=True),
     Column(title="RESERVED", right=True),
     Column(title="TOTAL", right=True),
-    Column(title="JOBS", shrinks=True),
+    Column(title="JOBS", goes_below=True),
 )
 
 

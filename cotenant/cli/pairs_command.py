@@ -25,7 +25,7 @@ _COLUMNS = (
     Column(title="NEXT TIME", right=True),
     Column(title="TIMES", right=True),
     Column(title="SEEN", right=True),
-    Column(title="DEVICE", shrinks=True),
+    Column(title="DEVICE", wraps=True),
 )
 
 

@@ -20,7 +20,7 @@ from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_s
 from cotenant.v1 import prediction_pb2
 
 _EACH_COLUMNS = (
-    Column(title="DEVICE", shrinks=True),
+    Column(title="DEVICE", wraps=True),
     Column(title="BATCH", right=True),
     Column(title="MEMORY", right=True),
     Column(title="BOUND", right=True),
@@ -28,9 +28,9 @@ _EACH_COLUMNS = (
     Column(title="BUSY", right=True),
     Column(title="FITS"),
     Column(title="LARGEST", right=True),
-    Column(title="BASED ON", shrinks=True),
+    Column(title="BASED ON", goes_below=True),
 )
-_LARGEST_COLUMNS = (Column(title="DEVICE", shrinks=True), Column(title="LARGEST BATCH", right=True))
+_LARGEST_COLUMNS = (Column(title="DEVICE", wraps=True), Column(title="LARGEST BATCH", right=True))
 _JOB_COLUMNS = (
     Column(title="JOB", shrinks=True),
     Column(title="BATCH", right=True),
@@ -43,7 +43,7 @@ _PAIR_COLUMNS = (
     Column(title="CO-LOCATED WITH", shrinks=True),
     Column(title="SLOWED", right=True),
     Column(title="INTERVAL", right=True),
-    Column(title="BASED ON", shrinks=True),
+    Column(title="BASED ON", goes_below=True),
 )
 
 

@@ -21,7 +21,7 @@ def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Colu
         Column(title="VALUE", right=True),
         Column(title="RANGE" if any(each.range_not_calibrated for each in estimates) else "INTERVAL", right=True),
         Column(title=_bound_title(answer), right=True),
-        Column(title="BASED ON", shrinks=True),
+        Column(title="BASED ON", goes_below=True),
     )
 
 

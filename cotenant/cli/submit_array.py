@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from cotenant.cli.formats import OutputFormat, emit_data
 from cotenant.cli.session import Session, show, tell
 from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def plan_array(flags: Mapping[str, Any], spec: scheduling_pb2.JobSpec, *, wait: bool) -> ArrayTasks | None:
@@ -27,6 +30,25 @@ def plan_array(flags: Mapping[str, Any], spec: scheduling_pb2.JobSpec, *, wait: 
             "--wait waits for one job, not for an array", remedy="submit without it; `cotenant ps` shows it"
         )
     return make_tasks(array, Path(sweep) if sweep is not None else None, spec)
+
+
+def content_of_first(content: Mapping[str, Any], array: ArrayTasks) -> dict[str, Any]:
+    """Returns the keys of a job file as the first task has them: index and values in place of their names."""
+    first = array.tasks[0]
+    values = {**first.values, "index": str(first.index)}
+    command, environment = content.get("command"), content.get("environment")
+    filled = dict(content)
+    if isinstance(command, list):
+        filled["command"] = [_filled(str(word), values) for word in command]
+    if isinstance(environment, dict):
+        filled["environment"] = {name: _filled(str(text), values) for name, text in environment.items()}
+    filled["environment"] = {**(filled.get("environment") or {}), "COTENANT_ARRAY_INDEX": values["index"]}
+    return filled
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """Replaces known names as the scheduler does: at once, so that a value is never looked into."""
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def submit_array(

@@ -9,13 +9,17 @@ from typing import Any
 
 from cotenant.capture.captured_job import CapturedJob, capture_script, missing_for_capture
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
+from cotenant.cli.active_environment import with_python_of_here
 from cotenant.cli.capture_command import capture_here, tell_captured
 from cotenant.cli.session import Session, tell
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError, ProgramError
 
 SCRIPT_BYTES_MAX = 1 << 20
+RANKS_CAPTURED_MAX = 8
+"""Each rank is a Python with torch on this machine."""
 PREDICTOR_TIMEOUT_S = 2.0
+_PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-q"})
 _PYTHON = re.compile(r"python[0-9.]*")
 _TORCH = re.compile(
     r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*){0,20})"
@@ -35,7 +39,7 @@ def capture_for_submit(
         content: The keys of its job file.
         folder: What relative paths in it start from.
         wanted: True = also where the script may leave files behind; None = only a Python script that imports torch and
-            is one process, and only where it leaves nothing behind.
+            starts on this machine, and only where it leaves nothing behind.
 
     Raises:
         InputError: It was wanted and the job has a graph.
@@ -43,7 +47,8 @@ def capture_for_submit(
     command = content.get("command")
     if not isinstance(command, list) or wanted is False:
         return None
-    command = [str(word) for word in command]
+    ranks, words = content.get("ranks"), [str(word) for word in command]
+    command = with_ranks(words, ranks if isinstance(ranks, int) else 0)
     if content.get("graph"):
         if wanted:
             raise InputError("the job names a graph already", remedy="leave out --graph or --capture")
@@ -53,27 +58,54 @@ def capture_for_submit(
     environment = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
     if wanted:
         return _accepted_anyway(lambda: capture_here(command, directory, environment, is_allowed=True))
-    if content.get("ranks"):  # a rank alone waits for the others, and sees a part of the batch
-        return None
-    if not is_torch_script(command, directory) or missing_for_capture() or not _has_predictor(session):
+    # A rank alone waits for the others, and sees a part of the batch.
+    is_too_wide = bool(ranks) and (command == words or not isinstance(ranks, int) or ranks > RANKS_CAPTURED_MAX)
+    if is_too_wide or not is_torch_script(words, directory) or missing_for_capture() or not _has_predictor(session):
         return None
     tell(
         "capturing: two steps of the script on the CPU, nothing is left behind (--no-capture leaves it out)",
         style="dim",
     )
-    job = _accepted_anyway(lambda: capture_script(command, directory=directory, environment=environment))
+    started = with_python_of_here(command, environment)
+    job = _accepted_anyway(lambda: capture_script(started, directory=directory, environment=environment))
     if job is not None:
         tell_captured(job)
     return job
 
 
+def with_ranks(command: Sequence[str], ranks: int) -> list[str]:
+    """Returns what starts as many ranks of a Python script as the job will have; other commands stay as they are."""
+    place = _script_place(command)
+    if ranks < 1 or not place:
+        return list(command)
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    return [*command[:place], *launcher, *command[place:]]
+
+
 def is_torch_script(command: Sequence[str], directory: Path) -> bool:
-    """Tells whether a command is `python SCRIPT` with a script that imports torch, and can be run as it stands."""
-    if len(command) < 2 or not _PYTHON.fullmatch(PurePath(command[0]).name):
+    """Tells whether a command is a Python script or module here that imports torch, and can be run as it stands."""
+    place = _script_place(command)
+    if not place or any(_FILLED_IN.search(word) for word in command):
         return False
-    if any(_FILLED_IN.search(word) for word in command):
-        return False
-    script = directory / command[1]
+    return any(_imports_torch(directory / name) for name in _script_files(command[place:]))
+
+
+def _script_place(command: Sequence[str]) -> int:
+    """Place of the script, or of `-m`, in the words of a Python; 0 = it runs something else."""
+    if not command or not _PYTHON.fullmatch(PurePath(command[0]).name):
+        return 0
+    place = next((number for number, word in enumerate(command) if number and word not in _PYTHON_FLAGS), 0)
+    return 0 if place and command[place].startswith("-") and command[place] != "-m" else place
+
+
+def _script_files(words: Sequence[str]) -> Sequence[str]:
+    if words[0] != "-m":
+        return [words[0]]
+    path = words[1].replace(".", "/") if len(words) > 1 else ""
+    return [f"{path}.py", f"{path}/__main__.py"] if path else []
+
+
+def _imports_torch(script: Path) -> bool:
     try:
         if script.suffix != ".py" or not script.is_file() or script.stat().st_size > SCRIPT_BYTES_MAX:
             return False

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from cotenant import system_clock
+from cotenant.capture.captured_job import CapturedJob
+from cotenant.cli.active_environment import foreign_python_note
+from cotenant.cli.array_tasks import ArrayTasks
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
@@ -19,11 +22,12 @@ from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, q
 from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
-from cotenant.cli.submit_array import plan_array, submit_array
+from cotenant.cli.submit_array import content_of_first, plan_array, submit_array
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import JobFile, parse_job, read_content
+from cotenant.option_types import FiniteRange
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 
 _HELP = """Hand a job in: from JOB_FILE, from flags with the command behind `--`, or both (flags win).
@@ -46,6 +50,7 @@ Job file:
 _EPILOG = """\b
 Examples:
   cotenant submit job.yaml --wait
+  cotenant submit -- python train.py --lr 0.1
   cotenant submit job.yaml --dry-run
   cotenant submit --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py
   cotenant submit --steps 500 --ranks 2 -- python train_ddp.py
@@ -62,8 +67,14 @@ _FLAGS = (
     *SETTING_OPTIONS,
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
+    click.option(
+        "--target-loss",
+        type=FiniteRange(min=0, min_open=True),
+        help="Training ends at this loss; --steps is then the most, or --time-limit bounds it.",
+    ),
     click.option("--gpus", metavar="N|N..M", help="GPUs; 2..4 = as an elastic policy likes.  [default: 1]"),
     click.option("--ranks", type=click.IntRange(min=1), help="One process per GPU, with the variables of torchrun."),
+    click.option("--across-nodes", is_flag=True, default=None, help="The ranks may be on several nodes."),
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
@@ -112,12 +123,12 @@ def submit(
     """Hand a job in."""
     content, folder = read_content_of(job_file_and_command, flags)
     array = plan_array(flags, parse_job(content, folder=folder).spec, wait=wait)
-    # A script cannot be read with the names of values in its arguments.
-    captured = capture_for_submit(session, content, folder, wanted=capture if array is None else False)
+    captured = _capture(session, content, folder, array, wanted=capture)
     if captured is not None:
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
     spec = job_file.spec
+    _tell_python(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         spec.graph_sha256 = _upload(session, graph)
@@ -143,6 +154,20 @@ def submit(
             tell(coded_reason(job.reason), style="dim")
     if wait:
         raise click.exceptions.Exit(wait_for_job(session, client, job.job_id))
+
+
+def _capture(
+    session: Session, content: dict[str, Any], folder: Path, array: ArrayTasks | None, *, wanted: bool | None
+) -> CapturedJob | None:
+    """Reads the graph off the script; off that of the first task where the others differ by their index only."""
+    if array is None:
+        return capture_for_submit(session, content, folder, wanted=wanted)
+    if wanted is None and array.tasks[0].values:  # a row of a sweep may have another batch or another network
+        return None
+    captured = capture_for_submit(session, content_of_first(content, array), folder, wanted=wanted)
+    if captured is not None:
+        tell("  note: read off the first task; all tasks are predicted as it (--no-capture: none is)", style="yellow")
+    return captured
 
 
 def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFile:
@@ -199,8 +224,8 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio", *SETTING_NAMES)
 _SPEC_FLAGS = (
-    "name", "graph", "steps", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
-    "no_trial", "working_directory",
+    "name", "graph", "steps", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex",
+    "collect_profiles", "no_trial", "across_nodes", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 
@@ -220,6 +245,11 @@ def _upload(session: Session, graph: bytes) -> str:
         raise
     _tell_warnings(answer.warnings)
     return answer.graph_sha256
+
+
+def _tell_python(spec: scheduling_pb2.JobSpec) -> None:
+    if note := foreign_python_note(spec.command, spec.environment):
+        tell(f"warning: {note}", style="yellow")
 
 
 def _tell_warnings(warnings: Iterable[resources_pb2.Warning]) -> None:

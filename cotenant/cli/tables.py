@@ -23,15 +23,15 @@ class Column:
         title: Heading.
         right: Right-aligned, for numbers.
         shrinks: May be cut (with an ellipsis) when the table is too wide.
-        keeps_end: Is cut at its beginning; for names whose end tells them apart.
-        wraps: Goes on in the next line where the table is too wide; for sentences.
+        wraps: Goes on in the next line where the table is too wide; for sentences, and for names that somebody types.
+        goes_below: Stands under its row where the table is too wide; for what all rows can do without at a glance.
     """
 
     title: str
     right: bool = False
     shrinks: bool = False
-    keeps_end: bool = False
     wraps: bool = False
+    goes_below: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ def render_table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> 
         rows: Cells in the same order.
         width: Columns of the terminal.
     """
+    columns, rows = _with_notes_below(columns, rows, width)
     widths = _fit_widths(columns, rows, width)
     lines = [_render_line(columns, [column.title for column in columns], widths, {}, "bold")]
     for row in rows:
@@ -79,14 +80,22 @@ def wrap_cells(text: str, width: int) -> list[str]:
 
 
 def _chopped(word: str, width: int) -> Iterator[str]:
-    """Yields the pieces of a word, more than one where it is longer than a line."""
+    """Yields the pieces of a word, more than one where it is longer than a line: behind a comma or slash if it can."""
     piece = ""
-    for character in word:
-        if piece and cell_len(piece) + cell_len(character) > width:
+    for part in _breakable(word):
+        if piece and cell_len(piece) + cell_len(part) > width:
             yield piece
             piece = ""
-        piece += character
+        for character in part:
+            if piece and cell_len(piece) + cell_len(character) > width:
+                yield piece
+                piece = ""
+            piece += character
     yield piece
+
+
+def _breakable(word: str) -> list[str]:
+    return re.findall(r"[^,/]+[,/]*|[,/]+", word)
 
 
 def render_labelled(lines: Sequence[tuple[str, str]], width: int) -> Text:
@@ -100,17 +109,50 @@ def render_labelled(lines: Sequence[tuple[str, str]], width: int) -> Text:
     return Text("\n").join(laid_out)
 
 
-def _fit_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    widths = [
+def _with_notes_below(
+    columns: Sequence[Column], rows: Sequence[Row], width: int
+) -> tuple[Sequence[Column], Sequence[Row]]:
+    """Takes the columns that may stand below out of a table that is too wide."""
+    widths = _full_widths(columns, rows)
+    if sum(widths) + GAP * (len(widths) - 1) <= width or not any(column.goes_below for column in columns):
+        return columns, rows
+    stays = [index for index, column in enumerate(columns) if not column.goes_below]
+    below = [(index, column.title.lower()) for index, column in enumerate(columns) if column.goes_below]
+    places = {index: place for place, index in enumerate(stays)}
+
+    def moved(row: Row) -> Row:
+        notes = [f"{title}: {row.cells[index]}" for index, title in below if row.cells[index] not in ("", "-")]
+        return Row(
+            cells=[row.cells[index] for index in stays],
+            styles=[(places[index], style) for index, style in row.styles if index in places],
+            note="; ".join([*notes, row.note] if row.note else notes),
+        )
+
+    return [columns[index] for index in stays], [moved(row) for row in rows]
+
+
+def _full_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    return [
         max([cell_len(column.title), *(cell_len(row.cells[index]) for row in rows)])
         for index, column in enumerate(columns)
     ]
-    while sum(widths) + GAP * (len(widths) - 1) > width:
-        candidates = [
-            index
-            for index, column in enumerate(columns)
-            if widths[index] > (NARROWEST_SENTENCE if column.wraps else NARROWEST_CELL if column.shrinks else width)
+
+
+def _least_width(column: Column, cells: Sequence[str], width: int) -> int:
+    """Returns how narrow a column may become: a sentence as its longest word, up to a limit."""
+    if column.wraps:
+        pieces = [
+            cell_len(piece) for text in (column.title, *cells) for word in text.split() for piece in _breakable(word)
         ]
+        return max(NARROWEST_CELL, min(NARROWEST_SENTENCE, max(pieces, default=0)))
+    return NARROWEST_CELL if column.shrinks else width
+
+
+def _fit_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
+    widths = _full_widths(columns, rows)
+    least = [_least_width(column, [row.cells[index] for row in rows], width) for index, column in enumerate(columns)]
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        candidates = [index for index in range(len(columns)) if widths[index] > least[index]]
         if not candidates:
             break
         widths[max(candidates, key=lambda index: widths[index])] -= 1
@@ -131,17 +173,15 @@ def _render_line(
 ) -> Text:
     line = Text()
     for index, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
-        text = _pad(_cut(cell, width, keeps_end=column.keeps_end), width, right=column.right)
+        text = _pad(_cut(cell, width), width, right=column.right)
         line.append(text, style=styles.get(index, default))
         line.append(" " * GAP)
     line.rstrip()
     return line
 
 
-def _cut(text: str, width: int, *, keeps_end: bool) -> str:
-    if cell_len(text) <= width:
-        return text
-    return "…" + set_cell_size(text[::-1], width - 1)[::-1] if keeps_end else set_cell_size(text, width - 1) + "…"
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
 def _pad(text: str, width: int, *, right: bool) -> str:

@@ -114,7 +114,12 @@ class Bridge:
         taken = slots.take(gpu_id, decision.memory_reserved_bytes)
         note = f"{placed_note(gpu_id, taken)}: {decision.reason.message}"[:NOTE_CHARACTERS_MAX]
         node_id = slots.node_of(gpu_id)
-        self._engine.place(Placement(job_id=job.job_id, node_id=node_id, gpu_id=gpu_id, slots=taken, note=note))
+        memory_bytes = decision.memory_reserved_bytes if taken else 0
+        self._engine.place(
+            Placement(
+                job_id=job.job_id, node_id=node_id, gpu_id=gpu_id, slots=taken, note=note, memory_bytes=memory_bytes
+            )
+        )
         self._engine.release(job.job_id)
         report.placed.append(job.job_id)
         report.lines.append(f"job {job.job_id}: {note}")
@@ -205,13 +210,15 @@ class _Slots:
         """Say why the engine cannot carry a start out; empty = it can."""
         parts = decision.start.assignments
         if len(parts) != 1:
-            return "jobs of several GPUs are not placed; submit it with --gres and without the word cotenant"
+            return "jobs of several GPUs are not placed; leave it to the engine's own scheduler"
+        if decision.start.accumulation_steps > 1:
+            return "it fits in several passes of a step only, which the engine cannot tell it; give it a smaller batch"
         gpu_id = parts[0].gpu_id
         if gpu_id not in self._gpus:
             return f"the GPU {gpu_id} is gone"
         wanted = self._wanted(gpu_id, decision.memory_reserved_bytes) or self._whole(gpu_id)
         left = self._whole(gpu_id) - self._used[gpu_id]
-        return f"it needs {wanted} of the {self._whole(gpu_id)} shards of {gpu_id}, and {left} are left" * (
+        return f"it needs {wanted} of the {self._whole(gpu_id)} parts of {gpu_id}, and {left} are left" * (
             wanted > left
         )
 
@@ -226,7 +233,7 @@ class _Slots:
         return max(gpu.slots, 1) if gpu is not None else 1
 
     def _wanted(self, gpu_id: str, memory_bytes: int) -> int:
-        """Return the shards that stand for some memory, rounded down: together those of a plan that fits fit."""
+        """Return the parts that stand for some memory, rounded down: together those of a plan that fits fit."""
         gpu = self._gpus[gpu_id]
         if not gpu.slots or memory_bytes >= gpu.memory_bytes:
             return 0

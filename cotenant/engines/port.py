@@ -41,3 +41,28 @@ class Engine(Protocol):
         Raises:
             EngineRefusedError: It does not take it.
         """
+
+    def hold(self, job_id: str) -> None:
+        """Keep a job that has not started from starting until it is released.
+
+        Raises:
+            EngineRefusedError: It has started, or is gone.
+        """
+
+    def stop(self, job_id: str, *, grace_s: int) -> None:
+        """End a job for good, first by the signal on which it writes a checkpoint.
+
+        Args:
+            job_id: Which job.
+            grace_s: Until it is killed, from 1; engines with one grace for all jobs take their own.
+
+        Raises:
+            EngineRefusedError: It is gone, or the engine would start it again.
+        """
+
+    def requeue(self, job_id: str, *, grace_s: int) -> None:
+        """End a job in the same way, so that the engine queues it again.
+
+        Raises:
+            EngineRefusedError: It is gone, or the engine would not start it again.
+        """

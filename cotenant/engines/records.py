@@ -112,6 +112,7 @@ class Placement:
     Attributes:
         slots: Parts of the GPU that it gets; 0 = the whole GPU.
         note: Written into the job with it.
+        memory_bytes: Device memory reserved for it, for engines that can enforce a limit; 0 = all of the GPU's.
     """
 
     job_id: str
@@ -119,3 +120,4 @@ class Placement:
     gpu_id: str
     slots: int
     note: str
+    memory_bytes: int = 0

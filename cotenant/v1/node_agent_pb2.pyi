@@ -207,6 +207,8 @@ class Hello(_message.Message):
     SESSION_SECRET_FIELD_NUMBER: _builtins.int
     MACHINE_ID_FIELD_NUMBER: _builtins.int
     INSTALLATION_ID_FIELD_NUMBER: _builtins.int
+    RENDEZVOUS_ADDRESS_FIELD_NUMBER: _builtins.int
+    STORAGE_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.str
     agent_version: _builtins.str
@@ -225,6 +227,12 @@ class Hello(_message.Message):
     """Hash that distinguishes machines; empty = not known. At most 64 characters, like the next one."""
     installation_id: _builtins.str
     """Drawn at random when the agent's state directory was made."""
+    rendezvous_address: _builtins.str
+    """Where other nodes reach the ranks that run here; empty = this node takes no part in gangs across nodes. At most 253 characters."""
+    storage_id: _builtins.str
+    """Drawn at random when the folder of checkpoints was first used as shared storage, and kept in it: nodes that say the same see
+    the same checkpoints. Empty = it is not shared.
+    """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentGpu]: ...
     @_builtins.property
@@ -263,10 +271,12 @@ class Hello(_message.Message):
         session_secret: _builtins.str = ...,
         machine_id: _builtins.str = ...,
         installation_id: _builtins.str = ...,
+        rendezvous_address: _builtins.str = ...,
+        storage_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "launch_rules", b"launch_rules", "seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "installation_id", b"installation_id", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "machine_id", b"machine_id", "may_change_incarnation", b"may_change_incarnation", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id", "seen", b"seen", "session_secret", b"session_secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "installation_id", b"installation_id", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "machine_id", b"machine_id", "may_change_incarnation", b"may_change_incarnation", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id", "rendezvous_address", b"rendezvous_address", "seen", b"seen", "session_secret", b"session_secret", "storage_id", b"storage_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__launch_rules: _TypeAlias = _typing.Literal["launch_rules"]  # noqa: Y015
     _WhichOneofArgType__launch_rules: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules"]  # noqa: Y015
@@ -400,10 +410,13 @@ class AttemptStatus(_message.Message):
     STEPS_DONE_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
     PAUSED_MS_FIELD_NUMBER: _builtins.int
+    RENDEZVOUS_PORT_FIELD_NUMBER: _builtins.int
     state: Global___AttemptState.ValueType
     steps_done: _builtins.int
     paused_ms: _builtins.int
     """How long the attempt has stood still by order, in sum."""
+    rendezvous_port: _builtins.int
+    """As in AttemptStarted."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -421,10 +434,11 @@ class AttemptStatus(_message.Message):
         steps_done: _builtins.int = ...,
         exited: Global___AttemptExited | None = ...,
         paused_ms: _builtins.int = ...,
+        rendezvous_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "gpu_ids", b"gpu_ids", "key", b"key", "paused_ms", b"paused_ms", "state", b"state", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "gpu_ids", b"gpu_ids", "key", b"key", "paused_ms", b"paused_ms", "rendezvous_port", b"rendezvous_port", "state", b"state", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -597,16 +611,20 @@ class AttemptStarted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
+    RENDEZVOUS_PORT_FIELD_NUMBER: _builtins.int
+    rendezvous_port: _builtins.int
+    """Where its ranks meet, chosen by the node of rank 0 of a gang across nodes; 0 = of another node, or it is no such gang."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     def __init__(
         self,
         *,
         key: Global___AttemptKey | None = ...,
+        rendezvous_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "rendezvous_port", b"rendezvous_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -806,6 +824,7 @@ class LaunchJob(_message.Message):
     GRANTED_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     CO_LOCATED_LIMITS_FIELD_NUMBER: _builtins.int
+    GANG_PART_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
@@ -833,6 +852,10 @@ class LaunchJob(_message.Message):
     def co_located_limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptMemoryLimit]:
         """What is reserved by now for the attempts on the same devices: less than at their launch where they were measured since."""
 
+    @_builtins.property
+    def gang_part(self) -> Global___GangPart:
+        """Of a gang across nodes: which part of it this is; absent = all of it."""
+
     def __init__(
         self,
         *,
@@ -847,10 +870,11 @@ class LaunchJob(_message.Message):
         granted_checkpoints: _abc.Iterable[Global___GrantedCheckpoint] | None = ...,
         position: Global___LogPosition | None = ...,
         co_located_limits: _abc.Iterable[Global___AttemptMemoryLimit] | None = ...,
+        gang_part: Global___GangPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gang_part", b"gang_part", "key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1066,3 +1090,40 @@ class AttemptEndStored(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AttemptEndStored: _TypeAlias = AttemptEndStored  # noqa: Y015
+
+@_typing.final
+class GangPart(_message.Message):
+    """The part of a gang that one of its nodes runs. The node of rank 0 is launched first and says at which port the ranks meet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    GROUP_RANK_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    MASTER_ADDRESS_FIELD_NUMBER: _builtins.int
+    MASTER_PORT_FIELD_NUMBER: _builtins.int
+    world_size: _builtins.int
+    """Ranks on all nodes; those of this part are in its assignments, one after the other."""
+    group_rank: _builtins.int
+    """Number of this node in the order of its ranks, from 0."""
+    nodes: _builtins.int
+    master_address: _builtins.str
+    """Address of the node of rank 0."""
+    master_port: _builtins.int
+    """Where the ranks meet; 0 for the first node, which chooses it."""
+    def __init__(
+        self,
+        *,
+        world_size: _builtins.int = ...,
+        group_rank: _builtins.int = ...,
+        nodes: _builtins.int = ...,
+        master_address: _builtins.str = ...,
+        master_port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_rank", b"group_rank", "master_address", b"master_address", "master_port", b"master_port", "nodes", b"nodes", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GangPart: _TypeAlias = GangPart  # noqa: Y015

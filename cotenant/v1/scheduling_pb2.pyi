@@ -49,6 +49,36 @@ JOB_PHASE_FAILED: JobPhase.ValueType  # 6
 JOB_PHASE_CANCELLED: JobPhase.ValueType  # 7
 Global___JobPhase: _TypeAlias = JobPhase  # noqa: Y015
 
+class _StepTimeBasis:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepTimeBasisEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepTimeBasis.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_TIME_BASIS_UNSPECIFIED: _StepTimeBasis.ValueType  # 0
+    STEP_TIME_BASIS_MEASURED: _StepTimeBasis.ValueType  # 1
+    """alone on so many GPUs, at this micro-batch"""
+    STEP_TIME_BASIS_FITTED: _StepTimeBasis.ValueType  # 2
+    """a curve through the step times measured on other numbers of GPUs"""
+    STEP_TIME_BASIS_CORRECTED: _StepTimeBasis.ValueType  # 3
+    """foreseen, times the error of the nearest measured step time"""
+    STEP_TIME_BASIS_FORESEEN: _StepTimeBasis.ValueType  # 4
+    """predicted, or stated"""
+
+class StepTimeBasis(_StepTimeBasis, metaclass=_StepTimeBasisEnumTypeWrapper):
+    """Where a step time comes from, best first."""
+
+STEP_TIME_BASIS_UNSPECIFIED: StepTimeBasis.ValueType  # 0
+STEP_TIME_BASIS_MEASURED: StepTimeBasis.ValueType  # 1
+"""alone on so many GPUs, at this micro-batch"""
+STEP_TIME_BASIS_FITTED: StepTimeBasis.ValueType  # 2
+"""a curve through the step times measured on other numbers of GPUs"""
+STEP_TIME_BASIS_CORRECTED: StepTimeBasis.ValueType  # 3
+"""foreseen, times the error of the nearest measured step time"""
+STEP_TIME_BASIS_FORESEEN: StepTimeBasis.ValueType  # 4
+"""predicted, or stated"""
+Global___StepTimeBasis: _TypeAlias = StepTimeBasis  # noqa: Y015
+
 @_typing.final
 class JobSpec(_message.Message):
     """What a user asks for."""
@@ -110,6 +140,8 @@ class JobSpec(_message.Message):
     RESTARTS_STALLED_FIELD_NUMBER: _builtins.int
     ALLOWED_DEVICES_FIELD_NUMBER: _builtins.int
     RETRY_OF_FIELD_NUMBER: _builtins.int
+    ACROSS_NODES_FIELD_NUMBER: _builtins.int
+    TARGET_LOSS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -166,6 +198,12 @@ class JobSpec(_message.Message):
     """It is restarted from its checkpoint where its progress stalls."""
     retry_of: _builtins.str
     """The job of which it is the repetition; the scheduler sets it."""
+    across_nodes: _builtins.bool
+    """With ranks: its GPUs may be on several nodes, which keep checkpoints on one shared storage; false = they are all on one node."""
+    target_loss: _builtins.float
+    """Training is over when its loss has come down to this; 0 = it ends by its steps. steps_total is then the most, and where it
+    is 0 there must be a time limit.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -224,10 +262,12 @@ class JobSpec(_message.Message):
         restarts_stalled: _builtins.bool = ...,
         allowed_devices: _abc.Iterable[_builtins.str] | None = ...,
         retry_of: _builtins.str = ...,
+        across_nodes: _builtins.bool = ...,
+        target_loss: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -329,6 +369,7 @@ class JobPrediction(_message.Message):
     UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
+    STEP_TIMES_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     prediction_id: _builtins.str
     model_version: _builtins.str
@@ -338,6 +379,12 @@ class JobPrediction(_message.Message):
     def memory_bytes(self) -> _resources_pb2.Estimate: ...
     @_builtins.property
     def step_ms(self) -> _resources_pb2.Estimate: ...
+    @_builtins.property
+    def step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownStepTime]:
+        """Step times that policies reckon with, at each number of GPUs that the job may have; empty where it may have one number and
+        nothing was measured.
+        """
+
     def __init__(
         self,
         *,
@@ -347,14 +394,50 @@ class JobPrediction(_message.Message):
         utilization_ratio: _resources_pb2.Estimate | None = ...,
         memory_bytes: _resources_pb2.Estimate | None = ...,
         step_ms: _resources_pb2.Estimate | None = ...,
+        step_times: _abc.Iterable[Global___KnownStepTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "step_ms", b"step_ms", "step_times", b"step_times", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobPrediction: _TypeAlias = JobPrediction  # noqa: Y015
+
+@_typing.final
+class KnownStepTime(_message.Message):
+    """One optimizer step of a job alone on a number of GPUs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    STEP_MS_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
+    step_ms: _builtins.float
+    basis: Global___StepTimeBasis.ValueType
+    measurements: _builtins.int
+    """Step times that a curve is fitted to, or that tell the correction; 0 = foreseen."""
+    def __init__(
+        self,
+        *,
+        gpus: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
+        step_ms: _builtins.float = ...,
+        basis: Global___StepTimeBasis.ValueType = ...,
+        measurements: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "gpus", b"gpus", "measurements", b"measurements", "micro_batch_size", b"micro_batch_size", "step_ms", b"step_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownStepTime: _TypeAlias = KnownStepTime  # noqa: Y015
 
 @_typing.final
 class CoLocatedJob(_message.Message):
@@ -453,6 +536,8 @@ class Job(_message.Message):
     DEADLINE_MISSED_BY_MS_FIELD_NUMBER: _builtins.int
     EXIT_DETAIL_FIELD_NUMBER: _builtins.int
     MEMORY_AUTOPSY_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    TRAINING_END_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
     submitted_at_ms: _builtins.int
@@ -512,6 +597,14 @@ class Job(_message.Message):
     def memory_autopsy(self) -> Global___MemoryAutopsy:
         """How the job last ran out of device memory; absent = never."""
 
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a job on several nodes, that of rank 0 first; empty = node_id."""
+
+    @_builtins.property
+    def training_end(self) -> Global___TrainingEnd:
+        """When its target loss is expected; absent = it has none."""
+
     def __init__(
         self,
         *,
@@ -551,10 +644,12 @@ class Job(_message.Message):
         deadline_missed_by_ms: _builtins.int | None = ...,
         exit_detail: _builtins.str = ...,
         memory_autopsy: Global___MemoryAutopsy | None = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        training_end: Global___TrainingEnd | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec", "training_end", b"training_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "node_ids", b"node_ids", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms"]  # noqa: Y015
@@ -566,6 +661,8 @@ class Job(_message.Message):
     _WhichOneofArgType__pause: _TypeAlias = _typing.Literal["_pause", b"_pause"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__training_end: _TypeAlias = _typing.Literal["training_end"]  # noqa: Y015
+    _WhichOneofArgType__training_end: _TypeAlias = _typing.Literal["_training_end", b"_training_end"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_missed_by_ms) -> _WhichOneofReturnType__deadline_missed_by_ms | None: ...
     @_typing.overload
@@ -576,8 +673,58 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pause) -> _WhichOneofReturnType__pause | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_ratio) -> _WhichOneofReturnType__predicted_slowdown_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__training_end) -> _WhichOneofReturnType__training_end | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class TrainingEnd(_message.Message):
+    """When a job reaches its target loss, as fitted to the losses that it reported."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    STEPS_LOWER_FIELD_NUMBER: _builtins.int
+    STEPS_UPPER_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    RELIABLE_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
+    steps_total: _builtins.int
+    """Optimizer steps of the whole job; 0 = not foreseeable yet."""
+    steps_lower: _builtins.int
+    """The interval of the stated confidence."""
+    steps_upper: _builtins.int
+    confidence: _builtins.float
+    reliable: _builtins.bool
+    """The shapes of curve that were fitted agree: policies plan with it."""
+    reached: _builtins.bool
+    """The loss has come down to the target."""
+    losses: _builtins.int
+    """Reported losses that it is fitted to."""
+    unknown_reason: _builtins.str
+    """Why it is not foreseeable, in words."""
+    def __init__(
+        self,
+        *,
+        steps_total: _builtins.int = ...,
+        steps_lower: _builtins.int = ...,
+        steps_upper: _builtins.int = ...,
+        confidence: _builtins.float = ...,
+        reliable: _builtins.bool = ...,
+        reached: _builtins.bool = ...,
+        losses: _builtins.int = ...,
+        unknown_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "losses", b"losses", "reached", b"reached", "reliable", b"reliable", "steps_lower", b"steps_lower", "steps_total", b"steps_total", "steps_upper", b"steps_upper", "unknown_reason", b"unknown_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainingEnd: _TypeAlias = TrainingEnd  # noqa: Y015
 
 @_typing.final
 class MemoryAutopsy(_message.Message):
@@ -1328,16 +1475,20 @@ class WatchJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    IN_BATCHES_FIELD_NUMBER: _builtins.int
+    in_batches: _builtins.bool
+    """The snapshot comes as `jobs`, many in a message: it costs caller and scheduler a fraction. Older schedulers ignore it."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        in_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_batches", b"in_batches", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1351,6 +1502,7 @@ class WatchJobsResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     OVERFLOWED_FIELD_NUMBER: _builtins.int
     MISSED_CHANGES_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
     snapshot_end: _builtins.bool
     """True: the snapshot is complete, changes follow."""
     overflowed: _builtins.bool
@@ -1361,6 +1513,10 @@ class WatchJobsResponse(_message.Message):
     """
     @_builtins.property
     def job(self) -> Global___Job: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]:
+        """Jobs of the snapshot, at most 100 in a message; only with in_batches."""
+
     def __init__(
         self,
         *,
@@ -1368,10 +1524,11 @@ class WatchJobsResponse(_message.Message):
         job: Global___Job | None = ...,
         overflowed: _builtins.bool = ...,
         missed_changes: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___Job] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "jobs", b"jobs", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2889,6 +3046,7 @@ class SnapshotPairPrediction(_message.Message):
     SLOWDOWN_UPPER_RATIO_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
+    OTHER_MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     victim_job_key: _builtins.str
     other_job_key: _builtins.str
     device: _builtins.str
@@ -2899,6 +3057,8 @@ class SnapshotPairPrediction(_message.Message):
     slowdown_upper_ratio: _builtins.float
     level: _resources_pb2.EstimateLevel.ValueType
     in_domain: _builtins.bool
+    other_micro_batch_size: _builtins.int
+    """Of the other job; 0 = any."""
     def __init__(
         self,
         *,
@@ -2910,10 +3070,11 @@ class SnapshotPairPrediction(_message.Message):
         slowdown_upper_ratio: _builtins.float = ...,
         level: _resources_pb2.EstimateLevel.ValueType = ...,
         in_domain: _builtins.bool = ...,
+        other_micro_batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "other_micro_batch_size", b"other_micro_batch_size", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

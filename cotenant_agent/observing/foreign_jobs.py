@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections import defaultdict
 from collections.abc import Mapping
@@ -88,15 +89,20 @@ class ForeignJobs:
         return f"group/{fields[2]}" if len(fields) > 2 else ""
 
     def _log_of(self, pid: int) -> Path | None:
+        """Return the file into which a process prints, by the name under which it is found from here.
+
+        In a container the same name may stand for another file than here: what counts is which file is open.
+        """
+        folder = self._proc / str(pid)
         for number in _OUTPUTS:
+            opened = folder / "fd" / str(number)
             try:
-                target = Path(self._proc / str(pid) / "fd" / str(number)).readlink()
-                inside = self._proc / str(pid) / "root" / str(target).lstrip("/")
-                path = target if target.exists() else inside
-                if stat.S_ISREG(path.stat().st_mode):
-                    return path
+                target, found = opened.readlink(), opened.stat()
             except OSError:
                 continue
+            for path in (target, folder / "root" / str(target).lstrip("/")):
+                if stat.S_ISREG(found.st_mode) and _is_file(path, found):
+                    return path
         return None
 
     def _tag_of(self, pid: int) -> JobTag | None:
@@ -112,3 +118,10 @@ class ForeignJobs:
                 return file.read(_FILE_BYTES_MAX).decode(errors="replace")
         except OSError:
             return ""
+
+
+def _is_file(path: Path, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), found)
+    except OSError:
+        return False

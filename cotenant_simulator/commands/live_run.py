@@ -123,6 +123,7 @@ def _settings(flags: dict[str, Any], names: Sequence[str]) -> list[RunSettings]:
             failures=failures,
             report_interval_ms=round(flags["report_every_s"] * 1_000),
             tenants=_tenants(flags["tenants"]),
+            learns_speeds=flags["learn_speeds"],
             keeps_history=flags["report"] is not None,
         )
         for name in names

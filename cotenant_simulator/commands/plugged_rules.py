@@ -48,6 +48,10 @@ def run_plugged(
     """
     if flags["report"] is not None:
         raise InputError(f"--report needs --engine-rules live: {flags['engine_rules']} keeps no history")
+    if flags["learn_speeds"]:
+        raise InputError(
+            f"--learn-speeds needs --engine-rules live: {flags['engine_rules']} knows speeds from profiles"
+        )
     if flags["tenants"] is not None:
         raise InputError(f"--tenants needs --engine-rules live: {flags['engine_rules']} knows no tenants")
     documents = []

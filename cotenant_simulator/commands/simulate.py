@@ -45,6 +45,7 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--tenants", type=_PATH, help="TOML file with quotas and weights of tenants."),
         click.option("--no-trials", is_flag=True, help="No job shares on trial."),
+        click.option("--learn-speeds", is_flag=True, help="Policies see measured step times, as on a live cluster."),
         click.option("--share", type=click.Choice(["never", "safe", "any"]), default="safe", show_default=True),
     ):
         command = option(command)

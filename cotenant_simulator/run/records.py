@@ -52,6 +52,8 @@ class RunSettings:
             know its speed from then on.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
         tenants: Rules for tenants; None = all jobs are one tenant's.
+        learns_speeds: Policies see measured step times in place of predicted ones, as on a live cluster. Otherwise the
+            errors of predictions stay, which studies of such errors need.
         keeps_history: Keep what pictures need: the sums over time and which job held which GPU when.
     """
 
@@ -63,6 +65,7 @@ class RunSettings:
     report_interval_ms: int = 0
     nodes_per_job_max: int = 0
     tenants: TenantRules | None = None
+    learns_speeds: bool = False
     keeps_history: bool = False
 
 

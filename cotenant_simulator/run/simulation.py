@@ -21,7 +21,7 @@ from cotenant_simulator.truth.cluster import Cluster
 from cotenant_simulator.truth.kinds import OWN_KEY_MARK
 from cotenant_simulator.truth.predictions import Predictor
 from cotenant_simulator.truth.trace import Trace, TraceJob
-from scheduler_service.core import commands, events
+from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import MakePolicy, SchedulerEngine
 from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.policy_registry import make_policy
@@ -75,6 +75,7 @@ class Simulation:
             seed=settings.seed,
             nodes_per_job_max=settings.nodes_per_job_max,
             ended_jobs_max=ENDED_JOBS_MAX,
+            learns_speeds=settings.learns_speeds,
         )
         nodes = {node.node_id: node for node in cluster.nodes}
         occupancy = GpuOccupancy(
@@ -97,6 +98,7 @@ class Simulation:
             commands.StopJob: self._machines.stop,
             commands.RequestPrediction: self._predict,
             commands.RequestPairPredictions: self._predict_pairs,
+            commands.RequestSpeedFit: self._fit_no_speed,
             commands.WakeAt: self._wake,
         }
 
@@ -200,6 +202,11 @@ class Simulation:
             self._tell(events.PairPredictionsFailed(at_ms=now_ms, device=device, keys=silent, code="NOT_MEASURED"))
         if pairs:
             self._tell(events.PairPredictionsArrived(at_ms=now_ms, pairs=pairs))
+
+    def _fit_no_speed(self, question: commands.RequestSpeedFit) -> None:
+        """Answer that there is no curve: simulated errors are the same at every number of GPUs, and so corrected."""
+        key, device = question.key, question.device
+        self._tell(fit_events.SpeedFitted(at_ms=self._simulation.now_ms, key=key, device=device, code="NOT_FITTED"))
 
     def _wake(self, order: commands.WakeAt) -> None:
         self._simulation.event_queue.add(order.at_ms, EventPriority.TIMER, self._ring, None)

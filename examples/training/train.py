@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cotenant import job
+from cotenant.target_loss import reached_target
 from examples.training import checkpoint
 from examples.training.graph_export import export_graph
 from examples.training.tasks import TASKS, Data, Task, batch_indices
@@ -105,8 +106,9 @@ def save_checkpoint(training: Training, default_folder: str) -> None:
 
 
 def run(training: Training, options: argparse.Namespace) -> None:
-    """Train until `--steps` steps are done or a stop is requested."""
+    """Train until `--steps` steps are done, the job's target loss is reached or a stop is requested."""
     batch_size = job.global_batch(options.batch_size or training.task.batch_size)
+    recent = 0.0
     digits = 17 if options.dtype == "float64" else 9  # as many as distinguish every two numbers of the type
     while training.step < options.steps:
         if options.data_wait_ms > 0:
@@ -114,6 +116,8 @@ def run(training: Training, options: argparse.Namespace) -> None:
         loss = training.take_step(batch_size)
         samples = training.step * batch_size
         job.report(training.step, epoch=samples // len(training.data.inputs), loss=loss, samples=samples)
+        # One batch may be easy by chance, so the target is compared with a mean over some fifty steps.
+        recent = loss if training.step == 1 or recent == 0.0 else 0.98 * recent + 0.02 * loss
         if training.step % options.log_every == 0 or training.step == options.steps:
             print(f"step {training.step}/{options.steps} loss {loss:.{digits}g}", flush=True)
         stop = job.should_stop()
@@ -121,6 +125,8 @@ def run(training: Training, options: argparse.Namespace) -> None:
             save_checkpoint(training, options.checkpoint_dir)
         if stop:
             job.leave()
+        if reached_target(recent):
+            break
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -1,7 +1,8 @@
-"""Learns a target from whatever is known of the jobs: as a service would, wherever a service could.
+"""Learns a target from whatever is known of the jobs: as `retrain` does, wherever a service could answer.
 
-Rows that a service can learn from are learned by `fit.fit_rows`, and so answered with what would be stored. What it
-could not answer, jobs of public tables without their graphs, is learned from what the tables publish (`learning`).
+Rows that a version is learned from are selected and learned by the functions that `retrain` calls, and so answered with
+what would be stored. What a service could not answer, jobs without any figure of their graph and device types that
+nothing was learned from, is learned from what the tables publish (`learning`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import numpy as np
 
 from predictor_service.fitting.conversion import NotLearnable
 from predictor_service.fitting.fit import fit_rows
-from predictor_service.fitting.known_rows import split_learnable, why_unanswerable
-from predictor_service.fitting.table_rows import has_vector
+from predictor_service.fitting.known_rows import why_unanswerable
+from predictor_service.fitting.learnable_rows import select_learnable
 from predictor_service.learning.learning_task import (
     BoolArray,
     CandidateResult,
     FittedMethod,
     Forecast,
-    JobFacts,
     LearningTask,
 )
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, predict_apart
@@ -95,30 +95,15 @@ class FittedAsServed:
 
 
 def learnable_rows(learning_task: LearningTask) -> LearningTask | None:
-    """The rows that a service can learn from; None where there are none, or of several device types."""
-    known, _ = split_learnable(own_graphs(learning_task))
+    """The rows that a version is learned from; None where there are none, or of several device types."""
+    known = select_learnable(learning_task).with_graphs
     return known if len({job.device for job in known.jobs}) == 1 else None
-
-
-def own_graphs(learning_task: LearningTask) -> LearningTask:
-    """The rows whose jobs came with their graph files: others are learned better from all that their table has."""
-    jobs = enumerate(learning_task.jobs)
-    return learning_task.subset([place for place, job in jobs if _came_with_graphs(learning_task.target, job)])
-
-
-def _came_with_graphs(target: Target, job: JobFacts) -> bool:
-    return target is SLOWDOWN or has_vector(job)
 
 
 def answerable(learning_task: LearningTask, device: str) -> BoolArray:
     """Whether a service that learned from one device type can answer each row, shape (rows,)."""
     rows = zip(learning_task.jobs, learning_task.others, strict=True)
-    known = [
-        job.device == device
-        and _came_with_graphs(learning_task.target, job)
-        and not why_unanswerable(learning_task.target, job, others)
-        for job, others in rows
-    ]
+    known = [job.device == device and not why_unanswerable(learning_task.target, job, others) for job, others in rows]
     return np.array(known, dtype=bool)
 
 

@@ -11,7 +11,7 @@ from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.job_specs import spec_message
-from scheduler_service.core.commands import CoLocatedLimit, LaunchJob, PauseJob, ResumeJob, StopJob
+from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob, PauseJob, ResumeJob, StopJob
 from scheduler_service.core.events import (
     AttemptPaused,
     AttemptResumed,
@@ -40,6 +40,7 @@ NOT_PAUSABLE = "NOT_PAUSABLE"
 NO_SUCH_ATTEMPT = "NO_SUCH_ATTEMPT"
 # Of a scheduler without a state of its own, as in tests.
 _UNNAMED = ClusterIdentity()
+_PORT_MAX = 65_535
 # How long a stop may take when the job states nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
 
@@ -57,6 +58,8 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
         boot_id=hello.boot_id,
         machine_id=hello.machine_id,
         installation_id=hello.installation_id,
+        rendezvous_address=hello.rendezvous_address,
+        storage_id=hello.storage_id,
     )
     attempts = tuple(
         RunningAttempt(
@@ -68,6 +71,7 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
             is_paused=status.state == node_agent_pb2.ATTEMPT_STATE_PAUSED,
             paused_ms=status.paused_ms,
             incarnation_id=status.key.incarnation_id,
+            rendezvous_port=status.rendezvous_port,
         )
         for status in hello.attempts
         if status.state != node_agent_pb2.ATTEMPT_STATE_ENDED
@@ -113,9 +117,16 @@ def ended_attempts(hello: node_agent_pb2.Hello) -> Iterator[node_agent_pb2.Attem
             yield exited
 
 
-def attempt_started(key: node_agent_pb2.AttemptKey) -> JobStarted:
+def attempt_started(started: node_agent_pb2.AttemptStarted) -> JobStarted:
     """Read the confirmation of a launch."""
-    return JobStarted(at_ms=0, job_id=key.job_id, attempt=key.attempt, fence=key.fence)
+    key = started.key
+    return JobStarted(
+        at_ms=0,
+        job_id=key.job_id,
+        attempt=key.attempt,
+        fence=key.fence,
+        rendezvous_port=started.rendezvous_port if 0 <= started.rendezvous_port <= _PORT_MAX else 0,
+    )
 
 
 def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStopped | JobFailed:
@@ -263,6 +274,7 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             steps_done=command.steps_done,
             granted_checkpoints=granted,
             position=identity.position(sequence),
+            gang_part=_gang_part(command.gang_part),
             co_located_limits=[
                 node_agent_pb2.AttemptMemoryLimit(
                     key=_key(limit, identity), memory_limit_bytes=limit.memory_limit_bytes
@@ -273,16 +285,29 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
     )
 
 
+def _gang_part(part: GangPart | None) -> node_agent_pb2.GangPart | None:
+    if part is None:
+        return None
+    return node_agent_pb2.GangPart(
+        world_size=part.world_size,
+        group_rank=part.group_rank,
+        nodes=part.nodes,
+        master_address=part.master_address,
+        master_port=part.master_port,
+    )
+
+
 def stop_message(command: StopJob, identity: ClusterIdentity = _UNNAMED, *, checkpoint_ms: int) -> ConnectResponse:
     """Order the end of one attempt; the grace is twice the declared time of a checkpoint."""
     key = _key(command, identity)
     key.incarnation_id = command.incarnation_id or key.incarnation_id
+    grace_ms = 2 * checkpoint_ms or DEFAULT_STOP_GRACE_MS
     return ConnectResponse(
         stop_job=node_agent_pb2.StopJob(
             key=key,
             checkpoint=command.checkpoint,
             cause=command.cause,
-            grace_ms=2 * checkpoint_ms or DEFAULT_STOP_GRACE_MS,
+            grace_ms=min(grace_ms, command.grace_ms_max or grace_ms),
         )
     )
 

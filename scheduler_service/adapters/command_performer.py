@@ -18,8 +18,10 @@ from scheduler_service.core.commands import (
     PauseJob,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
     ResumeJob,
     StopJob,
 )
@@ -60,7 +62,7 @@ class CommandPerformer:
                 self._send(command, agent_messages.pause_message(command, self.identity))
             case ResumeJob():
                 self._send(command, agent_messages.resume_message(command, self.identity))
-            case RequestPrediction() | RequestPairPredictions() | RefreshPairs():
+            case RequestPrediction() | RequestPairPredictions() | RefreshPairs() | RequestSpeedFit() | RequestLossFit():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():
                 if self._may_tell(command):

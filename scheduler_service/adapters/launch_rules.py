@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -25,6 +25,7 @@ RANK_PROCESSES = "rank_processes"
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
+_UNLESS = ", or let it span nodes (--across-nodes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,11 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
     wanted = gpus_at_least(spec)
     # One GPU is of one kind: nothing needs to be counted for most jobs, and a submission looks at every node.
     most = 1 if wanted == 1 and node.gpus else gpus_of_one_kind(node)
-    if wanted > most:
+    if spec.across_nodes:
+        yield from _spanning_obstacles(node)
+    elif wanted > most:
         flag = "--ranks" if spec.ranks else "--gpus"
-        remedy = f"ask for fewer {flag}, since all GPUs of a job are on one node"
+        remedy = f"ask for fewer {flag}, since all GPUs of a job are on one node{_UNLESS if spec.ranks else ''}"
         yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", remedy)
     if spec.ranks and RANK_PROCESSES not in node.enforcements:
         yield Obstacle("has an agent that starts no ranks", "let the node's owner upgrade it, or leave out --ranks")
@@ -117,8 +120,26 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
         yield from rules.obstacles(spec)
 
 
+def _spanning_obstacles(node: Node) -> Iterator[Obstacle]:
+    if not node.rendezvous_address:
+        yield Obstacle(
+            "says no address for ranks on other nodes", f"start its agent with {_AGENT} --rendezvous-address"
+        )
+    if not node.storage_id:
+        remedy = f"start the agents of two nodes or more on one shared folder ({_AGENT} --checkpoint-dir DIRECTORY "
+        yield Obstacle(
+            "shares no checkpoints with other nodes", f"{remedy}--shared-checkpoints), or leave --across-nodes out"
+        )
+
+
+def gpus_together(nodes: Iterable[Node]) -> int:
+    """Return how many GPUs of one kind the nodes of one shared storage have together."""
+    counts = Counter((node.storage_id, kind_of(gpu)) for node in nodes for gpu in node.gpus)
+    return max(counts.values(), default=0)
+
+
 def gpus_at_least(spec: scheduling_pb2.JobSpec) -> int:
-    """Return the smallest number of GPUs that a job may be given; all of them are on one node."""
+    """Return the smallest number of GPUs that a job may be given."""
     return min(spec.allowed_gpus, default=spec.gpus or 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -18,13 +19,18 @@ from scheduler_service.core.commands import (
     PairMember,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
 )
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 UNUSUAL_FEATURES_MAX: Final = 3
 UNUSUAL_LENGTH_MAX: Final = 200
+SPEED_MIN: Final = 1e-9
+"""Steps per second below which a fitted speed is none."""
 
 
 def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
@@ -127,8 +133,8 @@ def _possible(value: float, *, least: float = 0.0) -> float:
 
 
 def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction_pb2.PredictPairsRequest:
-    """Ask how the members slow each other down; their keys serve as job ids."""
-    keys = {member.key for member in command.members}
+    """Ask how the members slow each other down; their keys serve as job ids, with the micro-batch if it is a part."""
+    keys = {member.key for member in command.members if not member.micro_batch_size}
     return prediction_pb2.PredictPairsRequest(
         request_id=str(uuid.uuid4()),
         device=command.device,
@@ -149,18 +155,29 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
 
 
 def _job_reference(member: PairMember) -> prediction_pb2.JobRef:
+    settings = member.settings
+    if settings is not None and member.micro_batch_size:
+        # A pass of a part of the batch is a step of a smaller batch, over and over.
+        settings = replace(settings, global_batch_size=member.micro_batch_size)
     return prediction_pb2.JobRef(
-        job_id=member.key,
+        job_id=member_name(member),
         graph_sha256=member.graph_sha256,
-        settings=_settings(member.settings),
+        settings=_settings(settings),
         known_step_ms=member.solo_step_ms,
         known_utilization_ratio=member.utilization_ratio,
         known_memory_bytes=member.memory_bytes,
     )
 
 
-def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -> Iterator[PairPrediction]:
-    """Read the matrices, victim by other.
+def member_name(member: PairMember) -> str:
+    """Return under which id a member is asked about."""
+    return f"{member.key}@{member.micro_batch_size}" if member.micro_batch_size else member.key
+
+
+def pair_predictions(
+    device: str, answer: prediction_pb2.PredictPairsResponse, members: Sequence[PairMember] = ()
+) -> Iterator[PairPrediction]:
+    """Read the matrices, victim by other; two parts of batches are left out.
 
     Raises:
         ValueError: The matrices do not fit their names, or a number cannot be.
@@ -170,11 +187,18 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
     times = answer.times_measured or (0,) * (size * size)
     if any(len(column) != size * size for column in (*columns, times)):
         raise ValueError(f"matrices of {size} jobs must have {size * size} entries")
+    parts = {member_name(member): (member.key, member.micro_batch_size) for member in members}
+    named = [parts.get(name, (name, 0)) for name in answer.job_ids]
     for index in range(size * size):
+        (victim, victim_size), (other, other_size) = named[index // size], named[index % size]
+        if victim_size and other_size:
+            continue
         yield PairPrediction(
-            victim_key=answer.job_ids[index // size],
-            other_key=answer.job_ids[index % size],
+            victim_key=victim,
+            other_key=other,
             device=device,
+            micro_batch_size=victim_size,
+            other_micro_batch_size=other_size,
             slowdown_ratio=max(_possible(answer.slowdown_ratio[index], least=-inf), 0.0),
             upper_ratio=max(_possible(answer.upper[index], least=-inf), 0.0),
             level=LEVEL_FROM_PROTO[answer.level[index]],
@@ -182,6 +206,74 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
             model_version=answer.model_version,
             times_measured=times[index],
         )
+
+
+def speed_question(command: RequestSpeedFit) -> prediction_pb2.FitSpeedModelRequest:
+    """Ask for a curve through measured step times; GPUs without parameter servers exchange gradients by all-reduce."""
+
+    def resources(gpus: int) -> prediction_pb2.TrainingResources:
+        return prediction_pb2.TrainingResources(workers=gpus, global_batch_size=command.global_batch_size)
+
+    return prediction_pb2.FitSpeedModelRequest(
+        request_id=str(uuid.uuid4()),
+        synchrony=prediction_pb2.TRAINING_SYNCHRONY_ALL_REDUCE,
+        samples=[
+            prediction_pb2.SpeedSample(resources=resources(gpus), steps_per_s=1_000.0 / step_ms)
+            for gpus, step_ms in command.samples
+        ],
+        asked=[resources(gpus) for gpus in command.counts],
+    )
+
+
+def fitted_speeds(command: RequestSpeedFit, answer: prediction_pb2.FitSpeedModelResponse) -> SpeedFitted:
+    """Read a curve.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    step_ms = {
+        one.resources.workers: 1_000.0 / _possible(one.steps_per_s, least=SPEED_MIN) for one in answer.predictions
+    }
+    return SpeedFitted(
+        at_ms=0,
+        key=command.key,
+        device=command.device,
+        step_ms=step_ms,
+        error_ratio=_possible(answer.error_ratio),
+    )
+
+
+def loss_question(command: RequestLossFit) -> prediction_pb2.FitLossCurveRequest:
+    """Ask when a job reaches its target loss."""
+    return prediction_pb2.FitLossCurveRequest(
+        request_id=str(uuid.uuid4()),
+        points=[prediction_pb2.CurvePoint(progress=steps, value=loss) for steps, loss in command.losses],
+        metric=prediction_pb2.CURVE_METRIC_LOSS,
+        epoch_length=command.epoch_steps,
+        target_value=command.target_loss,
+    )
+
+
+def fitted_end(command: RequestLossFit, answer: prediction_pb2.FitLossCurveResponse) -> LossFitted:
+    """Read when a job reaches its target, in steps.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    epochs = (answer.epochs_total, answer.lower, answer.upper) if answer.HasField("epochs_total") else (0.0,) * 3
+    if answer.reached:
+        epochs = (answer.epochs_total,) * 3
+    total, lower, upper = (_possible(epoch * command.epoch_steps) for epoch in epochs)
+    return LossFitted(
+        at_ms=0,
+        job_id=command.job_id,
+        steps_total=total,
+        steps_lower=lower,
+        steps_upper=upper,
+        confidence=_possible(answer.confidence),
+        is_reliable=answer.reliable or answer.reached,
+        is_reached=answer.reached,
+    )
 
 
 def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.RecordOutcomesRequest:

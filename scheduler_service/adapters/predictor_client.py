@@ -21,8 +21,10 @@ from scheduler_service.core.commands import (
     PairMember,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
 )
 from scheduler_service.core.events import (
     Event,
@@ -32,6 +34,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.pair_refreshes import changed_pairs
 from scheduler_service.core.records import JobPrediction, MemoryRange, PairPrediction
 from scheduler_service.errors import PredictorError
@@ -39,7 +42,7 @@ from scheduler_service.errors import PredictorError
 _log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-Question = RequestPrediction | RequestPairPredictions | RefreshPairs
+Question = RequestPrediction | RequestPairPredictions | RefreshPairs | RequestSpeedFit | RequestLossFit
 
 UNKNOWN_DEVICE = "UNKNOWN_DEVICE"
 """Code of the failure about a device type of which the predictor knows nothing, or not which one is meant."""
@@ -133,6 +136,8 @@ class PredictorClient:
             elif isinstance(command, RefreshPairs):
                 pairs = tuple(await self._refreshed(command))
                 deliver(PairsRefreshed(at_ms=0, device=command.device, pairs=pairs))
+            elif isinstance(command, RequestSpeedFit | RequestLossFit):
+                deliver(await self._fitted(command))
             else:
                 deliver(PairPredictionsArrived(at_ms=0, pairs=await self.predict_pairs(command)))
         except PredictorError as error:
@@ -174,6 +179,21 @@ class PredictorClient:
         except (ValueError, KeyError) as error:
             raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
 
+    async def _fitted(self, command: RequestSpeedFit | RequestLossFit) -> SpeedFitted | LossFitted:
+        try:
+            async with self._calls:
+                if isinstance(command, RequestSpeedFit):
+                    asked = prediction_messages.speed_question(command)
+                    speeds = await self._connected().FitSpeedModel(asked, timeout=self._deadline_s)
+                    return prediction_messages.fitted_speeds(command, speeds)
+                question = prediction_messages.loss_question(command)
+                answer = await self._connected().FitLossCurve(question, timeout=self._deadline_s)
+                return prediction_messages.fitted_end(command, answer)
+        except grpc.aio.AioRpcError as error:
+            raise await self._explained(error) from error
+        except ValueError as error:
+            raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
+
     async def _explained(self, error: grpc.aio.AioRpcError) -> PredictorError:
         mismatch = None
         if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -190,13 +210,14 @@ class PredictorClient:
         Raises:
             PredictorError: No usable answer within the deadline.
         """
-        found: dict[tuple[str, str], PairPrediction] = {}
+        found: dict[tuple[str, str, int, int], PairPrediction] = {}
         wanted = set(command.new_keys) or {member.key for member in command.members}
         for members in pair_questions(command):
             question = replace(command, members=members)
             for pair in await self._predict_matrix(question, deadline_s or self._deadline_s):
                 if pair.victim_key in wanted or pair.other_key in wanted:
-                    found[pair.victim_key, pair.other_key] = pair
+                    sizes = pair.micro_batch_size, pair.other_micro_batch_size
+                    found[pair.victim_key, pair.other_key, *sizes] = pair
         return tuple(found.values())
 
     async def _refreshed(self, command: RefreshPairs) -> Iterator[PairPrediction]:
@@ -212,7 +233,7 @@ class PredictorClient:
                 answer = await self._connected().PredictPairs(
                     prediction_messages.pairs_question(command), timeout=deadline_s
                 )
-            return tuple(prediction_messages.pair_predictions(command.device, answer))
+            return tuple(prediction_messages.pair_predictions(command.device, answer, command.members))
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
         except (ValueError, KeyError) as error:
@@ -269,6 +290,10 @@ def pair_questions(command: RequestPairPredictions) -> Iterator[tuple[PairMember
 def _failure(command: Question, error: PredictorError) -> Event:
     if isinstance(command, RefreshPairs):
         return PairsRefreshed(at_ms=0, device=command.device, code=error.code)
+    if isinstance(command, RequestSpeedFit):
+        return SpeedFitted(at_ms=0, key=command.key, device=command.device, code=error.code)
+    if isinstance(command, RequestLossFit):
+        return LossFitted(at_ms=0, job_id=command.job_id, code=error.code)
     if isinstance(command, RequestPrediction):
         return PredictionFailed(at_ms=0, key=command.key, device=command.device, code=error.code, message=error.message)
     keys = command.new_keys or tuple(member.key for member in command.members)

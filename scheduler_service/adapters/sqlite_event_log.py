@@ -237,10 +237,14 @@ class SqliteEventLog:
             self._connection.execute("UPDATE chain SET sequence = ?, link = ?", (sequence, link))
 
 
+# Kept: to make one anew for each event costs as much as the event's checksum.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _linked_rows(previous: bytes, first: int, records: Sequence[LogRecord]) -> list[tuple[int, int, str, bytes]]:
     rows = []
     for sequence, record in enumerate(records, start=first):
-        at_ms, body = record.event.at_ms, json.dumps(encode_event(record.event), separators=(",", ":"))
+        at_ms, body = record.event.at_ms, _encode(encode_event(record.event))
         previous = next_link(previous, sequence, at_ms, body.encode())
         rows.append((sequence, at_ms, body, previous))
     return rows

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from scheduler_service.core.commands import CoLocatedLimit, LaunchJob, StopJob
+from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.gang_records import GangAttempt, PartEndKind
 from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
-from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_start import begin_trial
 
@@ -20,6 +22,8 @@ BACKOFF_MAX_MS = 300_000
 LAUNCH_REFUSALS_MAX = 5
 """Refusals in a row after which a job fails: the agent's own file will not change by waiting."""
 GRANTED_FENCES_MAX = 16
+LOST_PART_GRACE_MS = 5_000
+"""For the parts of a gang of which another one has failed, until they are killed."""
 
 
 _STOP_CAUSES = {
@@ -27,6 +31,7 @@ _STOP_CAUSES = {
     AfterStop.MOVE: "moved",
     AfterStop.EXPIRE: "time_limit",
     AfterStop.RESTART: "stalled",
+    AfterStop.GANG_ENDED: "gang_ended",
 }
 
 
@@ -38,8 +43,11 @@ def backoff_ms(failures: int) -> int:
 def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: EventEffects) -> None:
     """Begin a new attempt of a job that has none, with a fence that no attempt has had."""
     micro_batch_size, accumulation_steps = _passes(job, start)
-    node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
+    node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in assignments))
+    is_gang = job.request.terms.across_nodes and len(node_ids) > 1
+    if is_gang:
+        assignments = _node_by_node(state, assignments, node_ids)
     gpus = ", ".join([part.gpu_id for part in assignments])
     job = with_history(
         job,
@@ -63,6 +71,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         trial=None,
         after_stop=AfterStop.NOTHING,
         paused_ms=0,
+        gang=GangAttempt() if is_gang else None,
         progressed_ran_ms=-1,
         stalled_since_ms=0,
         exit=AttemptExit(),
@@ -87,8 +96,39 @@ def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
     return most, -(-start.micro_batch_size * start.accumulation_steps // most)
 
 
+def _node_by_node(
+    state: ClusterState, assignments: Iterable[Assignment], node_ids: Iterable[str]
+) -> tuple[Assignment, ...]:
+    """Return the assignments with other ranks: those of a node follow each other, as launchers have it."""
+    gpu_ids = [
+        part.gpu_id for node_id in node_ids for part in assignments if state.gpus[part.gpu_id].node_id == node_id
+    ]
+    return tuple([Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids)])
+
+
+def _to_launch(job: JobRecord) -> tuple[str, ...]:
+    """Return the nodes that are to begin now: of a gang first that of rank 0, then the others at its port."""
+    if job.gang is None:
+        return job.node_ids
+    due = job.node_ids if job.gang.rendezvous_port else job.node_ids[:1]
+    return tuple([one for one in due if one not in (*job.gang.started_node_ids, *job.gang.ended_node_ids)])
+
+
+def _gang_part(state: ClusterState, job: JobRecord, node_id: str) -> GangPart | None:
+    if job.gang is None:
+        return None
+    first = state.nodes.get(job.node_ids[0])
+    return GangPart(
+        world_size=len(job.assignments),
+        group_rank=job.node_ids.index(node_id),
+        nodes=len(job.node_ids),
+        master_address=first.rendezvous_address if first is not None else "",
+        master_port=job.gang.rendezvous_port,
+    )
+
+
 def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:
-    """Return the orders of the present attempt, one per node (or only one node's)."""
+    """Return the outstanding orders of the present attempt, one per node (or only one node's)."""
     others = [state.jobs[other] for other in state.occupancy.neighbours(job)]
     limits = tuple(
         CoLocatedLimit(
@@ -114,8 +154,10 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             launch=job.launch,
             settings=job.settings,
             co_located_limits=limits,
+            gang_part=_gang_part(state, job, node),
         )
-        for node in ((node_id,) if node_id is not None else job.node_ids)
+        for node in _to_launch(job)
+        if node_id in (None, node)
     ]
 
 
@@ -129,9 +171,24 @@ def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
             fence=job.fence,
             checkpoint=job.after_stop is not AfterStop.CANCEL,
             cause=_STOP_CAUSES.get(job.after_stop, "preempted"),
+            grace_ms_max=_grace_ms_max(job),
         )
-        for node in ((node_id,) if node_id is not None else job.node_ids)
+        for node in ((node_id,) if node_id is not None else job.live_node_ids)
     ]
+
+
+def _grace_ms_max(job: JobRecord) -> int:
+    """Return how long the rest of a gang may take: without the part that failed it can save little, as on one node."""
+    end = job.gang.end if job.gang is not None and job.after_stop is AfterStop.GANG_ENDED else None
+    return LOST_PART_GRACE_MS if end is not None and end.kind in (PartEndKind.FAILED, PartEndKind.REFUSED) else 0
+
+
+def without_unlaunched(job: JobRecord) -> JobRecord:
+    """Return a job that is being stopped without the parts of its gang that were not launched: they never will be."""
+    if job.gang is None or job.gang.rendezvous_port:
+        return job
+    never = [one for one in job.node_ids[1:] if one not in job.gang.ended_node_ids]
+    return job.changed(gang=replace(job.gang, ended_node_ids=(*job.gang.ended_node_ids, *never)))
 
 
 def stop(
@@ -140,7 +197,7 @@ def stop(
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
     reason = reason or Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     job = with_history(
-        accrued(job, state.now_ms),
+        without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,
         kind="stop",
         message=after.value,
@@ -189,7 +246,7 @@ def leave_gpus(
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
     _note_peak(state, job)
     return job.changed(
-        fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None, trial=None
+        fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None, trial=None, gang=None
     )
 
 

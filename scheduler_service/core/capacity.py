@@ -79,6 +79,29 @@ def reserved_bytes(
     return min(wanted, gpu.memory_bytes)
 
 
+def micro_batch_size_alone(request: JobRequest, prediction: JobPrediction | None, gpus: int, gpu: Gpu) -> int | None:
+    """Return the samples per pass with which a job fits on a GPU of this kind that is empty, or None.
+
+    All samples of the GPU at once; where these need more memory than it has, half of them, a quarter ... in as many
+    passes of one optimizer step, unless the job refuses that (share: never).
+
+    Source: SJF-BSBF, Algorithm 2, which looks for such a size on shared GPUs only.
+    """
+    samples = samples_per_gpu(request, gpus)
+    if reserved_bytes(request, prediction, samples, gpu) is not None:
+        return samples
+    # What is stated or was raised does not shrink with the passes.
+    if request.share is Share.NEVER or max(request.memory_request_bytes, request.memory_floor_bytes) > gpu.memory_bytes:
+        return None
+    passes = 2
+    while passes < 2 * samples:
+        micro_batch_size = -(-samples // passes)
+        if reserved_bytes(request, prediction, micro_batch_size, gpu) is not None:
+            return micro_batch_size
+        passes *= 2
+    return None
+
+
 def resident_on(
     request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int, gpu: Gpu
 ) -> Resident | None:

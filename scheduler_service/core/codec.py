@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from cotenant.job_settings import JobSettings, JobSettingsError, read_stored_settings, stored_settings
-from scheduler_service.core import events, queue_events
+from scheduler_service.core import events, fit_events, queue_events
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 
 FORMAT_VERSION = 1
@@ -40,11 +40,11 @@ _FLAT_PARTS: Mapping[str, tuple[str, ...]] = {"JobRecord": ("measured", "counts"
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_CONTAINERS_OF_EVENTS = (events.Event, events.AttemptReport, events.CommandGiven)
+_CONTAINERS_OF_EVENTS = (events.Event, events.AttemptReport, events.PartReport, events.CommandGiven)
 
 EVENT_KINDS: Mapping[str, type[events.Event]] = {
     name: value
-    for name, value in (vars(events) | vars(queue_events)).items()
+    for name, value in (vars(events) | vars(fit_events) | vars(queue_events)).items()
     if isinstance(value, type) and issubclass(value, events.Event) and value not in _CONTAINERS_OF_EVENTS
 }
 """Every event by its kind, which is the name of its class."""
@@ -130,6 +130,7 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     named = {key: name for name, key in stored.items()}
     codecs = {stored[field.name]: _codec(hints[field.name]) for field in fields(kind)}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
+    known = codecs.keys() | forgotten
     required = {
         stored[field.name] for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
     }
@@ -140,8 +141,8 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise CodecError(f"{kind.__name__}: expected an object, found {type(data).__name__}")
-        wrong = sorted((data.keys() - codecs.keys() - forgotten) | (required - data.keys()))
-        if wrong:
+        if not required <= data.keys() <= known:
+            wrong = sorted((data.keys() - known) | (required - data.keys()))
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
             return kind(**{named[key]: codecs[key][1](item) for key, item in data.items() if key in codecs})

@@ -117,7 +117,7 @@ def expected_slowdowns(
         for other_place, other in enumerate(residents):
             if other_place == place:
                 continue
-            pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size)
+            pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size, other.micro_batch_size)
             if pair is None or pair.level is Level.FALLBACK:
                 is_known = False
                 doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)

@@ -37,7 +37,11 @@ class RequestPrediction(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairMember:
-    """A job key in a question about pairs, with what was measured of it alone."""
+    """A job key in a question about pairs, with what was measured of it alone.
+
+    Attributes:
+        micro_batch_size: Samples per pass that it is asked about with; 0 = all of a step at once.
+    """
 
     key: str
     graph_sha256: str
@@ -45,6 +49,7 @@ class PairMember:
     solo_step_ms: float | None = None
     utilization_ratio: float | None = None
     memory_bytes: int | None = None
+    micro_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,38 @@ class RefreshPairs(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpeedFit(Command):
+    """Ask the predictor for a curve through step times that were measured at several numbers of GPUs.
+
+    Attributes:
+        global_batch_size: Samples of one step over all GPUs.
+        samples: (GPUs, step time in ms).
+        counts: Numbers of GPUs that the curve is wanted at.
+    """
+
+    key: str
+    device: str
+    global_batch_size: int
+    samples: tuple[tuple[int, float], ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLossFit(Command):
+    """Ask the predictor when a job reaches its target loss.
+
+    Attributes:
+        losses: (steps done, loss), ascending.
+        epoch_steps: Steps whose losses count as their mean; at least 1.
+    """
+
+    job_id: str
+    target_loss: float
+    losses: tuple[tuple[int, float], ...]
+    epoch_steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoLocatedLimit:
     """What is reserved by now for another attempt on the same devices."""
 
@@ -102,8 +139,27 @@ class CoLocatedLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangPart:
+    """Which part of a gang across nodes a node runs.
+
+    Attributes:
+        world_size: Ranks on all nodes.
+        group_rank: Number of the node in the order of its ranks.
+        nodes: How many there are.
+        master_address: Of the node of rank 0, as nodes reach each other.
+        master_port: Where the ranks meet; 0 = this node chooses it.
+    """
+
+    world_size: int
+    group_rank: int
+    nodes: int
+    master_address: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob(Command):
-    """Start one attempt on one node."""
+    """Start one attempt on one node, or (with a `gang_part`) the part of it that this node runs."""
 
     node_id: str
     job_id: str
@@ -118,6 +174,7 @@ class LaunchJob(Command):
     launch: Mapping[str, object] = field(default_factory=dict)
     settings: JobSettings | None = None
     co_located_limits: tuple[CoLocatedLimit, ...] = ()
+    gang_part: GangPart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +183,7 @@ class StopJob(Command):
 
     Attributes:
         incarnation_id: As the node stated it of an attempt that is not known here; empty = that of the fence.
+        grace_ms_max: How long it may take at most; 0 = as long as the job's checkpoints need.
     """
 
     node_id: str
@@ -135,6 +193,7 @@ class StopJob(Command):
     checkpoint: bool
     cause: str
     incarnation_id: str = ""
+    grace_ms_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
-from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
+from scheduler_service.core.pair_refreshes import refresh_pairs
 from scheduler_service.core.pausing import (
     look_after_pauses,
     order_pause,
@@ -53,7 +53,7 @@ from scheduler_service.core.pausing import (
     request_resume,
 )
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
-from scheduler_service.core.prediction_requests import refresh_hold, reissue_questions
+from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -82,6 +82,7 @@ class SchedulerEngine:
         ended_jobs_max: Ended jobs kept.
         pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.
         stall_ms: No shorter time without a step is a stall; 0 = nobody looks.
+        learns_speeds: Measured step times take the place of foreseen ones.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class SchedulerEngine:
         ended_jobs_max: int = 10_000,
         pair_refresh_ms: int = 0,
         stall_ms: int = 0,
+        learns_speeds: bool = True,
     ) -> None:
         self._make_policy = make_policy
         self._policy = make_policy(policy, parameters or {})
@@ -104,6 +106,7 @@ class SchedulerEngine:
         self._pair_refresh_ms, self._stall_ms = pair_refresh_ms, stall_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
+        self._state.predictions.speeds.is_used = learns_speeds
         self._index = KeptIndex(self._state)
         self._wakes: list[int] = []
         self._backoffs: list[tuple[int, str]] = []
@@ -276,6 +279,7 @@ class SchedulerEngine:
                 slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
                 nodes_per_job_max=self._nodes_per_job_max,
                 can_move=self._can_move,
+                interference_curves=state.predictions.curves,
                 protected_job_ids=turns.find_protected(state, state.waiting.shown_lane),
                 index=self._index,
             ),
@@ -312,8 +316,7 @@ class SchedulerEngine:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
         step = EventEffects()
         state = self._state
-        reissue_questions(state, step)
-        reissue_refreshes(state, step)
+        prediction_events.reissue(state, step)
         for job_id in state.in_phase(Phase.STARTING):
             step.commands += launch_commands(state, state.jobs[job_id])
         for job_id in state.in_phase(Phase.STOPPING):
@@ -377,11 +380,7 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     events.JobCancelled: job_events.cancel,
     events.PauseRequested: request_pause,
     events.ResumeRequested: request_resume,
-    events.PredictionArrived: prediction_events.prediction_arrived,
-    events.PredictionFailed: prediction_events.prediction_failed,
-    events.PairPredictionsArrived: prediction_events.pairs_arrived,
-    events.PairPredictionsFailed: prediction_events.pairs_failed,
-    events.PairsRefreshed: pairs_refreshed,
+    **prediction_events.HANDLERS,
     events.NodeJoined: node_events.join,
     events.NodeDisconnected: node_events.disconnect,
     events.NodeLost: node_events.lose_node,

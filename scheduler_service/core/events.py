@@ -30,6 +30,17 @@ class AttemptReport(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartReport(AttemptReport):
+    """A fact about what one node runs of a launch.
+
+    Attributes:
+        node_id: Which node; empty = the only one, or an older version did not note it.
+    """
+
+    node_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
     """Who wanted something.
 
@@ -144,6 +155,7 @@ class RunningAttempt:
 
     Attributes:
         incarnation_id: Of the cluster under which its fence was given; empty = not stated.
+        rendezvous_port: As in `JobStarted`.
     """
 
     job_id: str
@@ -154,6 +166,7 @@ class RunningAttempt:
     is_paused: bool = False
     paused_ms: int = 0
     incarnation_id: str = ""
+    rendezvous_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +212,14 @@ class GpuHealthChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobStarted(AttemptReport):
-    """The agent confirmed that the process runs."""
+class JobStarted(PartReport):
+    """The agent confirmed that the process runs.
+
+    Attributes:
+        rendezvous_port: Where the ranks of a gang across nodes meet; 0 = another node says it, or it is no such gang.
+    """
+
+    rendezvous_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +281,7 @@ class PauseRefused(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobStopped(AttemptReport):
+class JobStopped(PartReport):
     """The process has ended because it was told to, or checkpointed; its GPUs are free."""
 
     exit_class: str
@@ -273,7 +292,7 @@ class JobStopped(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFinished(AttemptReport):
+class JobFinished(PartReport):
     """The process ended with success."""
 
     steps_done: int
@@ -281,7 +300,7 @@ class JobFinished(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFailed(AttemptReport):
+class JobFailed(PartReport):
     """The process ended badly.
 
     Attributes:
@@ -300,7 +319,7 @@ class JobFailed(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRefused(AttemptReport):
+class LaunchRefused(PartReport):
     """The agent would not start it (allow-list, capacity, stale fence); nothing ran.
 
     Attributes:

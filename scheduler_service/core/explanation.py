@@ -73,6 +73,7 @@ def frozen_view(view: SchedulingView, job_id: str, reported: Mapping[str, Runnin
         unpredictable_keys=dict(view.unpredictable_keys),
         host_use=dict(view.host_use),
         slowdown_ewma_ratios=dict(view.slowdown_ewma_ratios),
+        interference_curves=dict(view.interference_curves),
         explain=True,
         explained_job_id=job_id,
         index=FreshIndex(),

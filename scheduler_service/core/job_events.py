@@ -15,25 +15,25 @@ from scheduler_service.core.attempts import (
     backoff_ms,
     end,
     expire,
-    launch_commands,
     lose,
     note_colocation_change,
     requeue,
     restart,
     stop,
-    stop_commands,
 )
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.gang_attempts import begin_part, end_part, handling_phase, lost_part
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.memory_shortage import out_of_memory
 from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
-from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
+from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
 from scheduler_service.core.queue_changes import cancel_orphan
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.training_ends import steps_to_complete
 
 JobHandler = Callable[[ClusterState, JobRecord, Any, EventEffects], None]
 
@@ -76,11 +76,41 @@ def cancel(state: ClusterState, event: events.JobCancelled, step: EventEffects) 
 
 def report(state: ClusterState, event: events.AttemptReport, step: EventEffects) -> None:
     """Apply what an agent says about an attempt; stale reports change nothing."""
-    if isinstance(event, ENDING_EVENTS) and state.occupancy.drop_abandoned((event.job_id, event.attempt, event.fence)):
+    if isinstance(event, ENDING_EVENTS) and state.occupancy.drop_abandoned(
+        event.job_id, event.attempt, event.fence, event.node_id
+    ):
         step.is_decision_due = True
     job = state.jobs.get(event.job_id)
-    if job is not None and job.fence and (job.attempt, job.fence) == (event.attempt, event.fence):
+    if job is None or not job.fence or (job.attempt, job.fence) != (event.attempt, event.fence):
+        return
+    # What names no node is about all of it: whoever looks ahead knows no parts.
+    if job.gang is not None and isinstance(event, events.PartReport) and event.node_id:
+        _report_part(state, job, event, step)
+    elif job.gang is None or isinstance(event, events.PartReport) or job.phase is not Phase.STARTING:
         _transition(job, event)(state, job, event, step)
+
+
+def _report_part(state: ClusterState, job: JobRecord, event: events.PartReport, step: EventEffects) -> None:
+    """Apply what one node says of its part of a gang."""
+    if isinstance(event, events.JobStarted):
+        if job.phase is Phase.STARTING and begin_part(state, job, event.node_id, event.rendezvous_port, step):
+            confirm_start(state, state.jobs[job.job_id])
+    elif isinstance(event, ENDING_EVENTS):
+        is_late = isinstance(event, events.LaunchRefused) and has_started(job, event.node_id)
+        whole = None if is_late else end_part(state, job, event, step)
+        if whole is not None:
+            ended = state.jobs[job.job_id]
+            TRANSITIONS[handling_phase(ended, whole), type(whole)](state, ended, whole, step)
+
+
+def has_started(job: JobRecord, node_id: str) -> bool:
+    """Return whether a part of a gang was confirmed to run."""
+    return job.gang is not None and node_id in job.gang.started_node_ids
+
+
+def lose_part(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> None:
+    """Handle a part of a gang that certainly runs no more."""
+    _report_part(state, job, lost_part(state, job, node_id), step)
 
 
 def _transition(job: JobRecord, event: events.Event) -> JobHandler:
@@ -183,8 +213,12 @@ def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, st
 
 
 def _finish(job: JobRecord) -> Reason:
-    done, total = job.steps_done, job.request.steps_total
+    done, total = job.steps_done, steps_to_complete(job)
     numbers = {"steps_done": done, "steps_total": total}
+    if job.request.target_loss and done:
+        newest = {} if job.loss is None else {"newest_loss": job.loss}
+        reached = {"steps_done": done, "target_loss": job.request.target_loss}
+        return Reason(code="FINISHED_WITH_TARGET", numbers=reached | newest)
     if 0 < total < done:
         return Reason(code="FINISHED_BEYOND", numbers=numbers)
     if done >= total:
@@ -197,7 +231,7 @@ def _finish_if_complete(
 ) -> bool:
     """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
     told = event.exit_class in ("stopped", "fenced")
-    is_complete = 0 < job.request.steps_total <= event.steps_done
+    is_complete = 0 < steps_to_complete(job) <= event.steps_done
     if not (told and event.exit_code == 0 and is_complete):
         return False
     end(state, _with_end(job, event).exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
@@ -279,44 +313,6 @@ def _refused_while_stopping(
     state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: EventEffects
 ) -> None:
     lose(state, job, step)
-
-
-def rejoin(
-    state: ClusterState, job: JobRecord, node_id: str, step: EventEffects, *, listed: events.RunningAttempt | None
-) -> None:
-    """Bring an attempt into line with what its node says on joining.
-
-    An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
-    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it.
-
-    Args:
-        state: Knows the job.
-        job: Holds GPUs of the node.
-        node_id: Joins.
-        step: Takes the commands.
-        listed: What the node says of the attempt; None = it does not know it.
-    """
-    has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
-    if listed is not None and job.phase is Phase.STOPPING:
-        step.commands += stop_commands(job, node_id)
-    elif listed is not None:
-        if job.phase is Phase.STARTING:
-            confirm_start(state, job)
-        _align_pause(state, state.jobs[job.job_id], listed, step)
-    elif job.phase is Phase.STARTING and has_its_gpus:
-        step.commands += launch_commands(state, job, node_id)
-    else:
-        lose(state, job, step)
-
-
-def _align_pause(state: ClusterState, job: JobRecord, listed: events.RunningAttempt, step: EventEffects) -> None:
-    """Note whether a listed attempt stands still, and repeat the order about it that has not taken effect."""
-    if listed.is_paused and job.phase is Phase.RUNNING:
-        note_paused(state, job, listed, step)
-    elif not listed.is_paused and job.phase is Phase.PAUSED:
-        note_resumed(state, job, listed, step)
-    else:
-        step.commands += outstanding_commands(job)
 
 
 ENDING_EVENTS = (events.JobStopped, events.JobFinished, events.JobFailed, events.LaunchRefused)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from cotenant.job_settings import JobSettings
+from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
@@ -16,6 +17,7 @@ from scheduler_service.core.records import (
     MemoryAutopsy,
     Phase,
     Reason,
+    TrainingEnd,
     Trial,
 )
 from scheduler_service.core.view import PendingJob, RunningJob
@@ -156,6 +158,8 @@ class JobRecord(_Copied):
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
         memory_autopsy: How it last ran out of device memory; None = never.
+        gang: The parts of the present attempt; None = it is on one node, or whoever runs it reports of it as a whole.
+        training_end: When it reaches its target loss; None = it has none, or reported no loss.
     """
 
     request: JobRequest
@@ -199,6 +203,8 @@ class JobRecord(_Copied):
     pause: JobPause | None = None
     paused_ms: int = 0
     memory_autopsy: MemoryAutopsy | None = None
+    gang: GangAttempt | None = None
+    training_end: TrainingEnd | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 
@@ -230,6 +236,12 @@ class JobRecord(_Copied):
     def holds_gpus(self) -> bool:
         """It occupies its assignments."""
         return self.phase in HOLDING_PHASES
+
+    @property
+    def live_node_ids(self) -> tuple[str, ...]:
+        """Nodes of the present attempt whose part of it has not ended."""
+        ended = self.gang.ended_node_ids if self.gang is not None else ()
+        return tuple([node_id for node_id in self.node_ids if node_id not in ended]) if ended else self.node_ids
 
     @property
     def held_gpus(self) -> int:

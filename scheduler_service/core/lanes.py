@@ -1,4 +1,4 @@
-"""Lanes: the jobs that a policy orders among themselves, of one class, one tenant and one choice of devices."""
+"""Lanes: the jobs that a policy orders among themselves, of one class, one tenant, one choice of devices and nodes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class LaneName(NamedTuple):
     priority: int = 0
     tenant: str = ""
     devices: tuple[str, ...] = ()
+    across_nodes: bool = False
 
 
 PLAIN_LANE = LaneName()
@@ -28,7 +29,7 @@ def name_lane(request: JobRequest, *, by_tenant: bool) -> LaneName:
     terms = request.terms
     if terms is NO_TERMS and not by_tenant:
         return PLAIN_LANE
-    return LaneName(terms.priority, request.tenant if by_tenant else "", terms.devices)
+    return LaneName(terms.priority, request.tenant if by_tenant else "", terms.devices, terms.across_nodes)
 
 
 class ReadyQueue(Sequence[PendingJob]):

@@ -6,10 +6,13 @@ known at all; the first sound window begins anew, and after it doubtful ones cha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_service.core.records import PairPrediction
 
+Sizes = tuple[int, int]
+"""Micro-batches of a victim and of the job beside it; 0 = any."""
 PAST_WEIGHT_RATIO = 0.9
 """Weight of the past in a moving average (OJPP Eq. 18)."""
 
@@ -38,14 +41,32 @@ class ObservedSlowdown:
 
     Attributes:
         windows: Over how many.
-        answers: What was answered about it, by micro-batch.
+        answers: What was answered about it, by micro-batches.
         is_doubtful: As in `SoloStep`.
     """
 
     slowdown_ratio: float
     windows: int = 1
     is_doubtful: bool = False
-    answers: dict[int, PairPrediction] = field(default_factory=dict)
+    answers: dict[Sizes, PairPrediction] = field(default_factory=dict)
+
+
+def at_sizes(
+    known: Mapping[Sizes, PairPrediction] | None, micro_batch_size: int, other_micro_batch_size: int
+) -> PairPrediction | None:
+    """Return what is known of a pair at these micro-batches, else at the victim's, at the other job's, or at any."""
+    if not known:
+        return None
+    if len(known) == 1:  # nearly every pair was asked about once
+        (pair,) = known.values()
+        fits = pair.micro_batch_size in (0, micro_batch_size)
+        return pair if fits and pair.other_micro_batch_size in (0, other_micro_batch_size) else None
+    return next((known[one] for one in preferred(micro_batch_size, other_micro_batch_size) if one in known), None)
+
+
+def preferred(micro_batch_size: int, other_micro_batch_size: int) -> tuple[Sizes, Sizes, Sizes, Sizes]:
+    """Return at which micro-batches an answer about a pair is looked for, the nearest first."""
+    return (micro_batch_size, other_micro_batch_size), (micro_batch_size, 0), (0, other_micro_batch_size), (0, 0)
 
 
 def moving_average(past: float | None, sample: float) -> float:

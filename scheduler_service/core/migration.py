@@ -6,7 +6,15 @@ what happens in between (a lost node, a cancellation, a failure) only ever frees
 
 from __future__ import annotations
 
-from scheduler_service.core.attempts import accrued, launch, leave_gpus, note_colocation_change, requeue, stop_commands
+from scheduler_service.core.attempts import (
+    accrued,
+    launch,
+    leave_gpus,
+    note_colocation_change,
+    requeue,
+    stop_commands,
+    without_unlaunched,
+)
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, Target, with_history
@@ -29,7 +37,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     job = with_history(
-        accrued(job, state.now_ms),
+        without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,
         kind="move",
         message=f"to {gpus}: {decision.reason.code}",

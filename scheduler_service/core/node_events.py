@@ -17,11 +17,12 @@ from scheduler_service.core.events import (
     NodeLost,
     RunningAttempt,
 )
-from scheduler_service.core.job_events import rejoin
+from scheduler_service.core.job_events import lose_part
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
+from scheduler_service.core.rejoining import rejoin
 from scheduler_service.core.state import ClusterState
 
 
@@ -64,7 +65,7 @@ def _cleaned(state: ClusterState, node: Node) -> Node:
 def _is_current(state: ClusterState, node_id: str, running: RunningAttempt) -> bool:
     job = state.jobs.get(running.job_id)
     is_same = job is not None and (job.attempt, job.fence) == (running.attempt, running.fence)
-    return is_same and job is not None and job.holds_gpus and node_id in job.node_ids
+    return is_same and job is not None and job.holds_gpus and node_id in job.live_node_ids
 
 
 def _stop_stale_attempt(state: ClusterState, node_id: str, running: RunningAttempt, step: EventEffects) -> None:
@@ -96,9 +97,9 @@ def stop_abandoned(abandoned: AbandonedAttempt) -> StopJob:
 
 
 def _drop_abandoned(state: ClusterState, node_id: str) -> None:
-    for key, abandoned in tuple(state.abandoned_attempts.items()):
+    for abandoned in tuple(state.abandoned_attempts.values()):
         if abandoned.node_id == node_id:
-            state.occupancy.drop_abandoned(key)
+            state.occupancy.drop_abandoned(abandoned.job_id, abandoned.attempt, abandoned.fence, node_id)
 
 
 def disconnect(state: ClusterState, event: NodeDisconnected, step: EventEffects) -> None:
@@ -120,6 +121,9 @@ def lose_node(state: ClusterState, event: NodeLost, step: EventEffects) -> None:
         job = _without_target_on(state, state.jobs[job_id], event.node_id)
         state.put_job(job)
         if not _has_attempt_on(state, job_id, event.node_id):
+            continue
+        if job.gang is not None:
+            lose_part(state, job, event.node_id, step)
             continue
         others = tuple(other for other in job.node_ids if other != event.node_id)
         if not others:

@@ -21,7 +21,9 @@ from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.records import Level, Phase
+from scheduler_service.core.speed_fits import ask_about_speed
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.training_ends import ask_about_end, with_loss
 from scheduler_service.core.trials import note_trial_window, refit_memory
 
 
@@ -51,7 +53,9 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         changes |= {"progressed_ran_ms": changes["ran_ms"], "stalled_since_ms": 0}
     if report.steps_done >= job.steps_done:
         changes |= _newest_values(job, report, has_window=has_window)
-    state.put_job(tell_progress(state, job.changed(measured=measured.changed(**measurements), **changes), step))
+    job = with_loss(job.changed(measured=measured.changed(**measurements), **changes), report)
+    state.put_job(tell_progress(state, job, step))
+    ask_about_end(state, job.job_id, step)
     refit_memory(state, job.job_id, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)
@@ -114,6 +118,7 @@ def _learned(
         moved = state.predictions.observe_pair(key, other, device, slowdown_ratio, is_doubtful=is_doubtful)
         if moved is None or moved >= MOVED_RATIO_MIN:
             note_measured(state, device)
+            state.predictions.fit_curve(device, at_ms=state.now_ms)
     _update_gpus(state, job, slowdown_ratio)
     observed = moving_average(job.measured.observed_slowdown_ratio, slowdown_ratio)
     return solo_step_ms, {"observed_slowdown_ratio": observed}
@@ -139,6 +144,7 @@ def _learned_alone(
         step_ms = (
             state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
         )
+        ask_about_speed(state, key, device, step)
     _update_gpus(state, job, 0.0)
     before = job.measured
     if is_doubtful:

@@ -28,7 +28,7 @@ class Occupancy:
         usable_nodes: Connected and schedulable nodes that are not cordoned.
         usable_gpus: Healthy GPUs of usable nodes, in node and index order.
         host_use: What jobs occupy of each node's host, by node id.
-        abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence).
+        abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence, node).
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
         layout: Counts the changes of nodes.
         touched_gpu_ids: GPUs that events have touched; their reader empties it.
@@ -47,8 +47,8 @@ class Occupancy:
         self.usable_gpus: Mapping[str, GpuView] = MappingProxyType(self._usable_gpus)
         self._host_use: dict[str, HostUse] = {}
         self.host_use: Mapping[str, HostUse] = MappingProxyType(self._host_use)
-        self._abandoned_attempts: dict[tuple[str, int, int], AbandonedAttempt] = {}
-        self.abandoned_attempts: Mapping[tuple[str, int, int], AbandonedAttempt] = MappingProxyType(
+        self._abandoned_attempts: dict[tuple[str, int, int, str], AbandonedAttempt] = {}
+        self.abandoned_attempts: Mapping[tuple[str, int, int, str], AbandonedAttempt] = MappingProxyType(
             self._abandoned_attempts
         )
         self._slowdown_ewma_ratios: dict[str, float] = {}
@@ -116,16 +116,20 @@ class Occupancy:
 
     def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
         """Remember an unwanted attempt that must still end."""
-        self._abandoned_attempts[abandoned.job_id, abandoned.attempt, abandoned.fence] = abandoned
+        key = abandoned.job_id, abandoned.attempt, abandoned.fence, abandoned.node_id
+        self._abandoned_attempts[key] = abandoned
         self._refresh_gpus(abandoned.gpu_ids)
 
-    def drop_abandoned(self, key: tuple[str, int, int]) -> bool:
-        """Forget a ghost whose end was confirmed; False when there was none."""
-        abandoned = self._abandoned_attempts.pop(key, None)
-        if abandoned is None:
-            return False
-        self._refresh_gpus(abandoned.gpu_ids)
-        return True
+    def drop_abandoned(self, job_id: str, attempt: int, fence: int, node_id: str) -> bool:
+        """Forget a ghost whose end was confirmed; False when there was none. An older log names no node."""
+        named = [(job_id, attempt, fence, node_id)] if node_id else self._keys_of(job_id, attempt, fence)
+        found = [one for one in map(self._abandoned_attempts.pop, named, [None] * len(named)) if one is not None]
+        for abandoned in found:
+            self._refresh_gpus(abandoned.gpu_ids)
+        return bool(found)
+
+    def _keys_of(self, job_id: str, attempt: int, fence: int) -> list[tuple[str, int, int, str]]:
+        return [key for key in self._abandoned_attempts if key[:3] == (job_id, attempt, fence)]
 
     def put_node(self, node: Node) -> None:
         """Store a node with its GPUs."""

@@ -64,7 +64,7 @@ def pairs_refreshed(state: ClusterState, event: PairsRefreshed, step: EventEffec
     predictions.refreshes[event.device] = replace(refresh, is_asked=False, is_stale=is_stale)
     for pair in event.pairs:
         if predictions.knows(pair.victim_key) and predictions.knows(pair.other_key):
-            predictions.put_pair(pair)
+            predictions.replace_pair(pair)
             step.is_decision_due = True
 
 

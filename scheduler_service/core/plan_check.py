@@ -30,6 +30,7 @@ from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import consented_slowdowns
+from scheduler_service.core.spanning import spanning_obstacle
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 
 
@@ -286,7 +287,10 @@ def _node_obstacle(check: _Check, request: JobRequest, start: Start, running: Ru
     for assignment in start.assignments:
         node_id = view.gpus[assignment.gpu_id].node_id
         gpus_by_node[node_id] = gpus_by_node.get(node_id, 0) + 1
-    if view.nodes_per_job_max and len(gpus_by_node) > view.nodes_per_job_max:
+    if request.terms.across_nodes and len(gpus_by_node) > 1:
+        if (obstacle := spanning_obstacle([view.nodes[node_id] for node_id in gpus_by_node])) is not None:
+            return obstacle
+    elif view.nodes_per_job_max and len(gpus_by_node) > view.nodes_per_job_max:
         numbers = {"nodes_needed": len(gpus_by_node), "nodes_max": view.nodes_per_job_max}
         return Reason(code="GANG_NEEDS_MORE_NODES", numbers=numbers)
     for node_id, gpus_here in gpus_by_node.items():

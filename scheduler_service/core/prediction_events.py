@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from scheduler_service.core import events
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scheduler_service.core import events, fit_events
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold
+from scheduler_service.core.pair_refreshes import pairs_refreshed, reissue_refreshes
+from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
+from scheduler_service.core.speed_fits import reissue_speed_fits, speed_fitted
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.training_ends import loss_fitted, reissue_loss_fits
 
 
 def prediction_arrived(state: ClusterState, event: events.PredictionArrived, step: EventEffects) -> None:
@@ -47,3 +53,23 @@ def pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step:
     for key in event.keys:
         state.predictions.answer_pairs(key, event.device)
         _show_jobs_of(state, key, step)
+
+
+def reissue(state: ClusterState, step: EventEffects) -> None:
+    """Ask again whatever was unanswered when the scheduler went down."""
+    reissue_questions(state, step)
+    reissue_refreshes(state, step)
+    reissue_speed_fits(state, step)
+    reissue_loss_fits(state, step)
+
+
+HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
+    events.PredictionArrived: prediction_arrived,
+    events.PredictionFailed: prediction_failed,
+    events.PairPredictionsArrived: pairs_arrived,
+    events.PairPredictionsFailed: pairs_failed,
+    events.PairsRefreshed: pairs_refreshed,
+    fit_events.SpeedFitted: speed_fitted,
+    fit_events.LossFitted: loss_fitted,
+}
+"""What handles each of the predictor's answers."""

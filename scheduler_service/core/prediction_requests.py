@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.event_effects import EventEffects
@@ -12,6 +12,11 @@ from scheduler_service.core.queue_holds import find_queue_hold
 from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.records import Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
+
+SMALLER_SIZES_MAX = 3
+"""Halvings of a new key's micro-batch that its pairs are asked about."""
+SMALLER_PARTNERS_MAX = 64
+"""With more keys in question its pairs are asked about with the whole batch only."""
 
 
 def ask_about_job(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
@@ -58,7 +63,10 @@ def _ask_about_pairs_with(
     step.commands.append(
         RequestPairPredictions(
             device=device,
-            members=tuple(pair_member(state, member, device) for member in keys),
+            members=(
+                *(pair_member(state, member, device) for member in keys),
+                *(_smaller_members(state, key, device) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
+            ),
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
             device_memory_bytes=state.devices.get(device, 0),
@@ -79,6 +87,25 @@ def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
         and not (predictions.has_pair(key, other, device) and predictions.has_pair(other, key, device))
     ]
     return sorted(found)[-predictions.keys_max :]
+
+
+def _smaller_members(state: ClusterState, key: str, device: str) -> Iterator[PairMember]:
+    """Yield a new key with parts of its batch in a pass: the smaller, the less it disturbs a job that it joins."""
+    use = state.living_keys[key]
+    if use.settings is None:
+        return
+    samples = -(-use.global_batch_size // (use.gpus[0] if use.gpus else 1))
+    for number in range(1, SMALLER_SIZES_MAX + 1):
+        size = -(-samples // 2**number)
+        if size == -(-samples // 2 ** (number - 1)):
+            return
+        yield PairMember(
+            key=key,
+            graph_sha256=use.graph_sha256,
+            settings=use.settings,
+            solo_step_ms=None,
+            micro_batch_size=size,
+        )
 
 
 def reissue_questions(state: ClusterState, step: EventEffects) -> None:

@@ -49,6 +49,12 @@ REASON_TEXTS: Mapping[str, str] = {
     "one(s); ask for fewer GPUs or add nodes.",
     "GANG_NEEDS_MORE_NODES": "The GPUs that the job needs lie on {nodes_needed} nodes, but a job may span {nodes_max}; "
     "ask for fewer GPUs.",
+    "NO_SHARED_STORAGE": "The job would be on {nodes_needed} nodes, which do not keep their checkpoints on one shared "
+    "storage; start their agents with one --checkpoint-dir and --shared-checkpoints.",
+    "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that share their checkpoints have {gpus_in_cluster} "
+    "usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes with --shared-checkpoints.",
+    "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "
+    "only itself can reach; start its agent with --rendezvous-address.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
     "few nodes, which the free GPUs, at most {gpus_on_node} on a node, do not permit; the job waits for others to end.",
     "TASKS_DO_NOT_FIT": "The nodes with free GPUs have too little CPU or host memory left for {workers_count} "
@@ -124,6 +130,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "cluster.",
     # a policy starts it
     "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
+    "STARTS_ALONE_IN_PASSES": "The job has its {gpus_count} GPU(s) to itself. All samples of a step at once need more "
+    "memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
+    "refuses that.",
     "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",
     "STARTS_ALONE_PREDICTION_FAILED": "The job has its {gpus_count} GPU(s) to itself, because the predictor could not "
     "answer.",
@@ -175,6 +184,8 @@ REASON_TEXTS: Mapping[str, str] = {
     # while it ends
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
+    "STOPPING_WITH_GANG": "One part of the job has ended, so its parts on the other nodes are being stopped, with a "
+    "checkpoint.",
     "STOPPING_AT_TIME_LIMIT": "The job is being stopped with a checkpoint: it has run for {ran_ms} of {time_limit_ms} "
     "allowed.",
     "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",
@@ -208,6 +219,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "reported: it ended early, or the number of steps that was stated (--steps) is too large.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
     "correct --steps, because waiting times are expected by it.",
+    "FINISHED_WITH_TARGET": "The program ended with success after {steps_done} steps; its loss was to end it "
+    "(--target-loss).",
     "CANCELLED": "The job was cancelled.",
     "PARENT_FAILED": "The job was to start after {jobs}, which did not succeed; --after-any waits for any end.",
     "TIME_LIMIT": "The job had run for its time limit, {time_limit_ms}, and was stopped with a checkpoint.",

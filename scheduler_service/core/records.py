@@ -50,6 +50,7 @@ class AfterStop(StrEnum):
     MOVE = "move"
     EXPIRE = "expire"
     RESTART = "restart"
+    GANG_ENDED = "gang_ended"
 
 
 PAUSED_MS_MAX = 60_000
@@ -149,7 +150,8 @@ class JobRequest:
         gpus: GPUs at the start, at least 1.
         allowed_gpus: Counts an elastic policy may choose from; (gpus,) when rigid.
         global_batch_size: Samples per optimizer step over all GPUs.
-        steps_total: Optimizer steps of the whole job.
+        steps_total: Optimizer steps of the whole job; of one with a target loss, as many as are foreseen, else stated.
+        target_loss: Training is over when the loss has come down to this; 0 = its steps end it.
         max_slowdown_ratio: Slowdown accepted while sharing; 0.2 = 20 % slower.
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
@@ -165,6 +167,7 @@ class JobRequest:
     allowed_gpus: tuple[int, ...] = ()
     global_batch_size: int = 1
     steps_total: int = 0
+    target_loss: float = 0.0
     share: Share = Share.SAFE
     max_slowdown_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO
     cpu_cores: float = 0.0
@@ -219,6 +222,8 @@ class Node:
         installation_id: Of the agent's state directory; empty = not stated.
         is_cordoned: An operator lets nothing new start there. The engine's own knowledge, as the next one.
         is_draining: What ran there was told to go on elsewhere.
+        rendezvous_address: Where other nodes reach ranks that run there; empty = it spans no jobs with them.
+        storage_id: Of the shared storage of its checkpoints; empty = it has none.
     """
 
     node_id: str
@@ -235,6 +240,8 @@ class Node:
     installation_id: str = ""
     is_cordoned: bool = False
     is_draining: bool = False
+    rendezvous_address: str = ""
+    storage_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +280,41 @@ class MemoryAutopsy:
     detail: str = ""
     micro_batch_size_max: int = 0
     halvings: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEnd:
+    """What is known of when a job reaches its target loss; steps are optimizer steps since its very first start.
+
+    Attributes:
+        steps_max: What its owner stated; 0 = nothing.
+        losses: (steps done, loss) as reported, oldest first; thinned.
+        spacing_steps: Least distance of two of them.
+        asked_at_step: Up to where the losses of the newest question went; -1 = none was asked.
+        is_asked: An answer is awaited.
+        steps_total: When the target is reached; 0 = not foreseeable, or not asked yet.
+        steps_lower: Lower end of the interval.
+        steps_upper: Upper end of the interval.
+        confidence: Of the interval.
+        is_reliable: The fitted shapes agree.
+        is_reached: The losses have come down to the target.
+        losses_fitted: To how many losses the answer is fitted.
+        code: Why nothing is foreseen; empty = something is, or nothing was asked.
+    """
+
+    steps_max: int = 0
+    losses: tuple[tuple[int, float], ...] = ()
+    spacing_steps: int = 1
+    asked_at_step: int = -1
+    is_asked: bool = False
+    steps_total: int = 0
+    steps_lower: int = 0
+    steps_upper: int = 0
+    confidence: float = 0.0
+    is_reliable: bool = False
+    is_reached: bool = False
+    losses_fitted: int = 0
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +372,8 @@ class PairPrediction:
     """How much `other_key` slows `victim_key` down on one device type; ratio 0.2 = 20 % slower.
 
     Attributes:
+        micro_batch_size: Of the victim; 0 = any.
+        other_micro_batch_size: Of the other job; 0 = any.
         times_measured: How often the pair was measured, here or elsewhere; 0 = never.
     """
 
@@ -343,3 +387,4 @@ class PairPrediction:
     in_domain: bool = True
     model_version: str = ""
     times_measured: int = 0
+    other_micro_batch_size: int = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.measured_alone import MeasuredAlone
 from scheduler_service.core.measured_averages import SoloStep
+from scheduler_service.core.measured_speeds import SpeedFit
 from scheduler_service.core.records import JobPrediction, PairPrediction
 
 
@@ -42,3 +44,5 @@ class StoredPredictions:
     observed_windows: tuple[int, ...] = ()
     doubted: tuple[tuple[str, str, str], ...] = ()
     refreshes: Mapping[str, PairRefresh] = field(default_factory=dict)
+    speed_fits: tuple[tuple[str, str, SpeedFit], ...] = ()
+    curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.records import Assignment, Gpu, JobPause, JobPrediction, JobRequest, Node, PairPrediction
 
@@ -99,8 +100,15 @@ class Predictions(Protocol):
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
 
-    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
-        """Return how much `other_key` slows `victim_key` down, or None."""
+    def pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
+        """Return how much `other_key` slows `victim_key` down at these micro-batches (0 = any), or None."""
 
 
 class ClusterIndex(Protocol):
@@ -180,6 +188,7 @@ class SchedulingView:
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
         protected_job_ids: Running jobs that make no room for those that wait now: of a higher class, or another tenant.
+        interference_curves: Of the device types on which pairs were measured: slowdown over summed utilization.
         index: What follows from all this.
     """
 
@@ -199,6 +208,7 @@ class SchedulingView:
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
     protected_job_ids: AbstractSet[str] = frozenset()
+    interference_curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
     index: ClusterIndex
 
     def __post_init__(self) -> None:

@@ -15,7 +15,13 @@ from cotenant.device_calibration import DeviceCalibration
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.job_specs import kept_settings, key_of, spec_message
-from scheduler_service.adapters.launch_rules import Obstacle, gpus_at_least, gpus_of_one_kind, node_obstacles
+from scheduler_service.adapters.launch_rules import (
+    Obstacle,
+    gpus_at_least,
+    gpus_of_one_kind,
+    gpus_together,
+    node_obstacles,
+)
 from scheduler_service.adapters.local_files import file_obstacles
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.core.capacity import memory_point
@@ -131,6 +137,9 @@ class Admission:
         able = [node for node in connected if not lacks[node.node_id]]
         if connected and not able:
             raise _no_node(lacks, away=len(state.nodes) - len(connected))
+        together = gpus_together(able) if spec.across_nodes else 0
+        if able and spec.across_nodes and together < gpus_at_least(spec):
+            raise _too_few_together(together, gpus_at_least(spec))
         return able
 
     def _directory_warnings(self, nodes: Sequence[Node], spec: scheduling_pb2.JobSpec) -> list[resources_pb2.Warning]:
@@ -156,13 +165,13 @@ class Admission:
         """
         if not spec.memory_bytes and not spec.graph_sha256:
             return []
-        sizes = _device_sizes(nodes, gpus_at_least(spec))
+        sizes = _device_sizes(nodes, 1 if spec.across_nodes else gpus_at_least(spec))
         if sizes and spec.memory_bytes > max(sizes.values()):
             raise _stated_too_large(spec.memory_bytes, max(sizes.values()))
         # A number stated by the user overrides a prediction.
         if not sizes or spec.memory_bytes:
             return []
-        most_gpus = max(map(gpus_of_one_kind, nodes))
+        most_gpus = gpus_together(nodes) if spec.across_nodes else max(map(gpus_of_one_kind, nodes))
         questions = _questions(spec, sizes, state.calibrations, most_gpus=most_gpus)
         if any(_is_known_to_fit(state, question) for question in questions.values()):
             return []
@@ -179,6 +188,15 @@ def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRun
     return NoNodeRunsItError(
         f"no connected node can run this job: {shown}{more}{unasked}",
         metadata={"remedy": ", ".join([*remedies, _FORCE])},
+    )
+
+
+def _too_few_together(together: int, wanted: int) -> NoNodeRunsItError:
+    return NoNodeRunsItError(
+        f"the connected nodes that share their checkpoints have {together} GPU(s) of one kind together, not {wanted}",
+        metadata={
+            "remedy": f"ask for fewer --ranks, start the agents of more nodes with --shared-checkpoints, {_FORCE}"
+        },
     )
 
 

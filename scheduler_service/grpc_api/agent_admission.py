@@ -15,6 +15,7 @@ from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.core.events import RunningAttempt
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import (
@@ -52,11 +53,13 @@ def standing_of(state: ClusterState, key: node_agent_pb2.AttemptKey, node_id: st
     """Return what an attempt is to a node at present; the holder of a given attempt never changes."""
     job = state.jobs.get(key.job_id)
     if job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence):
-        return AttemptStanding.HELD if node_id in job.node_ids else AttemptStanding.FOREIGN
-    abandoned = state.abandoned_attempts.get((key.job_id, key.attempt, key.fence))
-    if abandoned is None:
-        return AttemptStanding.STALE
-    return AttemptStanding.GIVEN_UP if abandoned.node_id == node_id else AttemptStanding.FOREIGN
+        if node_id in job.live_node_ids:
+            return AttemptStanding.HELD
+        return AttemptStanding.STALE if node_id in job.node_ids else AttemptStanding.FOREIGN
+    holders = [name for *named, name in state.abandoned_attempts if named == [key.job_id, key.attempt, key.fence]]
+    if node_id in holders:
+        return AttemptStanding.GIVEN_UP
+    return AttemptStanding.FOREIGN if holders else AttemptStanding.STALE
 
 
 class AgentAdmission:
@@ -117,6 +120,7 @@ class AgentAdmission:
             AttemptsMissingError: The node may run what this agent does not know.
         """
         self._check_cluster(hello)
+        self._check_settled(hello)
         replaced = self._replaced_nodes(hello)
         silent_ms = self._silent_ms_of_another(hello)
         if silent_ms is not None and hello.instance_id:
@@ -188,6 +192,19 @@ class AgentAdmission:
             "`python -m cotenant_agent leave-cluster --state-dir DIRECTORY` on the node"
         )
 
+    def _check_settled(self, hello: node_agent_pb2.Hello) -> None:
+        """Let an agent without a past wait after a restore: its node may run what this state never knew of."""
+        wait_ms = self._loop.engine.state.settled_at_ms - self._loop.clock.now_ms()
+        if hello.seen.incarnation_id or wait_ms <= 0:
+            return
+        self._refuse(hello.node_id, Refusal.ATTEMPTS_MISSING, jobs=0, wait_ms=wait_ms)
+        raise AttemptsMissingError(
+            f"node {hello.node_id} knows of no cluster, and this one was restored from a backup: until the leases of "
+            f"before are over the node may run what neither knows of. Join again in {-(-wait_ms // 1000)} s, or start "
+            "the agent with the --state-dir that this node had",
+            retry_ms=wait_ms,
+        )
+
     def _check_history(self, node_id: str, seen: node_agent_pb2.LogPosition) -> None:
         finding = self._identity.contradiction(seen, sequence=self._loop.sequence)
         if not finding:
@@ -228,7 +245,7 @@ class AgentAdmission:
         held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
         # What was ordered may have started where the node was; an agent that is elsewhere would start it again.
         phases = (*_WITH_PROCESS, Phase.STARTING) if place in _ELSEWHERE else _WITH_PROCESS
-        missing = [job.job_id for job in held if job.phase in phases and node_id in job.node_ids]
+        missing = [job.job_id for job in held if node_id in _nodes_with_process(job, phases)]
         if place in _ELSEWHERE:
             missing += [one.job_id for one in state.abandoned_attempts.values() if one.node_id == node_id]
         known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
@@ -246,6 +263,13 @@ class AgentAdmission:
 
     def _refuse(self, node_id: str, refusal: Refusal, **facts: object) -> None:
         self._sessions.refusals.note(node_id, refusal, now_ms=self._loop.clock.now_ms(), **facts)
+
+
+def _nodes_with_process(job: JobRecord, phases: Sequence[Phase]) -> Sequence[str]:
+    """Return the nodes where an attempt may run: of a gang that is starting those that have said so."""
+    if job.phase in phases:
+        return job.live_node_ids
+    return job.gang.started_node_ids if job.gang is not None and job.phase is Phase.STARTING else ()
 
 
 class NodePlace(Enum):

@@ -32,7 +32,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return handler
         codec: dict[str, Any] = {
             "request_deserializer": tolerant(handler.request_deserializer),
-            "response_serializer": handler.response_serializer,
+            "response_serializer": _unless_encoded(handler.response_serializer),
         }
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(_answering(handler.unary_unary), **codec)
@@ -44,6 +44,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             writing: Any = handler.unary_stream
             return grpc.unary_stream_rpc_method_handler(_answering(writing), **codec)
         return handler
+
+
+def _unless_encoded(encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Let an answer that is encoded already go as it is: many callers share it."""
+    if encode is None:
+        return None
+    return lambda answer: answer if isinstance(answer, bytes) else encode(answer)
 
 
 def _answering(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler_service.core.capacity import samples_per_gpu, too_large_alone
+from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import JobRequest, Phase, Reason
@@ -31,6 +31,9 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
 
 def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
     """Return a reason as it is returned for this job: by ps, submit and explain."""
+    if job.phase is Phase.PENDING and job.request.terms.across_nodes and reason.code == "GPUS_NOT_IN_CLUSTER":
+        # A policy sees no other nodes than those that such a job may span.
+        return replace(reason, code="NODES_TOGETHER_TOO_SMALL")
     if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
         return reason
 
@@ -84,6 +87,9 @@ def _fits_nowhere(request: JobRequest, inventory: Inventory, predictions: Predic
     largest: Reason | None = None
     samples = samples_per_gpu(request, request.gpus)
     for gpu in inventory.gpus.values():
+        alone = micro_batch_size_alone(request, predictions.job(request.key, gpu.device), request.gpus, gpu)
+        if alone is not None and alone < samples:
+            return None
         reason = too_large_alone(request, samples, gpu, predictions)
         if reason is None:
             return None

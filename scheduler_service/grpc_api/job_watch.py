@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Container, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
+from cotenant.access.callers import Caller
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.system_clock import read_monotonic_ns
 from scheduler_service.core.commands import Command
@@ -14,9 +16,11 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import OverloadedError
+from scheduler_service.grpc_api.encoded_jobs import EncodedJobs
 from scheduler_service.grpc_api.job_changes import JobChanges
 from scheduler_service.grpc_api.job_reasons import present_reason
 from scheduler_service.grpc_api.translate_jobs import job_message
+from scheduler_service.grpc_api.visibility import may_see, shown
 
 WATCHERS_MAX = 100
 # Several batches share one look at all living jobs; looking may take a twentieth of the time, but comes every second.
@@ -25,6 +29,7 @@ SWEEP_PAUSE_FACTOR = 20
 SWEEP_INTERVAL_MAX_NS = 1_000_000_000
 # Messages to all watchers after one look about jobs of which only the progress has changed; the others wait their turn.
 PROGRESS_MESSAGES_MAX = 100
+_ANYBODY = Caller()
 _LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
@@ -40,6 +45,7 @@ class _Watcher:
     """One watch; `position` is the number of the next change to send."""
 
     wanted: Container[str]
+    caller: Caller
     position: int
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -51,6 +57,7 @@ class WatchHub:
     state: Callable[[], ClusterState]
     _watchers: list[_Watcher] = field(default_factory=list)
     _changes: JobChanges = field(default_factory=JobChanges)
+    _encoded: EncodedJobs = field(default_factory=EncodedJobs)
     _told: dict[str, tuple[JobRecord, Reason]] = field(default_factory=dict)
     _touched: set[str] = field(default_factory=set)
     _progressed: dict[str, None] = field(default_factory=dict)
@@ -88,6 +95,7 @@ class WatchHub:
         self._touched.clear()
         self._tell_progress(state)
         self._changes.forget_unknown(state.jobs, len(state.jobs))
+        self._encoded.forget_old()
         for watcher in self._watchers:
             watcher.woken.set()
         ended_ns = read_monotonic_ns()
@@ -101,6 +109,8 @@ class WatchHub:
 
     def _tell(self, job: JobRecord) -> None:
         self._progressed.pop(job.job_id, None)
+        # Its record may be the same, with another reason.
+        self._encoded.forget(job.job_id)
         self._changes.add(job)
 
     def _tell_progress(self, state: ClusterState) -> None:
@@ -118,11 +128,28 @@ class WatchHub:
         for watcher in self._watchers:
             watcher.woken.set()
 
-    async def watch(self, job_ids: frozenset[str]) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
+    @overload
+    def watch(
+        self, job_ids: frozenset[str], *, caller: Caller = _ANYBODY
+    ) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]: ...
+
+    @overload
+    def watch(
+        self, job_ids: frozenset[str], *, caller: Caller = _ANYBODY, in_batches: bool
+    ) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse | bytes, None]: ...
+
+    async def watch(
+        self, job_ids: frozenset[str], *, caller: Caller = _ANYBODY, in_batches: bool = False
+    ) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse | bytes, None]:
         """Yield a snapshot, its end, then changes; `overflowed` last, when the scheduler stops.
 
         A watcher too slow for every change gets the present state of the jobs that have changed, and learns how many
         changes it missed.
+
+        Args:
+            job_ids: Which jobs; none named = all.
+            caller: Who sees only what its role lets it see.
+            in_batches: The snapshot comes encoded, many jobs in a message.
 
         Raises:
             OverloadedError: Too many watchers.
@@ -130,16 +157,16 @@ class WatchHub:
         if len(self._watchers) >= WATCHERS_MAX:
             raise OverloadedError(f"{WATCHERS_MAX} clients watch already; close one, or list the jobs instead")
         if not self._watchers:
-            self._told = self._living()
-            self._progressed.clear()
-            self._changes.clear()
-        watcher = _Watcher(wanted=job_ids or _Everything(), position=self._changes.end)
+            self._begin()
+        watcher = _Watcher(wanted=job_ids or _Everything(), caller=caller, position=self._changes.end)
         self._watchers.append(watcher)
         try:
-            for job_id in sorted(job_ids) or list(self.state().jobs):
-                job = self.state().jobs.get(job_id)
-                if job is not None:
-                    yield scheduling_pb2.WatchJobsResponse(job=job_message(self.state(), job))
+            for batch in self._encoded.batches(self.state(), self._visible(job_ids, caller), caller):
+                if in_batches:
+                    yield batch
+                else:
+                    for job in scheduling_pb2.WatchJobsResponse.FromString(batch).jobs:
+                        yield scheduling_pb2.WatchJobsResponse(job=job)
             yield scheduling_pb2.WatchJobsResponse(snapshot_end=True)
             while not self._is_closed:
                 watcher.woken.clear()
@@ -150,6 +177,20 @@ class WatchHub:
         finally:
             self._watchers.remove(watcher)
 
+    def _begin(self) -> None:
+        """Forget what was told: nobody has watched until now."""
+        self._told = self._living()
+        self._progressed.clear()
+        self._changes.clear()
+        self._encoded.clear()
+
+    def _visible(self, job_ids: frozenset[str], caller: Caller) -> Iterator[JobRecord]:
+        """Yield the present records of jobs; a watcher that reads slowly comes to some of them much later."""
+        for job_id in sorted(job_ids) or list(self.state().jobs):
+            job = self.state().jobs.get(job_id)
+            if job is not None and may_see(caller, job):
+                yield job
+
     async def _read_on(self, watcher: _Watcher) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
         """Yield what has changed since the watcher last read."""
         changes = self._changes
@@ -159,8 +200,12 @@ class WatchHub:
                     yield message
                 continue
             number, watcher.position = watcher.position, watcher.position + 1
-            if changes.job_at(number).job_id in watcher.wanted:
-                yield scheduling_pb2.WatchJobsResponse(job=changes.message_at(number, self.state()))
+            job = changes.job_at(number)
+            if job.job_id in watcher.wanted and may_see(watcher.caller, job):
+                response = scheduling_pb2.WatchJobsResponse(job=changes.message_at(number, self.state()))
+                # The response holds a copy: the message is shared by all watchers.
+                shown(watcher.caller, response.job)
+                yield response
 
     async def _present(self, watcher: _Watcher) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
         """Yield, as they are now, the jobs of which changes were missed; the first one says how many."""
@@ -169,8 +214,8 @@ class WatchHub:
         watcher.position = changes.end
         for job_id in job_ids:
             job = self.state().jobs.get(job_id)
-            if job is not None and not self._is_closed:
-                message = job_message(self.state(), job)
+            if job is not None and may_see(watcher.caller, job) and not self._is_closed:
+                message = shown(watcher.caller, job_message(self.state(), job))
                 yield scheduling_pb2.WatchJobsResponse(job=message, missed_changes=missed)
                 missed = 0
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import FieldViolation, WrongJobPhaseError
 from scheduler_service.grpc_api import validation
 
@@ -39,9 +40,21 @@ def attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
 
 def rank_violations(rank: int, job: JobRecord) -> Iterator[FieldViolation]:
     """Check that a job can have had such a rank; how many an attempt had only its node knows."""
-    ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if job.launch.get("ranks") else 1
+    ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if _has_ranks(job) else 1
     if not 0 <= rank < ranks:
         found = (
             f"{job.job_id} has ranks 0 to {ranks - 1}" if ranks > 1 else f"{job.job_id} is one process: leave it out"
         )
         yield FieldViolation(field="rank", description=f"{rank} is no rank of the job, {found}")
+
+
+def rank_nodes(state: ClusterState, job: JobRecord, rank: int) -> list[str]:
+    """Return the nodes of the present attempt, that of a rank first."""
+    gpu_ids = [part.gpu_id for part in job.assignments if part.rank == rank and part.gpu_id in state.gpus]
+    of_rank = [state.gpus[gpu_id].node_id for gpu_id in gpu_ids]
+    return list(dict.fromkeys([*of_rank, *job.node_ids])) if _has_ranks(job) else list(job.node_ids[:1])
+
+
+def _has_ranks(job: JobRecord) -> bool:
+    """Say whether there may be several logs: of ranks, or of the launchers of several nodes."""
+    return bool(job.launch.get("ranks")) or job.request.terms.across_nodes

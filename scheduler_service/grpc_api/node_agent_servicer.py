@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotenant.access.callers import Caller, current_caller
@@ -19,7 +19,15 @@ from scheduler_service.adapters.launch_rules import RANK_PROCESSES, launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.core.events import Actor, NodeDisconnected, NodeForgotten, NodeLost, UnknownAttemptsFound
+from scheduler_service.core.events import (
+    Actor,
+    AttemptReport,
+    NodeDisconnected,
+    NodeForgotten,
+    NodeLost,
+    PartReport,
+    UnknownAttemptsFound,
+)
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
@@ -35,6 +43,7 @@ ATTEMPTS_PER_HELLO_MAX = 10_000
 INSTANCE_ID_CHARACTERS_MAX = 64
 # Of names of devices, racks, versions and enforcements, which people and their terminals are shown.
 SHOWN_TEXT_CHARACTERS_MAX = 200
+HOST_CHARACTERS_MAX = 253
 # Facts of all agents on their way to the log; beyond it agents are no longer listened to.
 FACTS_WAITING_MAX = 5_000
 _SHOWN_NAMES = 5
@@ -197,9 +206,10 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             case "heartbeat":
                 self._take_heartbeat(session, message.heartbeat)
             case "attempt_started":
-                key = message.attempt_started.key
-                if self._admission.standing(session.node_id, key) is AttemptStanding.HELD:
-                    await self._tell_later(self._loop.tell(agent_messages.attempt_started(key)))
+                started = message.attempt_started
+                if self._admission.standing(session.node_id, started.key) is AttemptStanding.HELD:
+                    fact = replace(agent_messages.attempt_started(started), node_id=session.node_id)
+                    await self._tell_later(self._loop.tell(fact))
             case "attempt_exited":
                 await self._tell_later(self._tell_end(session, message.attempt_exited))
             case "command_refused":
@@ -207,7 +217,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 standing = self._admission.standing(session.node_id, refused.key)
                 if standing in _ENDING and not self._admission.overtook_its_launch(refused):
                     is_final = self._is_final(self._loop.engine.state, session.node_id, refused)
-                    await self._tell_later(self._loop.tell(agent_messages.command_refused(refused, is_final=is_final)))
+                    refusal = agent_messages.command_refused(refused, is_final=is_final)
+                    await self._tell_later(self._loop.tell(_of_node(refusal, session)))
             case "log_chunk":
                 self._sessions.take_log_chunk(session.node_id, message.log_chunk)
             case other:
@@ -237,7 +248,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             waiting = self._progress.forget(exited.key.job_id, exited.key.fence, now_ms=now_ms)
             if waiting is not None:
                 self._loop.note(waiting)
-            await self._loop.tell(agent_messages.attempt_ended(exited))
+            await self._loop.tell(_of_node(agent_messages.attempt_ended(exited), session))
         stored = node_agent_pb2.AttemptEndStored(key=exited.key)
         session.send(node_agent_pb2.ConnectResponse(attempt_end_stored=stored))
 
@@ -248,8 +259,10 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         for observation in heartbeat.attempts:
             if self._admission.standing(session.node_id, observation.key) is AttemptStanding.HELD:
                 renewed.append(observation.key)
-                self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
-                self._note_pause(observation)
+                # Progress is that of rank 0, and so of the first node of a gang.
+                if state.jobs[observation.key.job_id].node_ids[0] == session.node_id:
+                    self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
+                    self._note_pause(observation)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
@@ -313,6 +326,11 @@ async def _outbound(
                 one.cancel()
 
 
+def _of_node(fact: AttemptReport, session: AgentSession) -> AttemptReport:
+    """Name the node in what it says of its part of an attempt."""
+    return replace(fact, node_id=session.node_id) if isinstance(fact, PartReport) else fact
+
+
 def _check_texts(hello: node_agent_pb2.Hello) -> None:
     """Bound what is kept, compared or shown of a Hello."""
     texts = (
@@ -321,12 +339,17 @@ def _check_texts(hello: node_agent_pb2.Hello) -> None:
         hello.installation_id,
         hello.session_secret,
         hello.seen.incarnation_id,
+        hello.storage_id,
     )
     if any(len(text) > INSTANCE_ID_CHARACTERS_MAX for text in texts):
         raise AgentProtocolError(
             f"instance_id and the other ids of a Hello have at most {INSTANCE_ID_CHARACTERS_MAX} characters"
         )
     of_gpus = (text for gpu in hello.gpus for text in (gpu.gpu_id, gpu.device))
+    if len(hello.rendezvous_address) > HOST_CHARACTERS_MAX or not hello.rendezvous_address.isprintable():
+        raise AgentProtocolError(
+            f"rendezvous_address is longer than {HOST_CHARACTERS_MAX} characters, or not printable"
+        )
     for text in (hello.rack_id, hello.agent_version, *hello.enforcements, *of_gpus):
         if not text.isprintable() or len(text) > SHOWN_TEXT_CHARACTERS_MAX:
             raise AgentProtocolError(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import cast
 
 from cotenant.access.callers import current_caller
 from cotenant.v1 import resources_pb2, scheduling_pb2, scheduling_pb2_grpc
@@ -33,7 +34,7 @@ from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_violations
+from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_nodes, rank_violations
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.queue_methods import QueueMethods
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
@@ -120,6 +121,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         warnings = await self._cluster.admission.review(
             self._cluster.engine.state, request, seconds_left=context.time_remaining()
         )
+        validation.require(validation.batch_violations(request.spec))
         if warnings and request.request_id and not request.validate_only:
             self._warned[request.request_id] = warnings
             while len(self._warned) > WARNED_REQUESTS_MAX:
@@ -193,13 +195,13 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         caller = current_caller()
         for job_id in request.job_ids:
             check_visible(caller, job_requests.known_job(self._cluster.engine, job_id))
-        async with aclosing(self._cluster.watch_hub.watch(frozenset(request.job_ids))) as changes:
-            async for message in changes:
-                if message.HasField("job") and not caller.sees_all and message.job.spec.owner != caller.name:
-                    continue
-                if message.HasField("job"):
-                    shown(caller, message.job)
-                yield message
+        watching = self._cluster.watch_hub.watch(
+            frozenset(request.job_ids), caller=caller, in_batches=request.in_batches
+        )
+        async with aclosing(watching) as messages:
+            async for message in messages:
+                # Batches are encoded, and go as they are.
+                yield cast("scheduling_pb2.WatchJobsResponse", message)
 
     async def ExplainJob(  # noqa: N802
         self, request: scheduling_pb2.ExplainJobRequest, context: Context
@@ -236,7 +238,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         validation.require(rank_violations(request.rank, job))
         key = attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
-        for node_id in self._nodes_with_log(job):
+        for node_id in self._nodes_with_log(job, request.rank):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
@@ -342,10 +344,10 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         check_changeable(caller, job_requests.known_job(self._cluster.engine, job_id))
         return actor_of(caller)
 
-    def _nodes_with_log(self, job: JobRecord) -> list[str]:
+    def _nodes_with_log(self, job: JobRecord, rank: int) -> list[str]:
         """Return where to ask: the present attempt's node, then all others, since earlier nodes are forgotten."""
-        others = sorted(self._cluster.sessions.connected.keys() - set(job.node_ids))
-        return [*job.node_ids[:1], *others]
+        node_ids = rank_nodes(self._cluster.engine.state, job, rank)
+        return [*node_ids, *sorted(self._cluster.sessions.connected.keys() - set(node_ids))]
 
     def _would_be(self, spec: scheduling_pb2.JobSpec) -> scheduling_pb2.Job:
         """Return the job that a spec would become; it has no id."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.measured_averages import preferred
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api import translate_snapshot
@@ -16,10 +17,12 @@ from scheduler_service.grpc_api import translate_snapshot
 _WORST_UTILIZATION_RATIO: Final = 1.0
 
 
-PairPlace = tuple[str, str, str, int]
-"""Victim, other job, device type, micro-batch size (0 = any)."""
+PairPlace = tuple[str, str, str, int, int]
+"""Victim, other job, device type, micro-batch of the one and of the other (0 = any)."""
 
-_PLACE_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device", "micro_batch_size")
+_PLACE_OF_PAIR: Final = attrgetter(
+    "victim_job_key", "other_job_key", "device", "micro_batch_size", "other_micro_batch_size"
+)
 
 
 class PredictionRows:
@@ -92,9 +95,16 @@ class SnapshotPredictions(PredictionStore):
                 known = self._stated[key, device] = _prediction(self._stating[key], device)
         return known
 
-    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
+    def pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
         """Return the same as `predicted_pair`: nothing of a snapshot was measured here."""
-        place = (victim_key, other_key, device, micro_batch_size)
+        place = (victim_key, other_key, device, micro_batch_size, other_micro_batch_size)
         known = self._answers.get(place)
         if known is None:
             known = self.predicted_pair(*place)
@@ -108,13 +118,21 @@ class SnapshotPredictions(PredictionStore):
         super().put_pair(pair)
 
     def predicted_pair(
-        self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
     ) -> PairPrediction | None:
         """Return what is predicted of a pair, else what is stated of the first next to any other."""
+        sizes = micro_batch_size, other_micro_batch_size
         return (
-            self._rows.pair((victim_key, other_key, device, micro_batch_size))
-            or self._rows.pair((victim_key, other_key, device, 0))
-            or super().predicted_pair(victim_key, other_key, device, micro_batch_size)
+            next(
+                filter(None, (self._rows.pair((victim_key, other_key, device, *one)) for one in preferred(*sizes))),
+                None,
+            )
+            or super().predicted_pair(victim_key, other_key, device, *sizes)
             or self._stated_pair(victim_key, other_key, device)
         )
 

@@ -94,6 +94,7 @@ _STEP_POINT: Final[tuple[Range, ...]] = (
 _MEMORY_STATES: Final[tuple[Range, ...]] = (("gamma_ratio", 0, 1), ("delta_ratio", 0, 1), ("high_state_ratio", 0, 1))
 _PAIR_PREDICTION: Final[tuple[Range, ...]] = (
     ("micro_batch_size", 0, validation.BATCH_MAX),
+    ("other_micro_batch_size", 0, validation.BATCH_MAX),
     ("slowdown_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
     ("slowdown_upper_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
 )
@@ -138,6 +139,7 @@ def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
             _SLOWDOWN_MIN <= pair.slowdown_ratio <= _SLOWDOWN_MAX
             and _SLOWDOWN_MIN <= pair.slowdown_upper_ratio <= _SLOWDOWN_MAX
             and 0 <= pair.micro_batch_size <= validation.BATCH_MAX
+            and 0 <= pair.other_micro_batch_size <= validation.BATCH_MAX
             and pair.level in _LEVELS
             for pair in snapshot.pair_predictions
         )

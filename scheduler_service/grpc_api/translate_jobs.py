@@ -25,6 +25,8 @@ from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import ran_ms
 from scheduler_service.grpc_api.deadlines import deadline_missed_by_ms
 from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
+from scheduler_service.grpc_api.step_time_messages import step_time_messages
+from scheduler_service.grpc_api.training_end_messages import training_end_message
 
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
@@ -47,6 +49,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         allowed_gpus=tuple(sorted(set(spec.allowed_gpus))) or (gpus,),
         global_batch_size=spec.settings.global_batch_size or gpus,
         steps_total=spec.steps_total,
+        target_loss=spec.target_loss,
         share=SHARE_FROM_PROTO[spec.share],
         max_slowdown_ratio=spec.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
         cpu_cores=spec.cpu_cores,
@@ -73,6 +76,7 @@ def queue_terms(spec: scheduling_pb2.JobSpec) -> QueueTerms:
         restarts_stalled=spec.restarts_stalled,
         devices=tuple(sorted(set(spec.allowed_devices))),
         retry_of=spec.retry_of,
+        across_nodes=spec.across_nodes,
     )
 
 
@@ -154,6 +158,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         memory_peak_bytes=job.memory_peak_bytes,
         utilization_ratio=job.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
+        node_ids=job.node_ids if len(job.node_ids) > 1 else (),
         memory_reserved_bytes=job.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
         pause=_pause_message(job),
@@ -163,6 +168,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         deadline_missed_by_ms=deadline_missed_by_ms(state, job),
         exit_detail=job.exit.exit_detail,
         memory_autopsy=_autopsy_message(job),
+        training_end=training_end_message(job),
     )
 
 
@@ -218,13 +224,14 @@ def _neighbour_message(
 ) -> scheduling_pb2.CoLocatedJob:
     """Return what is expected of a job co-located with another one."""
     message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
-    pair = state.predictions.pair(job.request.key, other.request.key, device, job.micro_batch_size)
+    sizes = job.micro_batch_size, other.micro_batch_size
+    pair = state.predictions.pair(job.request.key, other.request.key, device, *sizes)
     if pair is not None:
         message.predicted_slowdown_ratio = pair.slowdown_ratio
         message.predicted_slowdown_upper_ratio = pair.upper_ratio
         message.level = LEVEL_TO_PROTO[pair.level]
         message.times_measured = pair.times_measured
-    caused = state.predictions.pair(other.request.key, job.request.key, device, other.micro_batch_size)
+    caused = state.predictions.pair(other.request.key, job.request.key, device, *reversed(sizes))
     if caused is not None:
         message.caused_slowdown_ratio = caused.slowdown_ratio
     return message
@@ -251,15 +258,14 @@ def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling
     if not job.request.key:
         return []
     found = (state.predictions.job(job.request.key, device) for device in sorted(state.devices))
-    return [_prediction_message(prediction, job) for prediction in found if prediction is not None]
+    return [_prediction_message(state, prediction, job) for prediction in found if prediction is not None]
 
 
-def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling_pb2.JobPrediction:
+def _prediction_message(state: ClusterState, prediction: JobPrediction, job: JobRecord) -> scheduling_pb2.JobPrediction:
     micro_batch_size = job.micro_batch_size or job.request.global_batch_size // job.request.gpus
     memory = prediction.memory.get(micro_batch_size) or prediction.memory.get(job.request.global_batch_size)
-    step_ms = prediction.step_ms.get((1, micro_batch_size)) or prediction.step_ms.get(
-        (1, job.request.global_batch_size)
-    )
+    predicted_ms = state.predictions.speeds.foreseen(prediction.key, prediction.device)
+    step_ms = predicted_ms.get((1, micro_batch_size)) or predicted_ms.get((1, job.request.global_batch_size))
     level, in_domain = LEVEL_TO_PROTO[prediction.level], prediction.in_domain
     not_calibrated = prediction.range_not_calibrated
     message = scheduling_pb2.JobPrediction(
@@ -276,6 +282,7 @@ def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling
             range_not_calibrated=not_calibrated,
             unusual_features=prediction.unusual_features,
         ),
+        step_times=step_time_messages(state.predictions.speeds, prediction, job),
     )
     if memory is not None:
         message.memory_bytes.value = memory.memory_bytes

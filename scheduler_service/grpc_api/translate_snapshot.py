@@ -226,6 +226,7 @@ def pair_prediction(message: scheduling_pb2.SnapshotPairPrediction) -> PairPredi
         other_key=message.other_job_key,
         device=message.device,
         micro_batch_size=message.micro_batch_size,
+        other_micro_batch_size=message.other_micro_batch_size,
         slowdown_ratio=max(message.slowdown_ratio, 0.0),
         upper_ratio=max(message.slowdown_upper_ratio, message.slowdown_ratio, 0.0),
         level=LEVEL_FROM_PROTO[message.level],

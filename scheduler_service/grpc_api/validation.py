@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
+from cotenant.rank_launchers import flags_of_nodes, spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
@@ -24,6 +25,7 @@ GRAPH_SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
 GPUS_MAX = 1_024
 BATCH_MAX = 1_000_000
 STEPS_MAX = 10**12
+LOSS_MAX = 1e12
 MAX_SLOWDOWN_RATIO_MAX = 10.0
 ARGUMENTS_MAX = 1_000
 # As many bytes as Linux takes for one argument, and a sixteenth of what it takes in all.
@@ -218,11 +220,16 @@ def _size_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         ("collective_timeout_ms", spec.collective_timeout_ms, 0, CHECKPOINT_MS_MAX),
         ("restart_limit", spec.restart_limit, 0, RESTART_LIMIT_MAX),
         ("max_slowdown_ratio", spec.max_slowdown_ratio, 0, MAX_SLOWDOWN_RATIO_MAX),
+        ("target_loss", spec.target_loss, 0, LOSS_MAX),
     )
     for name, value, least, most in limits:
         # A number that is not a number fails both comparisons.
         if not least <= value <= most:
             yield _violation(f"spec.{name}", f"must be from {least:,} to {most:,}, not {value:,}")
+    if spec.target_loss and not (spec.steps_total or spec.time_limit_ms):
+        yield _violation(
+            "spec.target_loss", "needs a bound: state steps_total (--steps) or time_limit_ms (--time-limit)"
+        )
     if spec.share not in resources_pb2.ShareMode.values():
         yield _violation("spec.share", "must be one of SHARE_MODE_NEVER, SHARE_MODE_SAFE, SHARE_MODE_ANY")
 
@@ -237,10 +244,27 @@ def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
     if spec.ranks not in (0, gpus):
         yield _violation("spec.ranks", f"must be 0 or gpus ({gpus}), one process per GPU, not {spec.ranks:,}")
-    if spec.HasField("settings") and 1 <= gpus <= GPUS_MAX and 1 <= spec.settings.global_batch_size < gpus:
+    yield from _spanning_violations(spec)
+
+
+def batch_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    """Check that every GPU gets a sample; asked only where a node has so many GPUs, which is the nearer cause."""
+    gpus, batch = spec.gpus or 1, spec.settings.global_batch_size
+    if spec.HasField("settings") and batch < gpus:
         yield _violation(
-            "spec.settings.global_batch_size", f"must be at least gpus ({gpus}), so that every GPU gets a sample"
+            "spec.settings.global_batch_size",
+            f"is {batch}, and each of {gpus} GPUs needs a sample: a larger --batch-size, or fewer GPUs",
         )
+
+
+def _spanning_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    if not spec.across_nodes or spec.ranks:
+        return
+    if not spans_nodes(spec.command):
+        description = "needs ranks, or torchrun as the command: another process sees the GPUs of one node only"
+        yield _violation("spec.across_nodes", description)
+    elif flags := flags_of_nodes(spec.command):
+        yield _violation("spec.command", f"leave out {', '.join(flags)[:200]}: the nodes tell torchrun of each other")
 
 
 def settings_violations(

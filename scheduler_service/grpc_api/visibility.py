@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from cotenant.access.callers import Caller
 from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
@@ -74,15 +76,34 @@ def check_changeable(caller: Caller, job: JobRecord) -> None:
         raise NotPermittedError(f"{job.job_id} is another user's; only its owner and operators may do this")
 
 
-def shown(caller: Caller, job: scheduling_pb2.Job) -> scheduling_pb2.Job:
-    """Return a job's message without what is not for the caller: values of the environment, for viewers arguments."""
-    owner = job.spec.owner
+class Visibility(Enum):
+    """How much of a job a caller reads."""
+
+    WHOLE = "whole"
+    WITHOUT_VALUES = "without the values of its environment"
+    WITHOUT_ARGUMENTS = "without these and the arguments of its command"
+
+
+def visibility_of(caller: Caller, owner: str) -> Visibility:
+    """Return how much a caller reads of a job that it may see."""
     is_own = caller.role is None or (caller.role is not Role.VIEWER and owner == caller.name)
     # Of jobs from before there were owners only operators see anything but what is public.
     if is_own or (not owner and caller.acts_for_all):
+        return Visibility.WHOLE
+    return Visibility.WITHOUT_ARGUMENTS if caller.role is Role.VIEWER else Visibility.WITHOUT_VALUES
+
+
+def shown(caller: Caller, job: scheduling_pb2.Job) -> scheduling_pb2.Job:
+    """Return a job's message without what is not for the caller: values of the environment, for viewers arguments."""
+    return redacted(job, visibility_of(caller, job.spec.owner))
+
+
+def redacted(job: scheduling_pb2.Job, visibility: Visibility) -> scheduling_pb2.Job:
+    """Return a job's message, changed, without what is not to be seen."""
+    if visibility is Visibility.WHOLE:
         return job
     for name in job.spec.environment:
         job.spec.environment[name] = HIDDEN
-    if caller.role is Role.VIEWER and len(job.spec.command) > 1:
+    if visibility is Visibility.WITHOUT_ARGUMENTS and len(job.spec.command) > 1:
         job.spec.command[1:] = [HIDDEN]
     return job

@@ -18,7 +18,7 @@ Where we differ:
     k + 1 queues are k, its endless loop considers every pending job at most once per round of decisions, and it
     ends when no GPU could take any job. The fitted functions F are not printed in the paper; the
     default curve goes through the ranges of section 3.2: 1.5 times as long at 100 %, 3 times at 200 %, linear below and
-    quadratic above 100 %.
+    quadratic above 100 %. Both slopes are fitted to the pairs measured on a device type (core/interference_curves.py).
 
 Cost:
     Clustering is O(k x jobs); each different shape of job costs one look at every GPU; equal ones that failed cost
@@ -40,7 +40,8 @@ from scheduler_service.core.policy_parameters import TRIAL_MOVES_DESCRIPTION
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians
-from scheduler_service.policies.placement.horus_placement import CostModel, Curve, HorusPlacement
+from scheduler_service.policies.placement.horus_costs import CostModel, Curve
+from scheduler_service.policies.placement.horus_placement import HorusPlacement
 from scheduler_service.policies.placement.sharing_round import SharingRound
 
 DEFAULT_CURVE = Curve(linear=(0.0, 0.5), quadratic=(0.0, 0.0, 0.5))
@@ -72,8 +73,8 @@ class Horus:
         default_factory=dict,
         metadata={
             "description": "slowdown over summed utilization by device type: "
-            '{"DEVICE": {"linear": [c0, c1], "quadratic": [c0, c1, c2]}}; others use linear [0, 0.5], '
-            "quadratic [0, 0, 0.5]"
+            '{"DEVICE": {"linear": [c0, c1], "quadratic": [c0, c1, c2]}}; others use the curve fitted to the '
+            "pairs measured here, or linear [0, 0.5], quadratic [0, 0, 0.5]"
         },
     )
 
@@ -92,7 +93,7 @@ class Horus:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        placement = HorusPlacement(view, self._costs())
+        placement = HorusPlacement(view, self._costs(view))
         return SharingRound(view, placement).decide_all(self._ordered(view, has_room=placement.closed() is None))
 
     def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
@@ -113,7 +114,13 @@ class Horus:
                 'curves must look like {"DEVICE": {"linear": [c0, c1], "quadratic": [c0, c1, c2]}}'
             ) from error
 
-    def _costs(self) -> CostModel:
+    def _costs(self, view: SchedulingView) -> CostModel:
+        stated = self._curves()
+        learned = {device: one for device, one in view.interference_curves.items() if device not in stated}
+        fitted = {
+            device: Curve(linear=(0.0, one.linear_ratio), quadratic=(0.0, 0.0, one.quadratic_ratio))
+            for device, one in learned.items()
+        }
         return CostModel(
             weight_memory=self.weight_memory,
             weight_utilization=self.weight_utilization,
@@ -121,7 +128,8 @@ class Horus:
             memory_max_ratio=self.memory_max_ratio,
             utilization_max_ratio=self.utilization_max_ratio,
             locality_gpus=self.locality_gpus,
-            curves=self._curves(),
+            curves={**fitted, **stated},
+            curve_pairs={device: one.pairs for device, one in learned.items()},
             default_curve=DEFAULT_CURVE,
         )
 

@@ -20,6 +20,8 @@ from tests.support.policy_contract import explained, faults_of_reasons, faults_o
 from tests.support.scheduling import GIB, gpu, job, node, pending, running, view
 
 SEEDS = range(25)
+DRAWN = [seed if seed < 12 else pytest.param(seed, marks=pytest.mark.endurance) for seed in SEEDS]
+"""Half of them are drawn for `make test-all` only."""
 MakeView = Callable[[int], SchedulingView]
 VIEWS: Sequence[MakeView] = [dense_view, full_view]
 """Half of the GPUs are free and jobs ask for anything; no GPU is free and some are about to be."""
@@ -46,7 +48,7 @@ def aging_policy(name: str) -> Policy:
 
 
 @pytest.mark.parametrize("nodes_max", [0, 1, 2])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_one(
     name: str, seed: int, nodes_max: int
 ) -> None:
@@ -57,7 +59,7 @@ def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_
     assert counted == Counter(pending_of(seen).keys())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_the_same_view_gives_the_same_answer_and_is_not_changed(name: str, seed: int) -> None:
     seen, policy = dense_view(seed), make_policy(name, {})
     before = copy.deepcopy((dict(seen.gpus), tuple(seen.pending), dict(seen.running), dict(seen.nodes)))
@@ -65,14 +67,14 @@ def test_the_same_view_gives_the_same_answer_and_is_not_changed(name: str, seed:
     assert (dict(seen.gpus), tuple(seen.pending), dict(seen.running), dict(seen.nodes)) == before
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_storage_order_is_irrelevant(name: str, seed: int) -> None:
     policy = make_policy(name, {})
     plain = list(unfolded(policy.decide(dense_view(seed))))
     assert list(unfolded(policy.decide(dense_view(seed, shuffled=True)))) == plain
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_explaining_changes_no_start(policy: Policy, seed: int) -> None:
     plain = [one for one in unfolded(policy.decide(dense_view(seed))) if isinstance(one, Start)]
     starts = [one for one in explained(policy, dense_view(seed)) if isinstance(one, Start)]
@@ -80,20 +82,20 @@ def test_explaining_changes_no_start(policy: Policy, seed: int) -> None:
 
 
 @pytest.mark.parametrize("make_view", VIEWS)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_every_reason_is_registered_and_has_its_numbers(policy: Policy, seed: int, make_view: MakeView) -> None:
     assert faults_of_reasons(policy.decide(make_view(seed))) == []
     assert faults_of_reasons(explained(policy, make_view(seed))) == []
 
 
 @pytest.mark.parametrize("make_view", VIEWS)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_every_waiting_job_has_a_row_for_every_gpu(policy: Policy, seed: int, make_view: MakeView) -> None:
     seen = make_view(seed)
     assert faults_of_tables(seen, explained(policy, seen)) == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_with_a_limit_of_waiting_reasons_and_tables_are_as_full(name: str, seed: int) -> None:
     seen = dense_view(seed, nodes_max=0)
     decisions = explained(aging_policy(name), seen)
@@ -101,7 +103,7 @@ def test_with_a_limit_of_waiting_reasons_and_tables_are_as_full(name: str, seed:
     assert faults_of_tables(seen, decisions) == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_what_the_registry_says_of_sharing_and_moving_is_kept(name: str, seed: int) -> None:
     entry, seen = POLICIES[name], dense_view(seed)
     decisions = list(unfolded(make_policy(name, {}).decide(seen)))

@@ -21,18 +21,19 @@ def scheduler() -> Iterator[FakeScheduler]:
         yield server
 
 
-@pytest.mark.alone  # it looks at all control groups of the machine
 def test_a_job_over_its_host_memory_ends_as_host_oom(tmp_path: Path, scheduler: FakeScheduler) -> None:
-    left_by_others = set(_node_groups())
-    with running_agent(tmp_path / "state", scheduler, "--cgroups") as agent:
+    node = "node-memory"  # of no other test, which might make and remove groups meanwhile
+    left_by_others = set(_node_groups(node))
+    with running_agent(tmp_path / "state", scheduler, "--cgroups", "--node-id", node) as agent:
         if "cgroup_memory" not in scheduler.wait_for_hello().enforcements:
             pytest.skip("this machine does not let the tests limit host memory by control groups")
         script = write_script(tmp_path, "held = bytearray(b'x') * (300 << 20)\nprint(len(held))\n")
-        scheduler.send(launch_job=launch("job-1", [sys.executable, script], GPU, host_memory_bytes=64 << 20))
+        command = [sys.executable, script]
+        scheduler.send(launch_job=launch("job-1", command, f"standin-{node}-0", host_memory_bytes=64 << 20))
         exited = scheduler.wait_for_exit("job-1")
         assert (exited.exit_class, exited.exit_code) == ("host_oom", -9)
         assert agent.terminate() == 0
-        assert set(_node_groups()) <= left_by_others
+        assert set(_node_groups(node)) <= left_by_others
 
 
 def test_agents_of_one_node_name_in_two_clusters_do_not_end_each_others_jobs(
@@ -54,9 +55,9 @@ def test_agents_of_one_node_name_in_two_clusters_do_not_end_each_others_jobs(
         assert (exited.exit_class, exited.steps_done) == ("done", 60)
 
 
-def _node_groups() -> Iterator[Path]:
-    """Control groups of agents with the tests' name; one that a killed run left behind is not this run's."""
-    return Path("/sys/fs/cgroup").glob("**/cotenant-node-a-*")
+def _node_groups(node: str) -> Iterator[Path]:
+    """Control groups of agents with this name; one that a killed run left behind is not this run's."""
+    return Path("/sys/fs/cgroup").glob(f"**/cotenant-{node}-*")
 
 
 def test_of_two_jobs_on_one_device_the_one_that_takes_the_others_memory_ends(

@@ -19,7 +19,7 @@ from tests.support import paced_training
 from tests.support.learning_cluster import LearningCluster, learning_cluster
 from tests.support.measured_dataset import dense_network
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 STEP_MS = 20
 ENOUGH_STEPS = 200
 HOME = "home-of-alice"

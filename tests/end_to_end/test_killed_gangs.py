@@ -17,6 +17,7 @@ import pytest
 from cotenant.v1 import scheduling_pb2
 from tests.support import gang_training
 from tests.support.agent import REPOSITORY, AgentProcess, end_jobs, find_processes, prepare_baseline
+from tests.support.gang_journals import check_gang
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 STEPS, STEP_MS = 60, 25
@@ -93,29 +94,6 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
             end_jobs(cluster.state)
 
 
-def lines_of(folder: Path, job_id: str, rank: int) -> list[list[str]]:
-    return [line.split() for line in (folder / f"{job_id}.{rank}.journal").read_text().splitlines()]
-
-
-def check_gang(folder: Path, job_id: str) -> None:
-    """Every start goes on from a sum that fits its step, the end has it all, and no rank ran twice or alone."""
-    for rank in range(RANKS):
-        lines = lines_of(folder, job_id, rank)
-        assert not [line for line in lines if line[0] == "twice"], f"{job_id}: rank {rank} ran twice at once"
-        starts = [line for line in lines if line[0] == "start"]
-        assert all(int(line[3]) == 3 * int(line[2]) for line in starts), f"{job_id}: {starts}"
-        fences = [int(line[1]) for line in starts]
-        assert fences == sorted(set(fences)), f"{job_id}: fences of rank {rank} repeat"
-        # A rank that has come to the end does so again where another one was killed just before its own.
-        assert {line[2] for line in lines if line[0] == "end"} == {str(3 * STEPS)}, f"{job_id}: ends of rank {rank}"
-        assert lines[-1][:2] == ["end", str(max(map(int, fences)))], f"{job_id}: rank {rank} did not end last"
-    steps = [[line[1:] for line in lines_of(folder, job_id, rank) if line[0] == "step"] for rank in range(RANKS)]
-    last = {fence: [int(step) for one, step in steps[0] if one == fence][-1] for fence, _ in steps[0]}
-    for fence, step in steps[1]:
-        # They step together: a rank is never more than the step ahead that the other one dies in.
-        assert int(step) <= last.get(fence, 0) + 1 or fence not in last, f"{job_id}: rank 1 went on alone in {fence}"
-
-
 def kill_at_random_moments(folder: Path, *, seed: int, kills: int, gangs: int) -> None:
     generator = random.Random(seed)
     victims = [VICTIMS[number % len(VICTIMS)] for number in range(kills)]
@@ -133,7 +111,7 @@ def kill_at_random_moments(folder: Path, *, seed: int, kills: int, gangs: int) -
     for job in jobs:
         assert job.phase == scheduling_pb2.JOB_PHASE_FINISHED, f"seed {seed}: {job}"
         assert job.steps_done == STEPS
-        check_gang(folder, job.job_id)
+        check_gang(folder, job.job_id, ranks=RANKS, steps=STEPS)
 
 
 def ended(client: SchedulerClient, job_id: str) -> scheduling_pb2.Job | None:

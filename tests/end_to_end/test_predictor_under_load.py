@@ -23,7 +23,7 @@ from predictor_service.retraining.training import train
 from tests.support.grpc_errors import code_of
 from tests.support.measured_dataset import DEVICE, graphs, write_dataset
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 START_S = 90.0
 SWAP_S = 60.0
 CALLERS = 4

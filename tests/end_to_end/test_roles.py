@@ -75,11 +75,11 @@ class Caller:
         return {job.job_id: job for job in jobs}
 
     def watched(self) -> dict[str, scheduling_pb2.Job]:
-        found = {}
-        for message in self.ask("WatchJobs", scheduling_pb2.WatchJobsRequest()):
+        found: dict[str, scheduling_pb2.Job] = {}
+        for message in self.ask("WatchJobs", scheduling_pb2.WatchJobsRequest(in_batches=True)):
             if message.snapshot_end:
                 break
-            found[message.job.job_id] = message.job
+            found |= {job.job_id: job for job in message.jobs}
         return found
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from cotenant.engines.bridge import Bridge, RoundReport
+from cotenant.engines.device_rules import DeviceRule
+from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.placement_notes import planned_gpu
 from cotenant.engines.records import EnginePhase
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
-from cotenant.engines.slurm.reading import DeviceRule
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from tests.support.slurm_daemons import SlurmDaemons, missing_daemons
@@ -152,6 +153,22 @@ def test_a_bridge_killed_between_two_orders_is_followed_by_one_that_goes_on(
     run_round()
     daemons.wait_for(job_id, "RUNNING")
     assert held_gpus(job_id) == [[planned_gpu(job.note)]]
+
+
+def test_one_job_is_queued_again_held_and_stopped_by_an_order(daemons: SlurmDaemons) -> None:
+    job_id = daemons.submit("--comment", LIGHT, script="sleep 60")
+    run_round()
+    daemons.wait_for(job_id, "RUNNING")
+    [gpu] = held_gpus(job_id)
+    with pytest.raises(EngineRefusedError):
+        engine().hold(job_id)
+    engine().requeue(job_id, grace_s=1)
+    daemons.wait_for(job_id, "PENDING")
+    engine().hold(job_id)
+    [job] = [job for job in engine().read().jobs if job.job_id == job_id]
+    assert (job.phase, [*job.held_slots]) == (EnginePhase.INTERRUPTED, gpu)
+    engine().stop(job_id, grace_s=1)
+    daemons.wait_for(job_id, "CANCELLED", "")
 
 
 def test_kills_of_the_daemons_lose_no_job_and_double_none(daemons: SlurmDaemons) -> None:

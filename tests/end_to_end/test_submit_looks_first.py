@@ -59,6 +59,9 @@ def test_what_no_node_runs_is_refused_at_the_door_unless_it_is_forced(
         for dry in (True, False):
             assert refused(client, command=["bash"], validate_only=dry) == "NO_NODE_RUNS_IT"
             assert refused(client, gpus=2, validate_only=dry) == "NO_NODE_RUNS_IT"
+            # Also where the batch has no sample for each of them: a smaller number is the remedy for both.
+            too_many = {"gpus": 9, "settings": {"global_batch_size": 4}}
+            assert refused(client, validate_only=dry, **too_many) == "NO_NODE_RUNS_IT"
         failed = client.wait_for_phase(before.job_id, "FAILED")
         assert (failed.attempt, failed.reason.code) == (1, "LAUNCH_REFUSED_FOR_GOOD")
         assert "told to" in failed.reason.message

@@ -49,9 +49,10 @@ def _begin(play: RecordedPlay) -> None:
     # Settings that came after the story was stored have the defaults that its readers take.
     settings = replace(filled_settings(), activation_checkpointing=False, channels_last=False, ddp_bucket_bytes=None)
     later = (
-        "no_trial", "owner", "ranks", "collective_timeout_ms",
+        "no_trial", "owner", "ranks", "collective_timeout_ms", "across_nodes",
         "priority", "held", "after_job_ids", "after_any", "time_limit_ms", "deadline_at_ms",
         "array_id", "array_index", "array_running_max", "restarts_stalled", "allowed_devices", "retry_of",
+        "target_loss",
     )  # fmt: skip
     for name in later:  # fields that came after the story was stored
         launch.pop(name)

@@ -11,7 +11,7 @@ from scheduler_service.core.decisions import Hold, Start, unfolded
 from scheduler_service.core.records import Share
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians, queue_weight, slots_of
-from scheduler_service.policies.placement.horus_placement import Curve
+from scheduler_service.policies.placement.horus_costs import Curve
 from tests.support.scheduling import (
     GIB,
     all_pairs,

@@ -11,7 +11,7 @@ from tests.support.simulated_cluster import SimulatedCluster
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("policy", ["fifo", "horus"])
+@pytest.mark.parametrize("policy", [pytest.param("fifo", marks=pytest.mark.endurance), "horus"])
 def test_four_thousand_jobs_all_finish(policy: str) -> None:
     """The deadline is generous: a scan per event would take minutes."""
     world = SimulatedCluster(4, jobs=4_000, nodes=8, gpus=8, policy=policy, faults=Faults(), is_checked=False)

@@ -10,6 +10,7 @@ from types import TracebackType
 import grpc
 
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc, resources_pb2
+from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 
 MIB = 1024 * 1024
 
@@ -34,6 +35,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     job_questions: list[prediction_pb2.PredictJobRequest] = field(default_factory=list)
     pair_questions: list[prediction_pb2.PredictPairsRequest] = field(default_factory=list)
     outcomes: list[prediction_pb2.Outcome] = field(default_factory=list)
+    speed_questions: list[prediction_pb2.FitSpeedModelRequest] = field(default_factory=list)
     windows: list[resources_pb2.MeasurementWindow] = field(default_factory=list)
     address: str = ""
 
@@ -131,12 +133,15 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     def FitLossCurve(  # noqa: N802
         self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.FitLossCurveResponse:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler fits no curves")
+        self._fail(context)
+        return fit_loss_curve(request)
 
     def FitSpeedModel(  # noqa: N802
         self, request: prediction_pb2.FitSpeedModelRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.FitSpeedModelResponse:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler fits no speeds")
+        self.speed_questions.append(request)
+        self._fail(context)
+        return fit_speed_model(request)
 
     def _fail(self, context: grpc.ServicerContext) -> None:
         code = self.failure()

@@ -229,7 +229,9 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     def SubmitArray(
         self, request: scheduling_pb2.SubmitArrayRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.SubmitArrayResponse:
-        raise _not_faked(context)
+        self._note(request, context)
+        job_ids = [f"job-{len(self.jobs) + place}" for place, _ in enumerate(request.tasks, start=1)]
+        return scheduling_pb2.SubmitArrayResponse(array_id="array-1", job_ids=job_ids)
 
     def UncordonNode(
         self, request: scheduling_pb2.UncordonNodeRequest, context: grpc.ServicerContext

@@ -31,12 +31,22 @@ class FakeSlurm:
 
     def order(self, command: Sequence[str]) -> None:
         """See `SlurmCommands.order`."""
-        _, verb, *words = command
+        verb, *words = command if command[0] == "scancel" else command[1:]
         row = self.jobs.get(words[0].removeprefix("JobId="))
         if row is None:
             raise EngineRefusedError("Invalid job id specified")
         if verb == "release":
             self._release(row)
+            return
+        if verb == "scancel":
+            del self.jobs[words[0]]
+            return
+        if verb == "requeue":
+            row |= {"job_state": "PENDING", "state_reason": "BeginTime", "nodes": "", "gres_detail": []}
+            return
+        if verb == "hold":
+            # Also of a running job, without a word, as the real one.
+            row |= {"priority": 0, "state_reason": "JobHeldAdmin"}
             return
         changes = dict(word.split("=", 1) for word in words[1:])
         if "Gres" in changes and row["job_state"] != "PENDING":

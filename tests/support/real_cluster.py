@@ -38,6 +38,7 @@ class RealCluster:
             cwd=ROOT,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=timeout_s,
         )

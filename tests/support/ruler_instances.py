@@ -16,7 +16,7 @@ from scheduler_service.policies.horus import DEFAULT_CURVE
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_rules import Best, MemoryModel, PackingRules
 from scheduler_service.policies.pairing.pair_sharing import CoLocatedJob, shared_sum_ms, waiting_sum_ms
-from scheduler_service.policies.placement.horus_placement import CostModel
+from scheduler_service.policies.placement.horus_costs import CostModel
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from tests.support.packing import Instance
 from tests.support.scheduling import GIB, all_pairs, job, memory, node, pair, pending, prediction, running, store, view

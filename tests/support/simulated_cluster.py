@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any
@@ -18,6 +18,7 @@ from tests.support.drawn_faults import Faults
 from tests.support.engine_invariants import check
 from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
+from tests.support.simulated_answers import fit_speed, refresh_pairs
 from tests.support.simulated_pauses import HOST, carry_out
 
 LEASE_MS = 20_000
@@ -163,7 +164,9 @@ class SimulatedCluster:
         elif isinstance(command, commands.RequestPairPredictions):
             self.at(delay, lambda: self._predict_pairs(command))
         elif isinstance(command, commands.RefreshPairs):
-            self.at(delay, lambda: self._refresh_pairs(command))
+            self.at(delay, lambda: refresh_pairs(self, command))
+        elif isinstance(command, commands.RequestSpeedFit):
+            self.at(delay, lambda: fit_speed(self, command))
 
     def _predict(self, question: commands.RequestPrediction) -> None:
         if self.strikes(self.faults.predictor_down):
@@ -185,17 +188,6 @@ class SimulatedCluster:
             return
         pairs = tuple(pair(one, two, (sum(map(ord, one + two)) % 4) / 10) for one in keys for two in keys)
         self.tell(events.PairPredictionsArrived, pairs=pairs)
-
-    def _refresh_pairs(self, question: commands.RefreshPairs) -> None:
-        """Say of every pair that it was measured once more and harms a little more than it did."""
-        if self.strikes(self.faults.predictor_down):
-            self.tell(events.PairsRefreshed, device=question.device, code="UNAVAILABLE")
-            return
-        pairs = tuple(
-            replace(known, slowdown_ratio=known.slowdown_ratio + 0.05, times_measured=known.times_measured + 1)
-            for known in question.known
-        )
-        self.tell(events.PairsRefreshed, device=question.device, pairs=pairs)
 
     def crash_scheduler(self) -> None:
         """Forget everything that is not stored; come back from snapshot and log; every stream breaks."""

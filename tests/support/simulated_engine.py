@@ -90,6 +90,27 @@ class SimulatedEngine:
             self.jobs[job_id] = replace(job, phase=EnginePhase.PLACED)
         self._start_what_fits()
 
+    def hold(self, job_id: str) -> None:
+        """See `Engine.hold`."""
+        self._order(f"hold {job_id}")
+        job = self._job(job_id)
+        if job.phase is EnginePhase.RUNNING:
+            raise EngineRefusedError(f"job {job_id} runs")
+        self.jobs[job_id] = replace(job, phase=EnginePhase.INTERRUPTED if job.held_slots else EnginePhase.HELD)
+
+    def stop(self, job_id: str, *, grace_s: int) -> None:
+        """See `Engine.stop`."""
+        self._order(f"stop {job_id} {grace_s}")
+        self._job(job_id)
+        self.finish(job_id)
+
+    def requeue(self, job_id: str, *, grace_s: int) -> None:
+        """See `Engine.requeue`."""
+        self._order(f"requeue {job_id} {grace_s}")
+        job = self._job(job_id)
+        self.finish(job_id)
+        self.jobs[job_id] = replace(job, phase=EnginePhase.HELD, held_slots={}, note="", started_at_ms=0)
+
     def faults(self) -> list[str]:
         """Return what is given twice, or runs elsewhere than its note says."""
         used: Counter[str] = Counter()

@@ -44,6 +44,8 @@ class Stranger:
         settings: Batch, optimizer, precision and accumulation that must be found; None = must not be captured.
         refusal: Part of the reason where it must not.
         has_one_network: Whether `make` exports it by hand.
+        library: What it imports and our own environment has not.
+        steps: What it does to its end where there is no GPU, for what runs it as a job; 0 = it is only captured.
     """
 
     source: str
@@ -52,6 +54,8 @@ class Stranger:
     settings: tuple[int, str, str, int] | None = None
     refusal: str = ""
     has_one_network: bool = True
+    library: str = ""
+    steps: int = 0
 
     def command(self, python: str, file: Path) -> list[str]:
         """Write the script and return the command that runs it."""
@@ -60,11 +64,12 @@ class Stranger:
         return [word.format(python=python, file=file.name, stem=file.stem) for word in (*words, *self.arguments)]
 
 
-def _conv(training: str) -> str:
+def conv(training: str) -> str:
+    """Returns a script that trains the network of all simple ones."""
     return dedent(_CONV) + dedent(training)
 
 
-_PLAIN = _conv(
+_PLAIN = conv(
     """
     if __name__ == "__main__":
         import argparse
@@ -91,7 +96,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(6, "adamw", "fp32", 1),
         ),
         "accumulation_scaler": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 if __name__ == "__main__":
                     net = Net().cuda()
@@ -109,7 +114,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(32, "momentum", "fp16", 4),
         ),
         "compiled_cuda": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 if __name__ == "__main__":
                     device = torch.device("cuda")
@@ -126,7 +131,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(16, "sgd", "bf16", 1),
         ),
         "workers": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 from torch.utils.data import DataLoader, Dataset
 
@@ -150,7 +155,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(20, "adam", "fp32", 1),
         ),
         "new_folder": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 if __name__ == "__main__":
                     import os
@@ -170,7 +175,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(10, "momentum", "fp32", 1),
         ),
         "closure": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 if __name__ == "__main__":
                     net, (x, y) = Net(), images(14)
@@ -256,7 +261,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(18, "adam", "fp32", 2),
         ),
         "progress_bar": Stranger(
-            source=_conv(
+            source=conv(
                 r"""
                 if __name__ == "__main__":
                     net = Net()
@@ -338,7 +343,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(7, "sgd", "fp32", 1),
         ),
         "single_samples": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 if __name__ == "__main__":
                     net = Net()
@@ -353,7 +358,7 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(3, "adam", "fp32", 3),
         ),
         "torchrun": Stranger(
-            source=_conv(
+            source=conv(
                 """
                 if __name__ == "__main__":
                     import os

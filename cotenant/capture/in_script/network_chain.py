@@ -3,6 +3,7 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from .step_window import Call, tensor_key, tensors_of
@@ -27,9 +28,21 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
     if len(calls) == 1:
         kwargs = {name: value for name, value in calls[0].kwargs.items() if name not in left_out}
         args, kwargs = torch.utils._pytree.tree_map(enlarge, (tuple(calls[0].args), kwargs))
-        return calls[0].module, args, kwargs
+        return _with_plain_output(torch, calls[0].module), args, kwargs
     wiring = _Wiring(torch, calls)
     return _network(torch, calls, wiring, size), tuple(enlarge(each) for each in wiring.inputs), {}
+
+
+def _with_plain_output(torch: Any, network: Any) -> Any:
+    """Lets a network return its tensors alone: a class of its library cannot be read where that is not installed."""
+    forward = network.forward
+
+    @functools.wraps(forward)
+    def tensors_alone(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        return tuple(tensors_of(torch, forward(*args, **kwargs)))
+
+    network.forward = tensors_alone
+    return network
 
 
 def _without_loose_links(torch: Any, calls: list[Call]) -> list[Call]:

@@ -130,9 +130,7 @@ def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
 
 
 def _progress() -> str:
-    if "cotenant.job" in sys.modules:
-        return "helper"
-    return "tqdm" if "tqdm" in sys.modules else ""
+    return "helper" if "cotenant.job" in sys.modules else ""
 
 
 def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:

@@ -21,8 +21,8 @@ _COLUMNS = (
     Column(title="PHASE"),
     Column(title="STEPS"),
     Column(title="STEP", right=True),
-    Column(title="GPU", shrinks=True, keeps_end=True),
-    Column(title="SHARES WITH", shrinks=True),
+    Column(title="GPU", wraps=True),
+    Column(title="SHARES WITH", wraps=True),
     Column(title="PRED/MEAS", right=True),
 )
 _STYLES = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
-from cotenant.engines.slurm.reading import DeviceRule, SlurmReading
+from cotenant.engines.slurm.reading import SlurmReading
+from cotenant.engines.slurm.values import number_of, rows_of, words_of
 
 _NOTE_CHARACTERS_MAX: Final = 400
 
@@ -50,6 +52,26 @@ class SlurmEngine:
     def release(self, job_id: str) -> None:
         """Let a placed job start."""
         self._commands.order(["scontrol", "release", _job_number(job_id)])
+
+    def hold(self, job_id: str) -> None:
+        """Hold a job that has not started; a GPU that it was given stays its own."""
+        number = _job_number(job_id)
+        rows = rows_of(self._commands.query(["squeue", "--json"]), "jobs")
+        states = next(
+            (words_of(row, "job_state") for row in rows if str(number_of(row, "job_id")) == number), frozenset()
+        )
+        # scontrol takes the order for a running job too, and says nothing.
+        if "PENDING" not in states:
+            raise EngineRefusedError(f"job {job_id} has started, or is gone")
+        self._commands.order(["scontrol", "hold", number])
+
+    def stop(self, job_id: str, *, grace_s: int) -> None:
+        """End a job by SIGTERM, and by SIGKILL after the KillWait of the site, whatever the grace."""
+        self._commands.order(["scancel", _job_number(job_id)])
+
+    def requeue(self, job_id: str, *, grace_s: int) -> None:
+        """End a job likewise; it waits again, for the GPU that it had."""
+        self._commands.order(["scontrol", "requeue", _job_number(job_id)])
 
     def _update(self, job_id: str, *changes: str) -> None:
         self._commands.order(["scontrol", "update", f"JobId={_job_number(job_id)}", *changes])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from cotenant.engines.device_rules import DeviceRule, rule_of
 from cotenant.engines.job_tag import read_tag
 from cotenant.engines.placement_notes import planned_gpu
 from cotenant.engines.records import EngineGpu, EngineJob, EngineNode, EnginePhase, EngineState
@@ -25,20 +25,6 @@ _HELD: Final = frozenset({"JobHeldAdmin", "JobHeldUser"})
 _OUR_NOTES: Final = "cotenant"
 _MIB: Final = 2**20
 _NAME_CHARACTERS_MAX: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRule:
-    """What the GPUs of some nodes are.
-
-    Attributes:
-        nodes: Pattern of node names, with * and ?.
-        device: Type as people name it.
-    """
-
-    nodes: str
-    device: str
-    memory_bytes: int
 
 
 class SlurmReading:
@@ -80,7 +66,7 @@ class SlurmReading:
 
     def _node(self, row: Mapping[str, Any]) -> EngineNode | None:
         node_id, entries = text_of(row, "name"), read_gres(text_of(row, "gres"))
-        rule = next((one for one in self._devices if fnmatch.fnmatchcase(node_id, one.nodes)), None)
+        rule = rule_of(node_id, self._devices)
         if not any(entry.kind == "gpu" for entry in entries):
             return None
         if rule is None:

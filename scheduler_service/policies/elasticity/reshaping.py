@@ -11,13 +11,14 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_service.core.capacity import Resident, samples_per_gpu
+from scheduler_service.core.capacity import Resident, micro_batch_size_alone, samples_per_gpu
 from scheduler_service.core.decisions import Reshape
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobPrediction, JobRequest, Reason
+from scheduler_service.core.step_times import passes_of
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.placement.free_gpus import choose_free_gpus, fits_alone, ranked, sized
+from scheduler_service.policies.placement.free_gpus import choose_free_gpus, ranked, sized
 
 ScheduleObjective = tuple[int, int]
 """The end of the last job and the sum of all ends, in ms from now: what reshaping makes smaller, in this order."""
@@ -80,12 +81,14 @@ class ElasticJob:
     Attributes:
         counts: The numbers of GPUs that it may have and whose share of the batch fits, ascending.
         remaining_times_ms: How long it still runs, by number of GPUs, where that is profiled.
+        micro_batch_sizes: Samples per pass with which it fits, by the same numbers of GPUs as `counts`.
     """
 
     job: RunningJob
     kind: Kind
     counts: tuple[int, ...]
     remaining_times_ms: Mapping[int, int]
+    micro_batch_sizes: Mapping[int, int]
 
     @property
     def job_id(self) -> str:
@@ -110,18 +113,23 @@ class ElasticJob:
         """Return it as a resident of so many GPUs, with the memory that it has reserved now."""
         return Resident(
             request=self.job.request,
-            micro_batch_size=samples_per_gpu(self.job.request, count),
+            micro_batch_size=self._micro_batch_size(count),
             memory_reserved_bytes=self.job.memory_reserved_bytes,
         )
 
     def reshape(self, gpu_ids: Sequence[str], reason: Reason) -> Reshape:
         """Return the decision that gives it these GPUs."""
+        gpus, micro_batch_size = len(gpu_ids), self._micro_batch_size(len(gpu_ids))
         return Reshape(
             job_id=self.job_id,
             reason=reason,
             assignments=ranked(gpu_ids),
-            micro_batch_size=samples_per_gpu(self.job.request, len(gpu_ids)),
+            micro_batch_size=micro_batch_size,
+            accumulation_steps=passes_of(self.job.request, gpus=gpus, micro_batch_size=micro_batch_size),
         )
+
+    def _micro_batch_size(self, count: int) -> int:
+        return self.micro_batch_sizes.get(count) or samples_per_gpu(self.job.request, count)
 
 
 def elastic_jobs(view: SchedulingView) -> dict[str, ElasticJob]:
@@ -138,12 +146,14 @@ def elastic_jobs(view: SchedulingView) -> dict[str, ElasticJob]:
 def _elastic_job(view: SchedulingView, job: RunningJob) -> ElasticJob:
     request, gpu = job.request, view.gpus[job.assignments[0].gpu_id].gpu
     prediction = view.predictions.job(request.key, gpu.device)
-    counts = tuple(count for count in counts_of(request) if fits_alone(view, sized(request, count), gpu))
+    sizes = {count: micro_batch_size_alone(request, prediction, count, gpu) for count in counts_of(request)}
+    fitting = {count: size for count, size in sizes.items() if size is not None}
+    counts = tuple(fitting)
     remaining_times = {
         count: profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count) for count in counts
     }
     known = {count: remaining_ms for count, remaining_ms in remaining_times.items() if remaining_ms is not None}
-    return ElasticJob(job=job, kind=kind_of(gpu), counts=counts, remaining_times_ms=known)
+    return ElasticJob(job=job, kind=kind_of(gpu), counts=counts, remaining_times_ms=known, micro_batch_sizes=fitting)
 
 
 def profiled_jobs(view: SchedulingView) -> dict[str, ElasticJob]:
@@ -162,7 +172,8 @@ def more_gpus(
         count: GPUs wanted in all.
         free: Free GPUs of its kind, by node.
     """
-    gpus, nodes_max = ledger.view.gpus, ledger.view.nodes_per_job_max
+    gpus = ledger.view.gpus
+    nodes_max = 0 if job.job.request.terms.across_nodes else ledger.view.nodes_per_job_max
     own_nodes = {gpus[gpu_id].node_id for gpu_id in job.gpu_ids}
     extra = sized(job.job.request, count - job.count)
     at_home = choose_free_gpus(ledger, extra, {node_id: ids for node_id, ids in free.items() if node_id in own_nodes})

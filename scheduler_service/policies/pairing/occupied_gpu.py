@@ -101,5 +101,6 @@ class OccupiedGpu:
 
     def _slowdown(self, victim: Resident, other: Resident) -> float:
         gpu, key, other_key = self.entry.gpu, victim.request.key, other.request.key
-        pair = self.predictions.pair(key, other_key, gpu.device, victim.micro_batch_size)
+        sizes = victim.micro_batch_size, other.micro_batch_size
+        pair = self.predictions.pair(key, other_key, gpu.device, *sizes)
         return sum_of_pairs((pair.slowdown_ratio,)) if pair is not None else victim.request.max_slowdown_ratio

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from scheduler_service.core.capacity import Resident, samples_per_gpu
+from scheduler_service.core.capacity import Resident
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
 from scheduler_service.core.view import GpuView, PendingJob
 from scheduler_service.policies.pairing.occupied_gpu import JOBS_PER_GPU_MAX, OccupiedGpu
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
-from scheduler_service.policies.placement.free_gpus import fits_alone
+from scheduler_service.policies.placement.free_gpus import passes_alone
 from scheduler_service.policies.placement.reasons import host_reason, too_large
 
 
@@ -113,9 +113,8 @@ class Offers:
         if residents:
             self._occupied_gpus[gpu_id] = occupied_gpu = self._occupied_gpu(entry, residents[0])
             return self._rule.offer(job, occupied_gpu, self.pairs)
-        if not fits_alone(self._view, request, entry.gpu):
-            return too_large(self._view, request, entry.gpu)
-        return Offer(entry=entry, micro_batch_size=samples_per_gpu(request, request.gpus))
+        alone = passes_alone(self._view, request, entry.gpu)
+        return Offer(entry=entry, micro_batch_size=alone[0]) if alone else too_large(self._view, request, entry.gpu)
 
     def _occupied_gpu(self, entry: GpuView, resident: Resident) -> OccupiedGpu:
         remaining_ms: Callable[[], float | None] = partial(self._remaining_ms, entry, resident)

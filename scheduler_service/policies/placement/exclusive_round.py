@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from scheduler_service.core.capacity import resident_on, samples_per_gpu
+from scheduler_service.core.capacity import resident_on
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
@@ -24,6 +24,7 @@ from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
     free_by_kind_and_node,
+    passes_alone,
     without_host,
 )
 from scheduler_service.policies.placement.reasons import host_reason, impossible_reason, too_large
@@ -222,15 +223,15 @@ class ExclusiveRound:
 
     def start_at(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
         """Start a job on free GPUs that were chosen for it, as many as it asks for."""
-        micro_batch_size = samples_per_gpu(request, request.gpus)
         gpu = self._view.gpus[gpu_ids[0]].gpu
+        micro_batch_size, passes = passes_alone(self._view, request, gpu) or (0, 0)
         resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
-        if resident is None:
+        if resident is None or not passes:
             raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
         self.take(gpu_ids)
         if self._placed is not None:
             self._placed(request, gpu_ids)
-        return start_on(self.ledger, resident, gpu_ids)
+        return start_on(self.ledger, resident, gpu_ids, accumulation_steps=passes)
 
     def _full(self, request: JobRequest) -> Reason:
         """Return what is missing now: GPUs, room on their hosts, or only the way in which the policy spreads."""

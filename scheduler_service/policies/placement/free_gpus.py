@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.capacity import micro_batch_size_alone
 from scheduler_service.core.inventory import Kind
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Assignment, Gpu, JobRequest
+from scheduler_service.core.step_times import passes_of
 from scheduler_service.core.view import SchedulingView
 
 
@@ -65,9 +66,17 @@ def ranked(gpu_ids: Iterable[str]) -> tuple[Assignment, ...]:
 
 
 def fits_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> bool:
-    """Return whether a GPU of this kind has the memory for a job when no other is there."""
+    """Return whether a GPU of this kind has the memory for a job when no other is there, in however many passes."""
+    return passes_alone(view, request, gpu) is not None
+
+
+def passes_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> tuple[int, int] | None:
+    """Return samples per pass and passes per step of a job on an empty GPU of this kind; None = it does not fit."""
     prediction = view.predictions.job(request.key, gpu.device)
-    return reserved_bytes(request, prediction, samples_per_gpu(request, request.gpus), gpu) is not None
+    micro_batch_size = micro_batch_size_alone(request, prediction, request.gpus, gpu)
+    if micro_batch_size is None:
+        return None
+    return micro_batch_size, passes_of(request, gpus=request.gpus, micro_batch_size=micro_batch_size)
 
 
 def without_host(request: JobRequest) -> JobRequest:

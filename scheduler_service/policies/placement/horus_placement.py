@@ -7,7 +7,7 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,7 @@ from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.class_prices import PricedClasses
+from scheduler_service.policies.placement.horus_costs import CostModel
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
@@ -38,56 +39,6 @@ from scheduler_service.policies.placement.reasons import (
     nearness_of,
 )
 from scheduler_service.policies.placement.starts import start_on
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Expected slowdown over summed utilization (1 = 100 %): coefficients by rising power."""
-
-    linear: tuple[float, float]
-    quadratic: tuple[float, float, float]
-
-    @classmethod
-    def of(cls, *, linear: Sequence[float], quadratic: Sequence[float]) -> Curve:
-        """Build a curve from two and three numbers.
-
-        Raises:
-            ValueError: There are more or fewer.
-        """
-        (low_0, low_1), (high_0, high_1, high_2) = linear, quadratic
-        return cls((float(low_0), float(low_1)), (float(high_0), float(high_1), float(high_2)))
-
-    def slowdown_ratio(self, utilization_ratio: float) -> float:
-        """Return f- up to 100 %, f+ above (Eq. 9)."""
-        if utilization_ratio <= 1.0:
-            return self.linear[0] + self.linear[1] * utilization_ratio
-        c0, c1, c2 = self.quadratic
-        return c0 + c1 * utilization_ratio + c2 * utilization_ratio**2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
-    """Weights, limits and fitted curves; see the parameters of `Horus`."""
-
-    weight_memory: float
-    weight_utilization: float
-    max_jobs_per_gpu: int
-    memory_max_ratio: float
-    utilization_max_ratio: float
-    locality_gpus: int
-    curves: Mapping[str, Curve]
-    default_curve: Curve
-
-    def cost(self, *, memory_ratio: float, utilization_ratio: float, device: str) -> float:
-        """Return the cost of a GPU's final load (Eq. 7).
-
-        Args:
-            memory_ratio: Memory in use with the job over the GPU's memory (Eq. 8).
-            utilization_ratio: Summed utilization with the job, 1 = 100 % (Eq. 10).
-            device: Device type, for its fitted curve.
-        """
-        curve = self.curves.get(device, self.default_curve)
-        return self.weight_memory * memory_ratio + self.weight_utilization * curve.slowdown_ratio(utilization_ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +283,9 @@ class HorusPlacement:
         if resident is None:
             raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
         table = self._table(request, gpu_ids)
-        start = start_on(self._ledger, resident, gpu_ids, numbers={"cost": cost}, candidates=table)
+        pairs = self._costs.curve_pairs.get(self._view.gpus[gpu_ids[0]].gpu.device, 0)
+        numbers = {"cost": cost} | ({"curve_pairs_count": float(pairs)} if pairs else {})
+        start = start_on(self._ledger, resident, gpu_ids, numbers=numbers, candidates=table)
         arrays.place(resident, chosen)
         self._open_count -= sum(not self._is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
         return start

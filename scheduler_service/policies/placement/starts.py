@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.colocation_slowdown import ALONE, PlacementSlowdown, expected_slowdowns, placement_slowdown
@@ -45,6 +46,9 @@ def start_on(
         reason = _shared_reason(slowdown, gpu_ids, numbers or {}, shared_code)
     else:
         reason = alone_reason(view, resident.request, gpu_ids, numbers or {})
+        if accumulation_steps > 1 and reason.code == "STARTS_ALONE":
+            passes = {"micro_batch_size": resident.micro_batch_size, "accumulation_steps": accumulation_steps}
+            reason = replace(reason, code="STARTS_ALONE_IN_PASSES", numbers={**reason.numbers, **passes})
     assignments = ranked(gpu_ids)
     ledger.place(resident, assignments)
     return Start(

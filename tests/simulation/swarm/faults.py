@@ -22,7 +22,9 @@
 | two_schedulers | a second one on a copy of the state folder answers agents too; stopped some time later, and the |
 | | first, where it stands still, is backed up, restored and confirmed |
 | forged_report | a node reports attempts that another one holds as finished |
-| job_crashes | a job's program dies |
+| job_crashes | a job's program, or one rank of a gang, dies |
+| rank_leaves | one rank of a gang ends with 0 in the middle, and the others wait for it |
+| queue_change | users hold, release and retry jobs, operators cordon, drain and uncordon nodes |
 | predictor_down | questions are answered by a failure |
 | cancel, repeat | users cancel jobs, and send a request twice |
 """
@@ -52,6 +54,8 @@ RATES: dict[str, tuple[float, ...]] = {
     "delay": (0.02, 0.2),
     "duplicate": (0.05, 0.3),
     "job_crashes": (0.01, 0.05),
+    "rank_leaves": (0.02, 0.1),
+    "queue_change": (0.05, 0.2),
     "predictor_down": (0.3, 1.0),
     "repeat": (0.3,),
     "clock_drift": (1.0,),

@@ -10,12 +10,15 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotenant import job as job_helper
 from cotenant_agent.progress import ProgressReport
 from tests.simulation.swarm.machine import Machine, MachineProcess, check_room, read_record, stamp
 from tests.simulation.swarm.virtual_time import PROCESS
+
+if TYPE_CHECKING:
+    from tests.simulation.swarm.shim_process import ShimProcess
 
 ADVANCE_S = 2.0
 """Simulated jobs move in leaps, to save callbacks."""
@@ -56,36 +59,44 @@ class JobPlan:
 
 
 class JobProcess(MachineProcess):
-    """One process of a job.
+    """One process of a job: all of it, or a rank of a gang, whose ranks step together or not at all.
 
     Attributes:
         environment: What the shim starts it with.
         gpu_ids: Devices that it uses.
+        shim: Its keeper.
+        ranks: How many it has, or 0.
+        leaps: How many it has done.
         launcher: Name of the scheduler that ordered its start.
         state_dir: Of the agent that started it.
     """
 
-    def __init__(self, machine: Machine, directory: Path, tell_parent: Callable[[int, int], None]) -> None:
-        spec = read_record(directory / "spec.json")
+    def __init__(self, machine: Machine, shim: ShimProcess, tell_parent: Callable[[int, int], None]) -> None:
+        directory = shim.directory
+        spec: dict[str, Any] = read_record(directory / "spec.json")
         super().__init__(f"job {directory.name}", machine)
-        self.environment: Mapping[str, str] = dict(spec["environment"])  # type: ignore[call-overload]
-        self.gpu_ids: tuple[str, ...] = tuple(spec["gpu_ids"])  # type: ignore[arg-type]
+        self.shim, self.rank, self.ranks = shim, len(shim.jobs), len(spec["ranks"])
+        own = spec["ranks"][self.rank] if self.ranks else {}
+        self.environment: Mapping[str, str] = {**spec["environment"], **own.get("environment", {})}
+        self.gpu_ids: tuple[str, ...] = tuple(spec["gpu_ids"])
+        if self.ranks:
+            self.gpu_ids = self.gpu_ids[self.rank : self.rank + 1]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
         self.launcher = machine.world.launchers.get((machine.name, self.key), "")
         self.state_dir = directory.parent.parent
         self.begun_s = -1.0
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = 0
-        self._leaps = 0
+        self.leaps = 0
+        self.has_begun = False
         self._is_leaving = False
-        self._has_begun = False
-        self._status: int = signal.SIGKILL
+        self.status: int = signal.SIGKILL
         self._tell_parent = tell_parent
         self.at_death.append(self._end)
 
     def begin(self) -> None:
         """The shim's word has come: go on from the checkpoint, or afresh."""
-        self._has_begun = True
+        self.has_begun = True
         self.begun_s = self.loop.time()
         self.context.run(self._resume)
         self.machine.world.witness.job_begun(self)
@@ -102,43 +113,71 @@ class JobProcess(MachineProcess):
         if self._is_leaving:
             return
         self.machine.world.witness.job_works(self)
+        if self._hangs:
+            self.later(ADVANCE_S, self._leap)
+        elif self._is_first and self.ranks and self.machine.world.strikes("rank_leaves"):
+            self._exit(0)
+        else:
+            self._step()
+
+    @property
+    def _hangs(self) -> bool:
+        """Whether it waits for a rank that does not come: it has ended before this leap, or stands still."""
+        return any(
+            peer.leaps < self.leaps or (peer.leaps == self.leaps and (peer.is_dead or peer.is_frozen))
+            for peer in self.shim.jobs
+            if peer is not self
+        )
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether no other rank has done this leap yet."""
+        return all(peer.leaps <= self.leaps for peer in self.shim.jobs)
+
+    def _step(self) -> None:
         self.steps_done = min(self.steps_done + self.plan.steps_per_leap, self.plan.steps_total)
-        self._leaps += 1
-        self._report()
+        self.leaps += 1
+        if self.rank == 0:
+            self._report()
         if self.machine.world.strikes("job_crashes"):
             self._exit(self.machine.world.generator.choice((signal.SIGSEGV, signal.SIGKILL)))
         elif self.steps_done >= self.plan.steps_total:
-            self._write_progress()
-            self.machine.world.witness.job_done(self)
-            self._exit(0)
+            self._finish()
         else:
-            if self.plan.checkpoint_leaps and self._leaps % self.plan.checkpoint_leaps == 0:
+            if self.rank == 0 and self.plan.checkpoint_leaps and self.leaps % self.plan.checkpoint_leaps == 0:
                 self._write_checkpoint()
             self.later(ADVANCE_S, self._leap)
 
+    def _finish(self) -> None:
+        if self.rank == 0:
+            self._write_progress()
+        if all(peer.steps_done >= self.plan.steps_total for peer in self.shim.jobs):
+            self.machine.world.witness.job_done(self)
+        self._exit(0)
+
     def receive_signal(self, number: int) -> None:
         """SIGTERM as the job's program handles it, others as every process."""
-        if number != signal.SIGTERM or not self._has_begun:
+        if number != signal.SIGTERM or not self.has_begun:
             super().receive_signal(number)
-        elif self.plan.stop_s >= 0 and not self._is_leaving:
+        elif self.plan.stop_s >= 0 and not self._is_leaving and not self._hangs:
             self._is_leaving = True
             self.later(self.plan.stop_s, self._leave)
 
     def _leave(self) -> None:
         self.machine.world.witness.job_works(self)
-        if self.plan.checkpoint_leaps and self._write_checkpoint():
+        if self.plan.checkpoint_leaps and (self.rank > 0 or self._write_checkpoint()):
             self._exit(job_helper.EXIT_CHECKPOINTED << 8)
         else:
             self._exit(signal.SIGTERM)
 
     def _exit(self, status: int) -> None:
-        self._status = status
+        self.status = status
         self.kill()
 
     def _end(self) -> None:
-        if self._has_begun:
+        if self.has_begun:
             self.machine.world.witness.job_ended(self)
-        self._tell_parent(self.pid, self._status)
+        self._tell_parent(self.pid, self.status)
 
     def _report(self) -> None:
         socket = self.machine.world.sockets.get(self.environment["COTENANT_PROGRESS"])

@@ -9,7 +9,7 @@ import random
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from cotenant_agent.processes import ProcessIdentity, ProcessUsage
 from tests.simulation.swarm.virtual_time import PROCESS, SimulatedProcess, VirtualLoop, current
@@ -163,30 +163,39 @@ class SimulatedProcesses:
         """See the port: the table holds no zombies."""
 
 
-class StampedPath(type(Path())):  # type: ignore[misc]
-    """The temporary file of a durable write: where disks are full, processes die and file ages are simulated."""
+class StampedFile:
+    """The temporary file of a durable write: where disks are full, processes die and file ages are simulated.
 
-    def open(self, *arguments: object, **options: object) -> object:
+    Args:
+        path: What the file is to replace.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._target = str(path)
+        folder, _, name = self._target.rpartition("/")
+        self._path = f"{folder}/.{name}.tmp"
+
+    def open(self, mode: str, **options: Any) -> IO[Any]:
         """Open, where there is room."""
-        check_room(self)
-        return super().open(*arguments, **options)
+        check_room(self._path)
+        return open(self._path, mode, **options)  # noqa: PTH123 - paths as objects cost a twentieth of a run
 
     def write_bytes(self, data: bytes) -> int:
         """Write without a flush, where there is room."""
-        check_room(self)
-        current().machine.volatile[str(self.with_name(self.name[1:].rpartition(".")[0]))] = None
-        return int(super().write_bytes(data))
+        check_room(self._path)
+        current().machine.volatile[self._target] = None
+        with open(self._path, "wb", buffering=0) as file:  # noqa: PTH123
+            return file.write(data)
 
-    def replace(self, target: Path) -> Path:
+    def replace(self, target: Path) -> None:
         """Take the place of the target."""
         current().count_write()
-        moved = super().replace(target)
-        stamp(Path(target))
-        current().machine.world.file_written(Path(target))
-        return Path(moved)
+        os.replace(self._path, self._target)  # noqa: PTH105
+        stamp(target)
+        current().machine.world.file_written(target)
 
 
-def check_room(path: Path) -> None:
+def check_room(path: str | Path) -> None:
     """Refuse what a full disk refuses."""
     if current().machine.is_disk_full:
         raise OSError(errno.ENOSPC, "no space is left on the simulated disk", str(path))
@@ -198,16 +207,17 @@ def stamp(path: Path) -> None:
     os.utime(path, ns=(wall_ns, wall_ns))
 
 
-def temporary_path(path: Path) -> StampedPath:
+def temporary_file(path: Path) -> StampedFile:
     """In the place of `durable_files._temporary`."""
     current().count_write()
-    return StampedPath(path.with_name(f".{path.name}.tmp"))
+    return StampedFile(path)
 
 
 def read_record(path: Path) -> dict[str, object]:
     """A JSON object; empty when there is none."""
     try:
-        return dict(json.loads(path.read_bytes()))
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return dict(json.loads(file.read()))
     except (OSError, ValueError):
         return {}
 

@@ -10,6 +10,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from tests.simulation.swarm.agent_host import AgentHost
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.network import Connection
+from tests.simulation.swarm.queue_changes import QueueChanges
 from tests.simulation.swarm.scheduler_host import SchedulerHost
 from tests.simulation.swarm.second_instances import SecondInstances
 from tests.simulation.swarm.shim_process import ShimProcess
@@ -33,6 +34,7 @@ class Misfortunes:
         self._generator = world.generator
         self.connections: dict[str, Connection] = {}
         self._copies = SecondInstances(world, self._reset)
+        self._queue_changes = QueueChanges(world)
 
     def begin(self) -> None:
         """Start with the run."""
@@ -49,6 +51,8 @@ class Misfortunes:
         self._strike_scheduler()
         if self._world.strikes("cancel"):
             self._world.users.cancel_one()
+        if self._world.strikes("queue_change"):
+            self._queue_changes.change_one()
         self._world.later(_EVERY_S, self._next)
 
     # --- nodes --------------------------------------------------------------------------------------------------
@@ -107,7 +111,7 @@ class Misfortunes:
             living = [process for process in living if process is node.process]
         elif kind == "job" and shims:
             shim = self._generator.choice(shims)
-            living = [process for process in (shim, shim.job) if process is not None]
+            living = [shim, *shim.jobs]
         for process in living:
             process.freeze()
         self._soon(self._generator.choice((5.0, 30.0)), lambda: _thaw(living))
@@ -230,6 +234,7 @@ class Misfortunes:
         """Do what the scheduler asks for: nodes that obeyed a copy may tell it later that it is behind."""
         host = self._world.schedulers[0]
         self._copies.mend_standstill(host)
+        self._queue_changes.settle()
         if host.restored_s >= 0:
             host.confirm()
         self._world.later(5.0, self._act_as_operator)

@@ -10,7 +10,9 @@ from typing import Any
 from cotenant.job import MANIFEST_NAME
 from cotenant.v1 import node_agent_pb2
 from cotenant_agent.cluster_membership import ClusterMembership
+from cotenant_agent.rank_ends import RankEnds, RankSilence
 from cotenant_agent.records import LogPosition
+from cotenant_agent.shim import AttemptSupervisor
 from scheduler_service.adapters import recovery
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
@@ -157,6 +159,28 @@ def _lease_renewed_by_a_dead_session() -> contextlib.AbstractContextManager[None
     return _replaced(AgentSessions, "end", lambda self, session: False)
 
 
+def _rank_end_ignored() -> contextlib.AbstractContextManager[None]:
+    """A rank that ends without success ends no other."""
+    return _replaced(RankEnds, "peers_grace_ms", lambda self, stop_grace_ms: None)
+
+
+def _silent_ranks_unnoticed() -> contextlib.AbstractContextManager[None]:
+    """Ranks may wait for ever for one that ended with 0."""
+    return _replaced(RankSilence, "is_over", lambda self, ends, signs, now_ms: False)
+
+
+def _gang_half_started() -> contextlib.AbstractContextManager[None]:
+    """The first rank alone is given the word to begin."""
+    real = AttemptSupervisor._let_begin
+
+    def let_begin(self: AttemptSupervisor, go: int) -> None:
+        self._ranks, ranks = self._ranks[:1], self._ranks
+        real(self, go)
+        self._ranks = ranks
+
+    return _replaced(AttemptSupervisor, "_let_begin", let_begin)
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "sender_check_skipped": _sender_check_skipped,
     "stale_fence_accepted": _stale_fence_accepted,
@@ -169,4 +193,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "starts_right_after_a_restore": _starts_right_after_a_restore,
     "incarnation_dropped": _incarnation_dropped,
     "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
+    "rank_end_ignored": _rank_end_ignored,
+    "silent_ranks_unnoticed": _silent_ranks_unnoticed,
+    "gang_half_started": _gang_half_started,
 }

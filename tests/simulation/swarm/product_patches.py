@@ -12,12 +12,22 @@ from typing import Any
 
 from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
-from cotenant_agent import attempt_table, durable_files, launching, node_agent, protocol, shim, shim_records, wiring
+from cotenant_agent import (
+    attempt_table,
+    durable_files,
+    launching,
+    node_agent,
+    protocol,
+    rank_ends,
+    shim,
+    shim_records,
+    wiring,
+)
 from cotenant_agent import system_clock as agent_clock
 from scheduler_service.adapters import stored_identity
 from scheduler_service.adapters import system_clock as scheduler_clock
 from scheduler_service.commands import running_scheduler
-from tests.simulation.swarm import agent_host, job_process, machine, network, scheduler_host, shim_process
+from tests.simulation.swarm import agent_host, gang_witness, job_process, machine, network, scheduler_host, shim_process
 from tests.simulation.swarm.virtual_time import current
 from tests.support.restless import make_restless_policy
 
@@ -54,7 +64,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
         # Files: real ones, in memory.
         (os, "fsync", lambda _: None),
-        (durable_files, "_temporary", machine.temporary_path),
+        (durable_files, "_temporary", machine.temporary_file),
         (wiring, "StateDirectory", agent_host.LentStateDirectory),
         (running_scheduler, "SqliteEventLog", scheduler_host.CrashingEventLog),
         # Processes.
@@ -76,6 +86,8 @@ def _table() -> list[tuple[Any, str, Any]]:
         (shim, "AttemptSupervisor", shim_process.SimulatedSupervisor),
         (shim, "JobProcesses", shim_process.SimulatedJobProcesses),
         (shim, "RotatingLog", shim_process.SilentLog),
+        (rank_ends, "RANKS_SILENT_MS", gang_witness.RANKS_SILENT_MS),
+        (launching, "choose_port", lambda name, taken: 20_000 + len(taken)),
         # The network.
         (node_agent, "open_channel", lambda _: network.Channel()),
         (node_agent, "NodeAgentServiceStub", network.Stub),

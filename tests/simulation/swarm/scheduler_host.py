@@ -27,6 +27,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.errors import SchedulerServiceError, StateError, StateFullError, StateUnwritableError
 from scheduler_service.live_loop import LiveLoop
 from scheduler_service.settings import Settings
@@ -91,6 +92,10 @@ def _failure(command: Any) -> Event:
         return PredictionFailed(at_ms=0, key=command.key, device=command.device, code="UNAVAILABLE")
     if isinstance(command, commands.RequestPairPredictions):
         return PairPredictionsFailed(at_ms=0, device=command.device, keys=command.new_keys, code="UNAVAILABLE")
+    if isinstance(command, commands.RequestSpeedFit):
+        return SpeedFitted(at_ms=0, key=command.key, device=command.device, code="UNAVAILABLE")
+    if isinstance(command, commands.RequestLossFit):
+        return LossFitted(at_ms=0, job_id=command.job_id, code="UNAVAILABLE")
     return PairsRefreshed(at_ms=0, device=command.device, code="UNAVAILABLE")
 
 
@@ -107,6 +112,11 @@ def _answer(command: Any) -> Event:
             pair(one, two, (sum(map(ord, one + two)) % 4) / 10, device=DEVICE) for one in keys for two in keys
         )
         return PairPredictionsArrived(at_ms=0, pairs=pairs)
+    if isinstance(command, commands.RequestSpeedFit):
+        slowest_ms = max(step_ms for _, step_ms in command.samples)
+        return SpeedFitted(at_ms=0, key=command.key, device=command.device, step_ms={1: slowest_ms})
+    if isinstance(command, commands.RequestLossFit):
+        return LossFitted(at_ms=0, job_id=command.job_id, code="NOT_FITTED")
     return PairsRefreshed(at_ms=0, device=command.device, pairs=tuple(command.known))
 
 

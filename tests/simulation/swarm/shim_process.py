@@ -26,8 +26,9 @@ class ShimProcess(MachineProcess):
     def __init__(self, machine: Machine, directory: Path) -> None:
         super().__init__(f"shim {directory.name}", machine)
         self.directory = directory
+        self.folder = str(directory)
         self.supervisor: SimulatedSupervisor | None = None
-        self.job: JobProcess | None = None
+        self.jobs: list[JobProcess] = []
         self.ended: list[tuple[int, int]] = []
         self.descriptors: list[int] = []
         self._due_s = -1.0
@@ -44,6 +45,10 @@ class ShimProcess(MachineProcess):
             self.kill()
             return
         self.look()
+
+    def living_jobs(self) -> list[JobProcess]:
+        """The processes of its job that have not ended."""
+        return [job for job in self.jobs if not job.is_dead]
 
     def file_changed(self) -> None:
         """Something was written into the attempt's directory."""
@@ -81,9 +86,9 @@ class ShimProcess(MachineProcess):
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
-        if self.job is not None:
+        for job in self.jobs:
             # The parent-death signal.
-            self.job.kill()
+            job.kill()
 
 
 class SimulatedSupervisor(shim_module.AttemptSupervisor):
@@ -119,32 +124,32 @@ class SimulatedSupervisor(shim_module.AttemptSupervisor):
 
 
 class SimulatedJobProcesses:
-    """In the place of `JobProcesses`: one job, one process."""
+    """In the place of `JobProcesses`: one process per job, or per rank."""
 
     def __init__(self, supervisor_pid: int, group_files: Iterable[str], environment: dict[str, str], uid: int) -> None:
         self._is_told = False
 
-    @property
-    def _job(self) -> JobProcess | None:
-        process = current()
-        assert isinstance(process, ShimProcess)
-        return process.job if process.job is not None and not process.job.is_dead else None
+    @staticmethod
+    def _signal(number: int) -> bool:
+        """Send a signal to all; whether there is anybody."""
+        living = _shim().living_jobs()
+        for job in living:
+            job.receive_signal(number)
+        return bool(living)
 
     def ask_to_stop(self) -> bool:
         """SIGTERM, once."""
-        if self._job is None:
-            return False
-        if not self._is_told:
-            self._is_told = True
-            self._job.receive_signal(signal.SIGTERM)
-        return True
+        if self._is_told:
+            return bool(_shim().living_jobs())
+        self._is_told = self._signal(signal.SIGTERM)
+        return self._is_told
 
     def ask_newcomers_to_stop(self) -> None:
         """There are none."""
 
     def has_told_alive(self) -> bool:
         """Whether the job still runs."""
-        return self._job is not None
+        return bool(_shim().living_jobs())
 
     def kill_outsiders(self) -> None:
         """There are none."""
@@ -154,20 +159,18 @@ class SimulatedJobProcesses:
 
     def hold(self, frozen_files: Iterable[str] = ()) -> bool:
         """SIGSTOP."""
-        if self._job is not None:
-            self._job.receive_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         return True
 
     def let_go(self) -> None:
         """SIGCONT."""
-        if self._job is not None:
-            self._job.receive_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
 
 class SilentLog:
     """In the place of the rotating log: jobs print nothing."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, name: str = "") -> None:
         self.dropped_bytes = 0
         self.tail = b""
 
@@ -198,6 +201,10 @@ class ShimKernel:
             _shim().descriptors.append(descriptor)
         return descriptor
 
+    def stat(self, name: str) -> os.stat_result:
+        """Of a file of the attempt."""
+        return os.stat(f"{_shim().folder}/{name}")  # noqa: PTH116
+
     def replace(self, source: str, target: str) -> None:
         """The moment of a durable write."""
         shim = _shim()
@@ -223,20 +230,20 @@ class ShimKernel:
         return -1
 
     def write(self, descriptor: int, content: bytes) -> int:
-        """The word for which the job waits."""
-        job = _shim().job
-        if job is not None and not job.is_dead:
-            job.begin()
+        """The word for which the job waits: each process takes a byte of it."""
+        for job in _shim().jobs[: len(content)]:
+            if not job.is_dead:
+                job.begin()
         return len(content)
 
     def set_blocking(self, descriptor: int, blocking: bool) -> None:
         """Nobody reads."""
 
     def fork(self) -> int:
-        """The job, which waits for the shim's word."""
+        """The job, or its next rank, which waits for the shim's word."""
         shim = _shim()
-        shim.job = JobProcess(shim.machine, shim.directory, lambda pid, status: shim.child_ended(pid, status))
-        return shim.job.pid
+        shim.jobs.append(JobProcess(shim.machine, shim, lambda pid, status: shim.child_ended(pid, status)))
+        return shim.jobs[-1].pid
 
     def wait4(self, pid: int, options: int) -> tuple[int, int, Any]:
         """The next child that has ended."""
@@ -244,19 +251,19 @@ class ShimKernel:
         if shim.ended:
             ended, status = shim.ended.pop(0)
             return ended, status, SimpleNamespace(ru_maxrss=0)
-        if shim.job is None or shim.job.is_dead:
+        if not shim.living_jobs():
             raise ChildProcessError
         return 0, 0, None
 
     def killpg(self, pid: int, number: int) -> None:
-        """A signal to the job."""
-        job = _shim().job
-        if job is None or job.is_dead:
+        """A signal to one process of the job."""
+        job = next((job for job in _shim().living_jobs() if job.pid == pid), None)
+        if job is None:
             raise ProcessLookupError
         job.receive_signal(number)
 
     def kill(self, pid: int, number: int) -> None:
-        """A signal to the job."""
+        """A signal to one process of the job."""
         self.killpg(pid, number)
 
 
@@ -268,7 +275,7 @@ def open_in_directory(name: str, mode: str = "r", **options: Any) -> IO[Any]:
         if shim.machine.is_disk_full:
             raise OSError(28, "no space is left on the simulated disk", name)
     # An absolute path, e.g. of the kernel's files, leads outside: there is nothing.
-    return (shim.directory / name.lstrip("/")).open(mode, **options)
+    return open(f"{shim.folder}/{name.lstrip('/')}", mode, **options)  # noqa: PTH123
 
 
 class ShimArguments:

@@ -20,7 +20,7 @@ import pytest
 from tests.simulation.swarm.faults import RATES, SWITCHED_OFF
 from tests.simulation.swarm.world import RunReport, run_seed
 
-SEEDS = range(80)
+SEEDS = range(100)
 ROOT = Path(__file__).resolve().parents[3]
 HASHES = """
 from tests.simulation.swarm.world import run_seed

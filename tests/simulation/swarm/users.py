@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class Users:
 
     def _request(self, token: str) -> scheduling_pb2.SubmitJobRequest:
         generator, plan = self._world.generator, self._world.plans[token]
-        gpus = generator.choice((1, 1, 1, self._world.gpus_per_node))
+        gpus = generator.choice((1, 1, self._world.gpus_per_node))
         share = resources_pb2.SHARE_MODE_NEVER if plan.is_exclusive else generator.choice(
             (resources_pb2.SHARE_MODE_SAFE, resources_pb2.SHARE_MODE_ANY)
         )  # fmt: skip
@@ -73,11 +74,13 @@ class Users:
             command=["/bin/true"],
             environment={"SEED": token},
             gpus=gpus,
+            ranks=gpus if gpus > 1 and generator.random() < 0.6 else 0,
             steps_total=plan.steps_total,
             share=share,
             checkpoint_ms=int(max(plan.stop_s, 0.1) * 1_000),
             restart_limit=1_000,
             memory_bytes=generator.choice((0, 2 * _GIB)),
+            time_limit_ms=generator.choice((0, 0, 0, 0, 0, 8_000, 30_000)),
         )
         if generator.random() < 0.7:
             spec.graph_sha256 = f"{generator.randrange(4):064x}"
@@ -102,6 +105,19 @@ class Users:
     async def _cancel(self, job_id: str) -> None:
         request = scheduling_pb2.CancelJobRequest(job_id=job_id)
         await self._ask(lambda cluster: job_requests.cancellation(request, cluster.engine))
+
+    def order_once(self, mutation_of: Callable[[Any], Mutation]) -> None:
+        """Let somebody ask for something; who gets no answer, or a refusal, leaves it."""
+        self._process.spawn(self._order_once(mutation_of))
+
+    async def _order_once(self, mutation_of: Callable[[Any], Mutation]) -> None:
+        host = self._world.schedulers[0]
+        if host.loop is None or host.process is None:
+            return
+        answer: asyncio.Future[str] = self._world.loop.create_future()
+        host.process.spawn(_answer(host.scheduling._cluster, mutation_of, answer))
+        with contextlib.suppress(TimeoutError, SchedulerServiceError):
+            await asyncio.wait_for(answer, _PATIENCE_S)
 
     async def _ask(self, mutation_of: Callable[[Any], Mutation]) -> str:
         """Ask until there is an answer; who is asked may die meanwhile."""

@@ -10,6 +10,7 @@ from scheduler_service.core.events import Event
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.live_loop import LiveLoop
+from tests.simulation.swarm.gang_witness import GangWitness
 from tests.support.engine_invariants import BrokenInvariantError, check
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Witness:
         self._world = world
         self._running: dict[str, list[JobProcess]] = {}
         self._on_gpu: dict[str, list[JobProcess]] = {}
+        self._gangs = GangWitness(world)
         self.done: set[str] = set()
         self.accepted: dict[str, None] = {}
         self.events = 0
@@ -47,13 +49,15 @@ class Witness:
         self._running.setdefault(process.plan.token, []).append(process)
         for gpu_id in process.gpu_ids:
             self._on_gpu.setdefault(gpu_id, []).append(process)
+        self._gangs.rank_begun(process)
         self.job_works(process)
 
     def job_works(self, process: JobProcess) -> None:
         """A job's program does something: no other of it may, and none that does not share its GPUs."""
         token = process.plan.token
         for other in self._running[token]:
-            if other is not process and not other.is_frozen and not self._is_of_two_schedulers(process, other):
+            is_other_run = other.shim is not process.shim and not other.is_frozen
+            if is_other_run and not self._is_of_two_schedulers(process, other):
                 self._world.violation(f"{token} runs twice at once: {_place(other)} and {_place(process)}")
         for gpu_id in process.gpu_ids:
             for other in self._on_gpu[gpu_id]:
@@ -90,6 +94,7 @@ class Witness:
     def job_ended(self, process: JobProcess) -> None:
         """A job's program runs no more."""
         self._world.trace("ended", process.plan.token, process.key, process.steps_done)
+        self._gangs.rank_ended(process)
         self._running[process.plan.token].remove(process)
         for gpu_id in process.gpu_ids:
             self._on_gpu[gpu_id].remove(process)

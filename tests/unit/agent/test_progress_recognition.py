@@ -27,6 +27,11 @@ FORMS = [
     "Epoch: [0]  [ {0}/1000]  eta: 0:10:31  lr: 0.1  img/s: 88.1",
     "Epoch 1/90 [{0}/391] loss=1.636 (0.606s/it)",
     "Train: 0 [  {0}/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 0.3s, 400.1/s",
+    "epoch 0: {0}it [00:03, 13.50it/s, loss=0.31]",
+    "{0}batch [00:03, 1.50s/batch]",
+    "\r\x1b[Kstep {0}/600",
+    "\x1b[2K\x1b[Aiter {0} | loss 1.2",
+    "\x1b[2KEpoch: [0][ {0}/391]",
 ]
 NO_PROGRESS = [
     "steps: {0}",
@@ -35,6 +40,8 @@ NO_PROGRESS = [
     "step: {0}ms",
     "step time {0}",
     "iter: {0} it/s",
+    "{0}it of 3000it",
+    "Map: {0}it [00:03, 13.50it/s]",
     "step {0} s",
     "Train Epoch: 1 [{0}/60000 (1%)] Loss: 0.3",
     "exit {0}",
@@ -127,3 +134,60 @@ def test_one_print_in_the_middle_shows_no_distance_to_the_end(tmp_path: Path) ->
     attempt = attempt_of(tmp_path, "iter 10\niter 25\n")
     attempt.directory.exit.write_text('{"return_code": 0}')
     assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 25
+
+
+@pytest.mark.parametrize(
+    ("numbers", "total", "steps"),
+    [
+        ((0, 10), 20, 20),
+        ((9, 19), 20, 20),
+        ((1, 11), 20, 20),
+        ((10, 20), 25, 25),
+        ((0, 10), 30, 10),  # a third number would have been printed
+        ((3, 10), 15, 10),
+    ],
+)
+def test_two_prints_show_their_distance_where_the_first_is_one_from_the_beginning(
+    tmp_path: Path, numbers: tuple[int, ...], total: int, steps: int
+) -> None:
+    attempt = attempt_of(tmp_path, "".join(f"iter {step} | loss 0.5\n" for step in numbers), steps_total=total)
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
+RICH = "Epoch 2/2  \x1b[35m━━━━━━━━━━━━━\x1b[0m 100/100 0:00:00 • 0:00:00 191.93it/s v_num: 0.000\n   loss: 0.9\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "total", "steps"),
+    [
+        (RICH, 300, 300),
+        (RICH, 0, 300),
+        (RICH, 500, 300),
+        (RICH.replace("100/100", "40/100"), 300, 0),
+        ("Epoch 1/2: loss 2\nEpoch 2/2: loss 1\nsaved\n", 2, 2),
+        ("Epoch 0/2: loss 2\nEpoch 2/2: loss 1\n", 3, 3),
+        ("Epoch 1/2: loss 2\nEpoch 2/2: loss 1\n", 600, 0),  # epochs are no steps
+        ("Epoch 3/3 [60000/60000]\n", 300, 0),  # samples
+        ("Epoch 3/3 [100/100]\n", 300, 300),
+        ("Epoch 1/3: loss 2\n", 3, 0),
+        ("validation after epoch 3/3\n", 3, 0),
+    ],
+)
+def test_the_end_of_the_last_epoch_counts_once_the_program_has_ended_with_success(
+    tmp_path: Path, log: str, total: int, steps: int
+) -> None:
+    attempt = attempt_of(tmp_path, log, steps_total=total)
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
+@pytest.mark.parametrize(("code", "told_to_stop"), [(1, False), (0, True)])
+def test_the_last_epoch_of_a_job_that_failed_or_was_stopped_completes_nothing(
+    tmp_path: Path, code: int, told_to_stop: bool
+) -> None:
+    attempt = attempt_of(tmp_path, RICH, steps_total=300)
+    attempt.directory.exit.write_text(f'{{"return_code": {code}}}')
+    if told_to_stop:
+        attempt.directory.stop.write_text("{}")
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 0

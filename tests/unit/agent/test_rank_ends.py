@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from cotenant_agent.rank_ends import RankEnds
+from cotenant_agent.rank_ends import RankEnds, RankSilence
 
 FAILED, LEFT, KILLED, TOLD = 3 << 8, 85 << 8, int(signal.SIGKILL), int(signal.SIGTERM)
 
@@ -52,3 +52,15 @@ def test_what_the_kernel_killed_with_its_namespace_is_killed_and_no_end_counts_t
     ends = ends_of((0, 0), (0, FAILED), (7, FAILED), (-1, FAILED))
     ends.note_killed()
     assert (ends.return_code(was_stopped=False), ends.failed_rank, ends.max_resident_bytes) == (-9, 1, 1_000)
+
+
+def test_ranks_that_wait_for_one_that_ended_with_0_are_silent_since_its_end_or_their_last_sign() -> None:
+    ends, silence = RankEnds(3), RankSilence(1_000)
+    assert not any(silence.is_over(ends, 0, now_ms) for now_ms in (0, 5_000))
+    ends.note(1, 0, 0)
+    assert [silence.is_over(ends, 0, now_ms) for now_ms in (6_000, 6_999)] == [False, False]
+    assert [silence.is_over(ends, 1, now_ms) for now_ms in (6_999, 7_998, 7_999)] == [False, False, True]
+    ends.note(2, 0, 0)
+    assert not silence.is_over(ends, 1, 8_500)
+    ends.note(0, 0, 0)
+    assert not silence.is_over(ends, 1, 99_000)

@@ -156,3 +156,15 @@ def test_all_ranks_stand_still_together_and_go_on_before_they_are_asked_to_end(b
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_those_that_wait_for_a_rank_which_ended_with_0_are_ended_and_that_is_no_success(bench: Bench) -> None:
+    source = """
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+if rank == 0:
+    time.sleep(600)
+"""
+    directory = prepare(bench, source, ranks_silent_ms=300)
+    bench.start(directory)
+    record = end_of(directory)
+    assert (record["return_code"], record["cause"], record["killed"]) == (0, "ranks_silent", False)

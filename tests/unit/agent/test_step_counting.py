@@ -145,6 +145,7 @@ def test_numbers_that_no_job_can_reach_stay_countable() -> None:
         ("Validation DataLoader 0:  10%|", "Validation DataLoader"),
         ("2024-07-06T12:00:01Z loss 1.2e-05 nan step ", "loss step"),
         ("100%|", ""),
+        ("\x1b[2J\x1b]0;my training\x07\x1b[?25lstep ", "step"),
     ],
 )
 def test_the_words_before_a_number_name_its_bar(text: str, label: str) -> None:

@@ -28,7 +28,11 @@ def outcome(**facts: Any) -> ScriptOutcome:
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
         ({"status": 96, "log": "cannot start x: No such file"}, "cannot start x"),
         ({"status": -24}, "within 120 CPU seconds"),
-        ({"status": 3, "log": "KeyError: 'HOME'"}, "failed (exit 3)"),
+        (
+            {"status": 3, "log": "KeyError: 'HOME'"},
+            "failed (exit 3) before its second optimizer step: KeyError: 'HOME'",
+        ),
+        ({"status": 1, "log": "Traceback\n\x1b[31mValueError\n\n"}, "step: \ufffd[31mValueError"),
         ({"status": -11}, "the script crashed"),
         ({"status": 1, "log": "DefaultCPUAllocator: can't allocate memory"}, "more than 1024 MiB"),
         ({"status": 1, "log": "OSError: [Errno 28] No space left on device"}, "more than the overlay"),

@@ -98,3 +98,29 @@ def test_without_slurm_or_a_scheduler_once_fails_and_says_why(
     missing = cotenant("engine", "slurm", "--once", "--gpu", GPU)
     assert missing.code != 0
     assert "squeue is not installed here" in missing.err
+
+
+@pytest.mark.parametrize(("order", "told"), [("hold", ["hold 1"]), ("stop", ["scancel 1"]), ("requeue", ["requeue 1"])])
+def test_one_order_is_given_without_any_rule_about_gpus(
+    slurm: Path, cotenant: CommandLine, order: str, told: list[str]
+) -> None:
+    path = slurm.parent / "bin" / "scancel"
+    path.write_text(f'#!/bin/sh\nprintf "scancel %s\\n" "$*" >> {slurm}\n')
+    path.chmod(0o755)
+    done = cotenant("engine", "slurm", "--order", order, "1")
+    assert (done.code, done.out) == (0, f"job 1: {order}: done\n")
+    assert slurm.read_text().splitlines() == told
+
+
+def test_a_job_that_runs_is_not_held_and_one_that_is_gone_neither(slurm: Path, cotenant: CommandLine) -> None:
+    for job_id in ("2", "99"):
+        done = cotenant("engine", "slurm", "--order", "hold", job_id)
+        assert done.code != 0
+        assert "has started, or is gone" in done.err
+    assert slurm.read_text() == ""
+
+
+def test_rounds_beside_slurm_need_a_rule_about_gpus(slurm: Path, cotenant: CommandLine) -> None:
+    done = cotenant("engine", "slurm", "--once")
+    assert done.code == 2
+    assert "Missing option '--gpu'" in done.err

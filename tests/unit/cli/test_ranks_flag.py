@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.cli.job_views import describe_job
 from cotenant.client_errors import InputError
 from cotenant.job_file import parse_job
 from cotenant.v1 import scheduling_pb2
@@ -45,3 +46,22 @@ def test_the_log_of_a_rank_is_read_by_its_number(
     assert cotenant("logs", "job-000003", "--rank", "1", *flags).code == 0
     ranks = {item.rank for item in scheduler.seen if isinstance(item, scheduling_pb2.ReadJobLogRequest)}
     assert ranks == {1}
+
+
+def test_a_gang_says_whether_it_may_span_nodes(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    assert cotenant("submit", "--name", "job", "--ranks", "2", "--across-nodes", "--", *COMMAND).code == 0
+    assert cotenant("submit", "--name", "job", "--ranks", "2", "--", *COMMAND).code == 0
+    found = [item.spec.across_nodes for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
+    assert found == [True, False]
+    refused = cotenant("submit", "--gpus", "2", "--across-nodes", "--", *COMMAND)
+    assert refused.code == 2
+    assert "add --ranks N" in refused.err
+    words = ("--", "torchrun", "train.py")
+    assert cotenant("submit", "--name", "job", "--gpus", "2", "--across-nodes", *words).code == 0
+
+
+def test_describe_names_every_node_of_a_gang() -> None:
+    job = scheduling_pb2.Job(job_id="job-1", node_id="a", assignments=[scheduling_pb2.Assignment(gpu_id="a.0")])
+    assert dict(describe_job(job, ()))["placed"] == "a.0 (rank 0) on a"
+    job.node_ids.extend(("a", "b"))
+    assert dict(describe_job(job, ()))["placed"] == "a.0 (rank 0) on a, b"

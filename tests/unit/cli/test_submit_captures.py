@@ -123,6 +123,89 @@ def test_nothing_is_run_that_was_not_meant_to_be(
     assert cotenant("submit", "--steps", "5", *words).code == 0
 
 
+def captured_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    seen: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(submit_capture, "with_python_of_here", lambda command, _: command)
+
+    def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
+        seen.append((command, environment))
+        return FOUND
+
+    capture_by(monkeypatch, capture)
+    return seen
+
+
+def test_a_job_with_ranks_is_captured_with_all_its_ranks(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = captured_commands(monkeypatch)
+    assert cotenant("submit", "--ranks", "2", "--", "python", "train.py", "--lr", "1").code == 0
+    launcher = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    assert [command for command, _ in seen] == [[*launcher, "train.py", "--lr", "1"]]
+    spec = submitted(scheduler)
+    assert (list(spec.command), spec.ranks) == (["python", "train.py", "--lr", "1"], 2)
+    assert (spec.graph_sha256, spec.settings.global_batch_size) == (graph_sha256(FOUND.graph), 32)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--ranks", "9", "--", "python", "train.py"),
+        ("--ranks", "2", "--", "bash", "-c", "python train.py"),
+        ("--ranks", "2", "--", "python", "-I", "train.py"),
+        ("--sweep", "runs.csv", "--", "python", "train.py", "--batch-size", "{batch}"),
+    ],
+)
+def test_many_ranks_launchers_and_the_rows_of_a_sweep_are_not_captured_unasked(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    script.with_name("runs.csv").write_text("batch\n8\n16\n")
+    seen = captured_commands(monkeypatch)
+    assert cotenant("submit", *words).code == 0
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (("--array", "3-5", "--"), (["python", "train.py", "--seed", "3"], {"COTENANT_ARRAY_INDEX": "3"})),
+        (
+            ("--sweep", "runs.csv", "--capture", "--env", "LR={lr}", "--"),
+            (["python", "train.py", "--seed", "1"], {"COTENANT_ARRAY_INDEX": "1", "LR": "0.1"}),
+        ),
+    ],
+)
+def test_an_array_is_captured_by_its_first_task(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    first: tuple[list[str], dict[str, str]],
+) -> None:
+    script.with_name("runs.csv").write_text("lr\n0.1\n0.2\n")
+    seen = captured_commands(monkeypatch)
+    outcome = cotenant("submit", *words, "python", "train.py", "--seed", "{index}")
+    assert (outcome.code, seen) == (0, [first])
+    assert "all tasks are predicted as it" in outcome.err
+    (request,) = [one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
+    assert request.spec.graph_sha256 == graph_sha256(FOUND.graph)
+    assert list(request.spec.command) == ["python", "train.py", "--seed", "{index}"]
+
+
 def test_a_capture_beside_a_graph_is_wrong_use(cotenant: CommandLine, script: Path) -> None:
     outcome = cotenant("submit", "--steps", "5", "--graph", str(GRAPH), "--capture", "--", "python", "train.py")
     assert outcome.code == 2
@@ -143,3 +226,28 @@ def test_a_capture_beside_a_graph_is_wrong_use(cotenant: CommandLine, script: Pa
 def test_a_script_is_known_by_its_imports(text: str, expected: bool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     assert is_torch_script(["/usr/bin/python3.11", "train.py"], tmp_path) is expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["python", "-u", "train.py"], True),
+        (["python3", "-u", "-OO", "train.py", "--lr", "1"], True),
+        (["python", "-m", "pack.train"], True),
+        (["python", "-u", "-m", "pack"], True),
+        (["python", "-m", "absent"], False),
+        (["python", "-m"], False),
+        (["python", "-c", "train.py"], False),
+        (["python", "-I", "train.py"], False),
+        (["python", "-u"], False),
+        (["python"], False),
+        ([], False),
+    ],
+)
+def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
+    words: list[str], expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "pack").mkdir()
+    for name in ("train.py", "pack/train.py", "pack/__main__.py"):
+        (tmp_path / name).write_text("import torch\n")
+    assert is_torch_script(words, tmp_path) is expected

@@ -55,6 +55,42 @@ def test_a_sentence_goes_on_below_where_it_would_be_cut() -> None:
     ]
 
 
+def test_what_may_stand_below_does_so_where_the_table_is_too_wide_and_nothing_of_it_is_cut() -> None:
+    columns = (
+        Column(title="DEVICE", wraps=True),
+        Column(title="BASED ON", goes_below=True),
+        Column(title="FITS"),
+    )
+    row = Row(cells=("NVIDIA A100-SXM4-80GB", "fallback, OUT OF DOMAIN", "NO"), styles=((1, "dim"), (2, "red")))
+    assert render_table(columns, [row], 60).plain.splitlines()[1].split("  ") == list(row.cells)
+    narrow = render_table(columns, [row, Row(cells=("cpu-standin", "-", "yes"), note="idle")], 40)
+    assert narrow.plain.splitlines() == [
+        "DEVICE                 FITS",
+        "NVIDIA A100-SXM4-80GB  NO",
+        "  └ based on: fallback, OUT OF DOMAIN",
+        "cpu-standin            yes",
+        "  └ idle",
+    ]
+    assert [narrow.plain[span.start : span.end].strip() for span in narrow.spans if span.style == "red"] == ["NO"]
+
+
+def test_a_name_that_somebody_types_goes_on_below_instead_of_being_cut() -> None:
+    columns = (Column(title="GPU", wraps=True), Column(title="UTIL", right=True))
+    row = Row(cells=("gpu-node-17.example.com/GPU-7a1b,gpu-node-17.example.com/GPU-7a1c", "83 %"))
+    shown = render_table(columns, [row], 34).plain
+    assert "…" not in shown
+    assert "".join(line[:28].strip() for line in shown.splitlines()[1:]) == row.cells[0]
+
+
+@pytest.mark.parametrize("page", ["ps", "gpus", "predict_several"])
+def test_names_of_devices_and_what_a_prediction_is_based_on_are_whole_at_80_columns(
+    page: str, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    words = {"ps": ("ps",), "gpus": ("gpus",)}.get(page, ("predict", GRAPH, "--batch-size", "16,64"))
+    lines = [line for line in cotenant(*words).out.splitlines() if "lstm-waiti" not in line]
+    assert [line for line in lines if "…" in line] == []
+
+
 def test_a_wide_terminal_cuts_nothing(
     cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +105,7 @@ def test_wide_characters_are_wrapped_by_the_cells_that_they_take(text: str) -> N
     shown = render_labelled([("command", text)], 80).plain
     assert max(cell_len(line) for line in shown.splitlines()) <= 80
     assert "".join(shown.removeprefix("command").split()) == "".join(text.split())
-    table = render_table([Column(title="A", shrinks=True, keeps_end=True)], [Row(cells=[text], note=text)], 80)
+    table = render_table([Column(title="A", shrinks=True)], [Row(cells=[text], note=text)], 80)
     assert max(cell_len(line) for line in table.plain.splitlines()) <= 80
 
 

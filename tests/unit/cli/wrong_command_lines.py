@@ -39,6 +39,8 @@ submit --bind batch -- python train.py
 submit --bind n=x -- python train.py
 submit --step 5 -- python train.py
 submit --
+submit python train.py --lr 0.1
+predict python train.py --lr 0.1
 describe
 describe job-99
 describe old older

@@ -37,8 +37,15 @@ class CountingPredictions:
         self.reads += 1
         return self._predictions.job(key, device)
 
-    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
-        return self._predictions.pair(victim_key, other_key, device, micro_batch_size)
+    def pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
+        return self._predictions.pair(victim_key, other_key, device, micro_batch_size, other_micro_batch_size)
 
 
 def crowded(*, checkpoint_step: int) -> TrialPlay:

@@ -326,7 +326,7 @@ def test_a_trial_survives_a_snapshot_and_breaks_as_it_would_have() -> None:
     assert stopped(play.window("a", 200)) == ["b"]
 
 
-def test_a_reliable_prediction_keeps_its_own_values_when_the_job_was_measured() -> None:
+def test_a_reliable_prediction_keeps_its_memory_and_utilization_when_the_job_was_measured() -> None:
     play = Play()
     sure = prediction("key-a", measured_micro_batch_sizes=())
     assert sure.level is Level.GRAPH
@@ -338,7 +338,7 @@ def test_a_reliable_prediction_keeps_its_own_values_when_the_job_was_measured() 
         "key-a", sure.device, micro_batch_size=1, memory_peak_bytes=5 * GIB, utilization_ratio=0.9
     )
     known = play.engine.state.predictions.job("key-a", sure.device)
-    assert known == replace(sure, measured_micro_batch_sizes=(1,))
+    assert known == replace(sure, measured_micro_batch_sizes=(1,), step_ms={(1, 1): 100.0})
 
 
 def crowded(**changes: Any) -> TrialPlay:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
 from cotenant.engines.records import EngineJob, EnginePhase, EngineState, Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
-from cotenant.engines.slurm.reading import DeviceRule, SlurmReading
+from cotenant.engines.slurm.reading import SlurmReading
 
 RECORDED = Path(__file__).parent / "recorded"
 GIB = 2**30

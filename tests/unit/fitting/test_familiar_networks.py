@@ -25,6 +25,7 @@ from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.training import LEVEL, train_version
 from predictor_service.selection.targets import MEMORY
+from tests.support.few_candidates import few_candidates
 from tests.support.table_dataset import DEVICE, write_table_dataset
 
 OPERATORS = ("convolution", "matrix_multiply", "normalization", "activation", "pooling", "elementwise", "movement")
@@ -85,9 +86,7 @@ def task_of(rows: list[SoloRow]) -> LearningTask:
 
 @cache
 def fitted(networks: int = NETWORKS) -> FittedTarget:
-    with pytest.MonkeyPatch.context() as patch:
-        names = ("constant_correction", "ridge", "extra_trees")
-        patch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+    with few_candidates():
         return fit_rows(task_of(invented_rows(networks)), LEVEL, seed=0)
 
 

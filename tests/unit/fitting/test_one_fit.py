@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from predictor_service.evaluation.stored_model import StoredModel
-from predictor_service.fitting import fit
+from predictor_service.fitting import fit, learnable_rows
 from predictor_service.fitting.known_rows import split_learnable
 from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.registry.served_version import ServedVersion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.training import LEVEL, train_version
 from predictor_service.selection.targets import SLOWDOWN, STEP, TARGETS, Target
+from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import DEVICE, write_dataset
+from tests.support.table_dataset import DEVICE as TABLE_DEVICE
+from tests.support.table_dataset import table_rows, write_table_dataset
 
 
 @pytest.fixture(autouse=True)
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("constant_correction", "ridge", "extra_trees")
-    monkeypatch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+def few() -> Iterator[None]:
+    with few_candidates():
+        yield
 
 
 @pytest.fixture
@@ -35,32 +40,49 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-@pytest.fixture
-def stored(folder: Path, tmp_path: Path) -> VersionStore:
+def version_of(folder: Path, models: Path) -> ServedVersion:
+    """What `retrain` stores of a set, as a service loads it."""
     trained = train_version([read_dataset(folder)], seed=0)
-    store = VersionStore(tmp_path / "models")
+    store = VersionStore(models)
     store.add(trained.manifest, trained.files)
-    store.activate(trained.manifest.version)
-    return store
+    return store.load(trained.manifest.version)
 
 
-def rows_of(folder: Path, target: Target) -> LearningTask:
-    return read_learning_task(read_profiles(folder), target, DEVICE).learning_task
+def rows_of(folder: Path, target: Target, device: str = DEVICE) -> LearningTask:
+    return read_learning_task(read_profiles(folder), target, device).learning_task
 
 
-def test_evaluation_and_retraining_of_the_same_rows_give_equal_answers(folder: Path, stored: VersionStore) -> None:
-    version = stored.load(stored.current() or "")
-    names = version.devices[DEVICE]
-    assert {SLOWDOWN.name, "memory_bytes"} <= set(names)
+def check_both_ways(version: ServedVersion, folder: Path, device: str) -> None:
+    """Fits every target of the version as `evaluate --model fresh` does; both must answer alike."""
+    names = version.devices[device]
     for target in (target for target in TARGETS if target.name in names):
-        learning_task = rows_of(folder, target)
+        learning_task = rows_of(folder, target, device)
         fresh = FittingMethod(LEVEL).fit(learning_task, seed=0)
-        kept = StoredModel(version, target, DEVICE)
+        kept = StoredModel(version, target, device)
         assert fresh.selected == kept.selected
         assert list(fresh.candidates) == list(kept.candidates)
         answered, served = fresh.predict(learning_task), kept.predict(learning_task)
         for field in dataclasses.fields(served):
             assert np.array_equal(getattr(answered, field.name), getattr(served, field.name)), field.name
+
+
+def test_evaluation_and_retraining_of_the_same_rows_give_equal_answers(folder: Path, tmp_path: Path) -> None:
+    version = version_of(folder, tmp_path / "models")
+    assert {SLOWDOWN.name, "memory_bytes"} <= set(version.devices[DEVICE])
+    check_both_ways(version, folder, DEVICE)
+
+
+def test_a_public_table_with_a_failed_run_and_more_rows_than_are_drawn_is_learned_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, *others = table_rows()
+    rows = [dataclasses.replace(failed, memory_peak_bytes=1 << 20), *others]
+    write_table_dataset(tmp_path / "set", rows)
+    monkeypatch.setattr(learnable_rows, "TABLE_ROWS_MAX", len(rows) - 5)
+    version = version_of(tmp_path / "set", tmp_path / "models")
+    assert {"memory_bytes", "step_ms"} <= set(version.devices[TABLE_DEVICE])
+    assert version.manifest.targets[TABLE_DEVICE]["memory_bytes"].rows < len(rows) - 1
+    check_both_ways(version, tmp_path / "set", TABLE_DEVICE)
 
 
 def test_what_is_learned_does_not_depend_on_the_order_of_the_rows(folder: Path) -> None:

@@ -71,10 +71,10 @@ def test_inner_folds_never_split_an_architecture(learning_task: LearningTask) ->
 
 
 def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architectures_have(
+    fitted: FittedSolo,
     learning_task: LearningTask,
 ) -> None:
-    unseen = memory_problem(seed=1)
-    nested = SoloMethod("architecture").fit(learning_task, seed=0)
+    unseen, nested = memory_problem(seed=1), fitted
     leaking = SoloMethod("job").fit(learning_task, seed=0)
     outer_mae = float(np.abs(nested.predict(unseen).value - unseen.measured).mean())
     by_name = {name: {result.name: result.inner_mae for result in each.candidates} for name, each in

@@ -74,3 +74,20 @@ def test_a_log_is_a_regular_file_and_a_tag_is_ours(tmp_path: Path) -> None:
     assert found["group/10"].tag is not None
     assert found["group/10"].tag.global_batch_size == 8
     assert [(found[name].log, found[name].tag) for name in ("group/11", "group/12")] == [(None, None)] * 2
+
+
+def test_the_log_of_a_container_is_its_own_file_where_the_machine_has_one_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc, ours = tmp_path / "proc", tmp_path / "train.log"
+    ours.write_text("step 99/100\n")
+    process(proc, 10, group=10, log=ours)
+    theirs = proc / "10" / "root" / str(ours).lstrip("/")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("step 1/100\n")
+    opened = proc / "10" / "fd" / "1"
+    opened.unlink()
+    opened.symlink_to(theirs)
+    # The kernel's link names the file as its process does, and leads to the one that is open.
+    monkeypatch.setattr(Path, "readlink", lambda _: ours)
+    assert ForeignJobs(proc).find({"g0": frozenset({10})})[0].log == theirs

@@ -52,7 +52,7 @@ def test_a_running_job_is_measured_and_goes_on(job: subprocess.Popen[bytes]) -> 
     done = CliRunner().invoke(observe, flags, catch_exceptions=False)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     own = [row for row in rows if row["job_id"] == f"group/{job.pid}"]
-    assert own
+    assert own, rows
     assert all(row["step_ms"] >= 10 and row["steps"] > 0 for row in own)
     assert job.poll() is None
 

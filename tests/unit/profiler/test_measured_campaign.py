@@ -16,9 +16,11 @@ from cotenant_profiler.journal import Journal, Record, read_journal
 from cotenant_profiler.plan import Kind, build_plan
 
 from cotenant.profile_schema import check_row
-from tests.support.profiler import LENET, LENET_WAIT, RECOMMENDER
+from tests.support.profiler import RECOMMENDER
 
 pytestmark = pytest.mark.alone
+LENET = JobSpec(architecture="lenet", batch=128)
+RECOMMENDER_WAIT = JobSpec(architecture="recommender", batch=64, input_wait_ratio=0.6)
 
 # What is under test here is the bench, not the machine: every load is accepted.
 CAMPAIGN = """
@@ -39,18 +41,17 @@ memory_steps = 3
 foreign_ratio_max = 1.0
 speed_change_ratio_max = 100.0
 anchor_drift_ratio_max = 100.0
-[core_jobs.lenet]
-architecture = "lenet"
-batch = 32
 [core_jobs.recommender]
 architecture = "recommender"
 batch = 64
-[core_jobs.lenet_wait]
-architecture = "lenet"
-batch = 32
+[core_jobs.recommender_wait]
+architecture = "recommender"
+batch = 64
 input_wait_ratio = 0.6
 [solo]
 repeats = 1
+architectures = ["lenet"]
+batches = 1
 """
 GRAPHS = {"lenet": "a" * 64, "recommender": "b" * 64}
 
@@ -102,16 +103,16 @@ def test_step_time_times_rate_is_one(journal: Journal, job: JobSpec) -> None:
 
 
 def test_jobs_that_wait_hurt_each_other_less_than_jobs_that_compute(journal: Journal) -> None:
-    waiting = slowdown_ratio(undisturbed(journal, Kind.GROUP, LENET_WAIT, LENET_WAIT), 0)
-    computing = slowdown_ratio(undisturbed(journal, Kind.GROUP, LENET, LENET), 0)
+    waiting = slowdown_ratio(undisturbed(journal, Kind.GROUP, RECOMMENDER_WAIT, RECOMMENDER_WAIT), 0)
+    computing = slowdown_ratio(undisturbed(journal, Kind.GROUP, RECOMMENDER, RECOMMENDER), 0)
     assert waiting is not None
     assert computing is not None
     assert waiting < computing
 
 
 def test_a_waiting_job_uses_less_of_the_device(journal: Journal) -> None:
-    waiting = undisturbed(journal, Kind.SOLO, LENET_WAIT).figures[0]["utilization_ratio"]
-    assert waiting < undisturbed(journal, Kind.SOLO, LENET).figures[0]["utilization_ratio"]
+    waiting = undisturbed(journal, Kind.SOLO, RECOMMENDER_WAIT).figures[0]["utilization_ratio"]
+    assert waiting < undisturbed(journal, Kind.SOLO, RECOMMENDER).figures[0]["utilization_ratio"]
 
 
 def test_memory_is_that_of_the_job_without_interpreter_and_libraries(journal: Journal) -> None:
@@ -140,7 +141,7 @@ def test_every_row_follows_the_profile_schema(journal: Journal) -> None:
     sources = gather(journal, GRAPHS, drift_ratio_max=0.05)
     solo = list(solo_rows(sources))
     pairs = list(pair_rows(sources))
-    assert (len(solo), len(pairs)) == (3, 12)
+    assert (len(solo), len(pairs)) == (3, 6)
     for row in solo:
         check_row(row)
     for pair in pairs:
@@ -152,7 +153,7 @@ def test_the_waiting_of_a_job_is_the_same_before_and_after_the_kill(journal: Jou
         wait_ms
         for record in journal.records
         for job, wait_ms in zip(record.jobs, record.waits_ms, strict=True)
-        if job == LENET_WAIT
+        if job == RECOMMENDER_WAIT
     }
     assert len(waits) == 1
     assert waits != {0.0}

@@ -10,6 +10,7 @@ import pytest
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
+from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import dense_network, write_dataset
 from tests.support.predictor_service import SEED, open_predictor, running_server, stub_of, trained_store
 
@@ -46,7 +47,7 @@ def _outcome(answer: messages.PredictJobResponse, factor: float) -> messages.Out
 def learn(state: Path, datasets: Path) -> tuple[RetrainingResult, Sequence[str]]:
     plan = RetrainingPlan(state_dir=state, datasets=datasets, from_outcomes=True, seed=SEED, why="a test")
     lines: list[str] = []
-    with closing(ModelRegistry(state / "models", "a test")) as registry:
+    with few_candidates(), closing(ModelRegistry(state / "models", "a test")) as registry:
         return retrain(plan, registry, lines.append), lines
 
 

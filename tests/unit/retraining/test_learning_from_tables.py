@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from predictor_service.features.described_graph import describe_figures
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX, build_features
+from predictor_service.fitting import learnable_rows
 from predictor_service.fitting.known_rows import DOUBTED, ODD_SETTINGS
 from predictor_service.importers.zoo_features import described_features
 from predictor_service.registry.model_registry import ModelRegistry
-from predictor_service.retraining import learned_rows
 from predictor_service.retraining.datasets import read_dataset, read_datasets
-from predictor_service.retraining.learned_rows import NOT_DRAWN, select_rows
+from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
 from predictor_service.selection.targets import MEMORY, STEP
+from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import DEVICE as STANDIN
 from tests.support.measured_dataset import graphs, job_settings, write_dataset
 from tests.support.table_dataset import DEVICE, table_rows, write_table_dataset
@@ -38,6 +40,12 @@ def run(state: Path, datasets: Path) -> RetrainingResult:
         return retrain(RetrainingPlan(state_dir=state, datasets=datasets), registry, lambda line: None)
     finally:
         registry.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_candidates():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +163,10 @@ def test_of_thousands_of_table_rows_every_family_keeps_its_share(
     every = select_rows([dataset], MEMORY, A100).with_graphs
     chosen = []
     for most in (20, 30):
-        monkeypatch.setattr(learned_rows, "TABLE_ROWS_MAX", most)
+        monkeypatch.setattr(learnable_rows, "TABLE_ROWS_MAX", most)
         found = select_rows([dataset], MEMORY, A100)
         assert len(found.with_graphs) <= most
-        assert found.left_out[NOT_DRAWN] == len(every) - len(found.with_graphs)
+        assert found.left_out[learnable_rows.NOT_DRAWN] == len(every) - len(found.with_graphs)
         assert {job.family for job in found.with_graphs.jobs} == {job.family for job in every.jobs}
         chosen.append(set(found.with_graphs.row_ids))
     assert chosen[0] < chosen[1]
@@ -169,7 +177,7 @@ def test_models_that_come_with_the_program_are_learned_from_fewer_rows_but_for_m
 ) -> None:
     write_table_dataset(tmp_path)
     dataset = read_dataset(tmp_path)
-    monkeypatch.setattr(learned_rows, "PUBLIC_ROWS_MAX", 20)
+    monkeypatch.setattr(learnable_rows, "PUBLIC_ROWS_MAX", 20)
     every, fewer = (select_rows([dataset], STEP, A100, is_public=each).with_graphs for each in (False, True))
     assert len(fewer) <= 20 < len(every)
     assert {job.family for job in fewer.jobs} == {job.family for job in every.jobs}

@@ -101,6 +101,18 @@ def test_what_no_connected_node_runs_is_refused_and_each_node_says_what_it_lacks
     assert "n0 " in error.message
 
 
+def test_a_gang_for_more_gpus_than_nodes_that_share_checkpoints_have_together_is_refused() -> None:
+    door = Door(None, None)
+    gang = {"gpus": 2, "ranks": 2, "across_nodes": True, "settings": {"global_batch_size": 8}}
+    assert "shares no checkpoints with other nodes" in refusal(door, **gang).message
+    facts = {"enforcements": ("rank_processes",), "rendezvous_address": "10.0.0.1"}
+    for name, storage_id in (("n0", "a"), ("n1", "b")):
+        door.play.tell(events.NodeJoined, node=node(name, [gpu(f"{name}.0")], storage_id=storage_id, **facts))
+    assert "have 1 GPU(s) of one kind together, not 2" in refusal(door, **gang).message
+    door.play.tell(events.NodeJoined, node=node("n1", [gpu("n1.0")], storage_id="a", **facts))
+    assert door.review(job_spec(**gang)) == [[]]
+
+
 def test_one_node_must_run_all_of_it() -> None:
     shell, variable = {**PYTHON, "executables": ["/bin/bash"]}, {**PYTHON, "environment_patterns": ["FOO"]}
     wanted = {"command": ["bash"], "environment": {"FOO": "1"}}

@@ -21,7 +21,7 @@ from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.commands.audit import deeds
 from scheduler_service.core.events import AttemptReport, JobCancelled
-from scheduler_service.errors import ForeignClusterError, SecondInstanceError, StandstillError
+from scheduler_service.errors import AttemptsMissingError, ForeignClusterError, SecondInstanceError, StandstillError
 from scheduler_service.grpc_api.restores import unknown_attempt_warnings
 from scheduler_service.live_loop import LiveLoop, Mutation, Proposal
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
@@ -312,6 +312,24 @@ def test_an_attempt_of_the_parent_that_the_restored_state_knows_is_adopted() -> 
         await again.beat()
         assert cluster.phase() == "running"
         assert not [one for one in again.heard if one.HasField("stop_job")]
+
+    play(work)
+
+
+def test_after_a_restore_an_agent_without_a_past_joins_when_what_nobody_knows_of_has_ended() -> None:
+    """Seed 55468 of the swarm: a node was wiped after a restore, and its GPUs were given away beneath its jobs."""
+
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        cluster.loop.engine._state.settled_at_ms = cluster.loop.clock.now_ms() + 9_000
+        refused = await cluster.dial(greeting("", at=messages.LogPosition(sequence=0)))
+        assert isinstance(refused.failure, AttemptsMissingError)
+        assert 0 < refused.failure.retry_ms <= 9_000
+        assert "--state-dir" in refused.failure.message
+        await cluster.dial(greeting(PARENT))
+        await until(lambda: "node-1" in cluster.loop.engine.state.nodes, "the node of the parent joins")
+        cluster.loop.engine._state.settled_at_ms = cluster.loop.clock.now_ms()
+        other = hello("node-2", instance_id="b")
+        assert (await cluster.dial(other)).failure is None
 
     play(work)
 

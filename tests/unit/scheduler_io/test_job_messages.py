@@ -8,11 +8,11 @@ import pytest
 from google.protobuf import struct_pb2
 
 from cotenant.job_settings import JobSettings
-from cotenant.v1 import prediction_pb2, resources_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.prediction_messages import job_prediction
 from scheduler_service.core import events
 from scheduler_service.core.commands import RequestPrediction
-from scheduler_service.core.records import MemoryPoint
+from scheduler_service.core.records import MemoryPoint, Share
 from scheduler_service.errors import InvalidRequestError, WrongJobPhaseError
 from scheduler_service.grpc_api.log_requests import attempt_key
 from scheduler_service.grpc_api.policies import read_parameters
@@ -81,3 +81,28 @@ def test_what_a_predictor_finds_unusual_is_kept_once_short_and_printable() -> No
     assert [len(text) for text in job_prediction(command, answer).unusual_features] == [4, 200]
     answer.utilization_ratio.unusual_features[:] = ["\x1b[2Jgone\n", "\x07"]
     assert job_prediction(command, answer).unusual_features == ("[2Jgone",)
+
+
+def test_a_job_shows_the_step_time_at_every_count_with_its_basis_and_what_was_predicted_stays() -> None:
+    play = Play("fifo", gpus=4)
+    shapes = {(1, 64): 800.0, (2, 32): 400.0, (4, 16): 200.0}
+    play.submit(key="k", graph="g", global_batch_size=64, gpus=2, allowed_gpus=(1, 2, 4), share=Share.NEVER)
+    play.tell(events.PredictionArrived, prediction=prediction("k", step_ms=shapes))
+    play.report(events.JobStarted)
+    for done in (10, 20):
+        play.report(events.JobProgressed, steps_done=done, window_steps=10, window_ms=6_000, after_ms=6_100)
+    (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
+    assert [(one.gpus, one.step_ms, one.basis, one.measurements) for one in message.step_times] == [
+        (1, 1_200.0, scheduling_pb2.STEP_TIME_BASIS_CORRECTED, 1),
+        (2, 600.0, scheduling_pb2.STEP_TIME_BASIS_MEASURED, 1),
+        (4, 300.0, scheduling_pb2.STEP_TIME_BASIS_CORRECTED, 1),
+    ]
+    assert message.step_ms.value == 800.0
+
+
+def test_a_job_that_may_have_one_count_of_which_nothing_was_measured_lists_no_step_times() -> None:
+    play = Play()
+    play.submit(key="k", graph="g")
+    play.tell(events.PredictionArrived, prediction=prediction("k", step_ms={(1, 1): 5.0}))
+    (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
+    assert not message.step_times

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from scheduler_service.core import events
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import MemoryPoint, Reason, Share
 from scheduler_service.grpc_api.job_reasons import reported_reason
+from scheduler_service.grpc_api.log_requests import rank_nodes
 from scheduler_service.grpc_api.translate_jobs import job_message, reason_message
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, all_pairs, prediction
+from tests.support.scheduling import GIB, all_pairs, node, prediction
 
 
 def play_of(*names: str, policy: str = "horus", gib: float = 2.0, in_domain: bool = False) -> Play:
@@ -71,3 +73,26 @@ def test_listing_and_explaining_agree_about_a_full_cluster() -> None:
     play.submit("wide", gpus=2, allowed_gpus=(2,), global_batch_size=2)
     for name, code in (("b", "CLUSTER_FULL"), ("wide", "GPUS_NOT_IN_CLUSTER")):
         assert reported(play, name, explained=False).code == reported(play, name, explained=True).code == code
+
+
+def test_a_job_that_may_span_nodes_is_told_which_nodes_count() -> None:
+    """Its policy sees only those that share their checkpoints, of which there are none here."""
+    play = Play(nodes=2)
+    play.submit("wide", key="", gpus=2, global_batch_size=2, terms=QueueTerms(across_nodes=True))
+    for explained in (False, True):
+        message = reason_message(reported(play, "wide", explained=explained))
+        assert message.code == "NODES_TOGETHER_TOO_SMALL"
+        assert "--shared-checkpoints" in message.message
+
+
+def test_a_job_on_several_nodes_names_them_all() -> None:
+    play = Play(nodes=0)
+    for name in ("n0", "n1"):
+        play.tell(events.NodeJoined, node=node(name, rendezvous_address="127.0.0.1", storage_id="s", machine_id="m"))
+    play.submit("wide", key="", gpus=2, global_batch_size=2, terms=QueueTerms(across_nodes=True))
+    play.submit("narrow", key="")
+    state = play.engine.state
+    told = job_message(state, state.jobs["wide"])
+    assert (told.node_id, list(told.node_ids)) == ("n0", ["n0", "n1"])
+    assert rank_nodes(state, state.jobs["wide"], 1) == ["n1", "n0"]
+    assert list(job_message(state, state.jobs["narrow"]).node_ids) == []

@@ -9,7 +9,7 @@ import pytest
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
-from scheduler_service.adapters.launch_rules import LaunchRules, launch_rules, node_obstacles
+from scheduler_service.adapters.launch_rules import LaunchRules, gpus_together, launch_rules, node_obstacles
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.commands import LaunchJob
 from scheduler_service.core.events import Event, LaunchRefused
@@ -67,6 +67,25 @@ def test_a_job_for_more_gpus_than_one_node_has_is_refused_with_the_flag_that_ask
     [obstacle] = node_obstacles(node("n", 2, enforcements=("rank_processes",)), None, job_spec(**fields))
     assert f"fewer {flag}," in obstacle.remedy
     assert "on one node" in obstacle.remedy
+
+
+def test_a_gang_that_may_span_nodes_needs_shared_checkpoints_and_an_address() -> None:
+    spec = job_spec(gpus=3, ranks=3, across_nodes=True)
+    facts = {"enforcements": ("rank_processes",)}
+    plain, able = node("n", 2, **facts), node("n", 2, rendezvous_address="10.0.0.1", storage_id="s", **facts)
+    found = list(node_obstacles(plain, None, spec))
+    assert [one.finding for one in found] == [
+        "says no address for ranks on other nodes",
+        "shares no checkpoints with other nodes",
+    ]
+    assert "--shared-checkpoints" in found[1].remedy
+    assert list(node_obstacles(able, None, spec)) == []
+
+
+@pytest.mark.parametrize(("storages", "expected"), [("aa", 4), ("ab", 2), ("", 0)])
+def test_gpus_count_together_where_their_nodes_share_checkpoints(storages: str, expected: int) -> None:
+    machines = [node(f"n{number}", 2, storage_id=one) for number, one in enumerate(storages)]
+    assert gpus_together(machines) == expected
 
 
 @pytest.mark.parametrize("command", ["bash", "/bin/bash", "./run.sh", "/venv/bin/python/../sh"])

@@ -11,10 +11,11 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2
-from scheduler_service.adapters.prediction_messages import outcomes_message, pairs_question
+from scheduler_service.adapters.prediction_messages import fitted_speeds, outcomes_message, pairs_question
 from scheduler_service.adapters.predictor_client import (
     PAIR_MEMBERS_MAX,
     PredictorClient,
+    Question,
     open_channel,
     pair_questions,
 )
@@ -22,8 +23,10 @@ from scheduler_service.core.commands import (
     PairMember,
     RecordOutcome,
     RefreshPairs,
+    RequestLossFit,
     RequestPairPredictions,
     RequestPrediction,
+    RequestSpeedFit,
 )
 from scheduler_service.core.events import (
     Event,
@@ -33,6 +36,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 from tests.support.fake_predictor import FakePredictor
@@ -68,9 +72,7 @@ def predictor() -> Iterator[FakePredictor]:
         yield made
 
 
-def ask(
-    address: str, command: RequestPrediction | RequestPairPredictions | RefreshPairs, *, deadline_s: float = 20
-) -> Event:
+def ask(address: str, command: Question, *, deadline_s: float = 20) -> Event:
     async def main() -> Event:
         client = PredictorClient(open_channel(address) if address else None, deadline_s=deadline_s)
         answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -247,3 +249,94 @@ def test_a_question_about_pairs_states_the_memory_that_distinguishes_device_type
     ask(predictor.address, RequestPairPredictions(device="V100", members=members(2), device_memory_bytes=7))
     ask(predictor.address, RefreshPairs(device="V100", members=members(2), device_memory_bytes=7))
     assert [question.device_memory_bytes for question in predictor.pair_questions] == [7, 7]
+
+
+SPEED_QUESTION = RequestSpeedFit(
+    key="k",
+    device="d",
+    global_batch_size=64,
+    samples=((1, 810.0), (2, 560.0), (4, 410.0)),
+    counts=(1, 2, 4, 8),
+)
+
+
+def test_measured_step_times_become_a_curve_over_every_count_asked_about(predictor: FakePredictor) -> None:
+    event = ask(predictor.address, SPEED_QUESTION)
+    assert isinstance(event, SpeedFitted)
+    assert (event.key, event.device, event.code) == ("k", "d", "")
+    assert [event.step_ms[gpus] for gpus in (1, 2, 4)] == pytest.approx([810.0, 560.0, 410.0], rel=0.1)
+    assert 100.0 < event.step_ms[8] < 410.0 * 1.5
+    (question,) = predictor.speed_questions
+    assert question.synchrony == prediction_pb2.TRAINING_SYNCHRONY_ALL_REDUCE
+    assert [sample.steps_per_s for sample in question.samples] == pytest.approx([1 / 0.81, 1 / 0.56, 1 / 0.41])
+
+
+def test_a_predictor_that_is_down_leaves_the_foreseen_curve() -> None:
+    assert ask("", SPEED_QUESTION) == SpeedFitted(at_ms=0, key="k", device="d", code="NO_PREDICTOR")
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_fitted_speed_that_cannot_be_is_refused(speed: float) -> None:
+    answer = prediction_pb2.FitSpeedModelResponse(predictions=[prediction_pb2.SpeedPrediction(steps_per_s=speed)])
+    with pytest.raises(ValueError, match="cannot be"):
+        fitted_speeds(SPEED_QUESTION, answer)
+
+
+def test_reported_losses_become_a_number_of_steps_with_an_interval(predictor: FakePredictor) -> None:
+    losses = tuple((steps, 4.0 / (1 + steps / 500) + 0.1) for steps in range(0, 4_000, 100))
+    event = ask(predictor.address, RequestLossFit(job_id="j", target_loss=0.35, losses=losses, epoch_steps=100.0))
+    assert isinstance(event, LossFitted)
+    assert (event.job_id, event.code, event.is_reliable, event.is_reached) == ("j", "", True, False)
+    assert event.steps_total == pytest.approx(7_500, rel=0.25)
+    assert event.steps_lower < event.steps_total < event.steps_upper
+    assert event.confidence == 0.9
+
+
+def test_losses_below_the_target_have_reached_it(predictor: FakePredictor) -> None:
+    losses = tuple((steps, 4.0 / (1 + steps / 500)) for steps in range(0, 4_000, 100))
+    event = ask(predictor.address, RequestLossFit(job_id="j", target_loss=1.0, losses=losses, epoch_steps=100.0))
+    assert isinstance(event, LossFitted)
+    assert event.is_reached
+    assert event.steps_total == pytest.approx(1_500, abs=200)
+
+
+def test_a_target_that_is_not_foreseeable_has_no_number_of_steps(predictor: FakePredictor) -> None:
+    losses = tuple((steps, 4.0) for steps in range(0, 4_000, 100))
+    event = ask(predictor.address, RequestLossFit(job_id="j", target_loss=1.0, losses=losses, epoch_steps=100.0))
+    assert event == LossFitted(at_ms=0, job_id="j", confidence=0.9)
+
+
+def test_without_a_predictor_no_end_is_foreseen() -> None:
+    question = RequestLossFit(job_id="j", target_loss=1.0, losses=((0, 1.0),), epoch_steps=1.0)
+    assert ask("", question) == LossFitted(at_ms=0, job_id="j", code="NO_PREDICTOR")
+
+
+class SizedPredictor(FakePredictor):
+    """Says that each sample of the other job at once costs a hundredth."""
+
+    def PredictPairs(  # noqa: N802
+        self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictPairsResponse:
+        answer = super().PredictPairs(request, context)
+        samples = [reference.settings.global_batch_size for reference in request.jobs]
+        answer.slowdown_ratio[:] = [other / 100 for _ in samples for other in samples]
+        return answer
+
+
+def test_parts_of_a_batch_are_asked_about_as_jobs_of_their_own_and_answered_by_size() -> None:
+    known = PairMember(key="old", graph_sha256="ab" * 32, settings=JobSettings(global_batch_size=64))
+    new = replace(known, key="new", settings=JobSettings(global_batch_size=32))
+    members = (known, new, replace(new, micro_batch_size=16), replace(new, micro_batch_size=8))
+    command = RequestPairPredictions(device="d", members=members, new_keys=("new",))
+    with SizedPredictor() as predictor:
+        event = ask(predictor.address, command)
+    assert isinstance(event, PairPredictionsArrived)
+    of_old = {
+        (one.micro_batch_size, one.other_micro_batch_size): round(one.slowdown_ratio, 6)
+        for one in event.pairs
+        if (one.victim_key, one.other_key) == ("old", "new")
+    }
+    assert of_old == {(0, 0): 0.32, (0, 16): 0.16, (0, 8): 0.08}
+    of_new = {one.micro_batch_size for one in event.pairs if (one.victim_key, one.other_key) == ("new", "old")}
+    assert of_new == {0, 16, 8}
+    assert len(event.pairs) == 2 * 3 + 5, "with itself too, but for two parts"

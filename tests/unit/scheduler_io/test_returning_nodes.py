@@ -212,7 +212,7 @@ def test_a_forgotten_node_that_comes_back_is_told_to_end_what_it_still_runs() ->
         await forget(cluster, "node-1")
         await (await cluster.dial(greeting("node-1", status(key(), RUNNING, "node-1-0")))).beat()
         state = cluster.loop.engine.state
-        assert list(state.abandoned_attempts) == [("job-1", 1, 1)]
+        assert list(state.abandoned_attempts) == [("job-1", 1, 1, "node-1")]
         assert state.gpus["node-1-0"].is_releasing
 
     play(work)

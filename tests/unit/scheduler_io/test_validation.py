@@ -21,6 +21,8 @@ def test_a_good_spec_breaks_no_rule() -> None:
     assert fields_of(job_spec()) == set()
     assert fields_of(job_spec(gpus=1024, allowed_gpus=[1, 1024], settings={"global_batch_size": 1_000_000})) == set()
     assert fields_of(job_spec(gpus=2, ranks=2, collective_timeout_ms=600_000)) == set()
+    torchrun = ["torchrun", "--nproc-per-node=1", "train.py", "--nnodes=3"]
+    assert fields_of(job_spec(gpus=2, across_nodes=True, command=torchrun)) == set()
     assert fields_of(job_spec(steps_total=10**12, max_slowdown_ratio=10.0, graph_sha256="0a" * 32)) == set()
 
 
@@ -40,13 +42,15 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"gpus": 2, "ranks": 1}, "spec.ranks"),
         ({"ranks": 2}, "spec.ranks"),
         ({"ranks": -1}, "spec.ranks"),
+        ({"gpus": 2, "across_nodes": True}, "spec.across_nodes"),
+        ({"gpus": 2, "across_nodes": True, "command": ["torchrun", "--nnodes=2", "x.py"]}, "spec.command"),
+        ({"gpus": 2, "across_nodes": True, "command": ["torchrun", "--node_rank", "1", "x.py"]}, "spec.command"),
         ({"collective_timeout_ms": -1}, "spec.collective_timeout_ms"),
         ({"gpus": 1025, "settings": {"global_batch_size": 2000}}, "spec.gpus"),
         ({"allowed_gpus": [2]}, "spec.allowed_gpus"),
         ({"allowed_gpus": [0, 1]}, "spec.allowed_gpus"),
         ({"settings": {"global_batch_size": 0}}, "spec.settings.global_batch_size"),
         ({"settings": {"global_batch_size": 10**9}}, "spec.settings.global_batch_size"),
-        ({"gpus": 16}, "spec.settings.global_batch_size"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": 1.0}}, "spec.settings.input_wait_ratio"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": "NaN"}}, "spec.settings.input_wait_ratio"),
         ({"settings": {"global_batch_size": 8, "precision": 77}}, "spec.settings.precision"),

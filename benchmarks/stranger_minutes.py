@@ -1,0 +1,198 @@
+"""The first minutes with own scripts: `up`, two untouched scripts on one device, co-located, and what was said of them.
+
+The scripts look nothing like examples/: one has argparse and tqdm's bar, the other is Lightning with a bar of its own.
+They run in a Python of their own (COTENANT_STRANGERS_PYTHON, or --python: one with torch, lightning and tqdm), outside
+the clone, against an empty state with one stand-in device. Both accept a slowdown of 300 %, since each uses the core
+whole: a stranger reads that in the reason of the second job. Minutes are of the wall, and of a machine that may be
+busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import baseline of
+the stand-in, with what the process says of itself at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.real_cluster import RealCluster, real_cluster
+
+PATIENCE_S: Final = 1800.0
+VARIABLE: Final = "COTENANT_STRANGERS_PYTHON"
+_OWN_PEAK: Final = re.compile(r"own peak (\d+)")
+_TABLE: Final = """
+import argparse, resource
+import torch
+from torch import nn
+from tqdm import tqdm
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--batch-size", type=int, default=64)
+options = parser.parse_args()
+net = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+for epoch in range(options.epochs):
+    for _ in (bar := tqdm(range(400), desc=f"epoch {epoch}")):
+        x, y = torch.randn(options.batch_size, 128), torch.randint(0, 10, (options.batch_size,))
+        loss = nn.functional.cross_entropy(net(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        bar.set_postfix(loss=loss.item())
+print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+_LIGHTNING: Final = """
+import resource, sys
+import lightning, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10))
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.layers(x), y)
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+
+if __name__ == "__main__":
+    data = TensorDataset(torch.randn(3200, 3, 32, 32), torch.randint(0, 10, (3200,)))
+    trainer = lightning.Trainer(max_epochs=int(sys.argv[1]), logger=False, enable_checkpointing=False)
+    trainer.fit(Net(), DataLoader(data, batch_size=16))
+    print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def main(python: str = "", *, epochs: Sequence[int] = (12, 6)) -> dict[str, Any]:
+    """Returns the minutes until both jobs share the device, and what was right about each.
+
+    Args:
+        python: Runs the scripts; empty = COTENANT_STRANGERS_PYTHON.
+        epochs: Of the table's script (400 steps each) and of Lightning's (200).
+    """
+    python = python or os.environ.get(VARIABLE, "")
+    if (
+        not python
+        or subprocess.run([python, "-c", "import lightning, tqdm"], check=False, capture_output=True).returncode
+    ):
+        return {"skipped": f"no Python with torch, lightning and tqdm; name one in {VARIABLE}"}
+    with tempfile.TemporaryDirectory(prefix="stranger-") as name:
+        folder = Path(name)
+        (folder / "state").mkdir()
+        (folder / "table.py").write_text(_TABLE)
+        (folder / "classify.py").write_text(_LIGHTNING)
+        began_s = time.monotonic()
+        with real_cluster(folder / "state", "--allow-directory", str(folder)) as cluster:
+            up_s = time.monotonic() - began_s
+            found = _submit_both(cluster, folder, python, epochs, began_s)
+    return {"up_minutes": up_s / 60, "load": os.getloadavg()[0], **found}
+
+
+def _submit_both(
+    cluster: RealCluster, folder: Path, python: str, epochs: Sequence[int], began_s: float
+) -> dict[str, Any]:
+    steps = {"table": 400 * epochs[0], "classify": 200 * epochs[1]}
+    words = {"table": ["table.py", "--epochs", str(epochs[0])], "classify": ["classify.py", str(epochs[1])]}
+    jobs = {name: _submit(cluster, folder, steps[name], [python, *words[name]]) for name in steps}
+    reasons: list[str] = []
+    shared_s, says_the_same = _wait_until_shared(cluster, list(jobs.values()), began_s, reasons)
+    sys.stderr.write(f"co-located after {shared_s} s; {reasons[-1] if reasons else 'no reason'}\n")
+    ended = {name: _wait_for_end(cluster, job_id) for name, job_id in jobs.items()}
+    baseline_bytes = _baseline_bytes(cluster.state_dir)
+    return {
+        "co_located_minutes": None if shared_s is None else shared_s / 60,
+        "all_minutes": (time.monotonic() - began_s) / 60,
+        "ps_and_explain_agree": says_the_same,
+        "reasons_until_then": list(dict.fromkeys(reasons)),
+        "jobs": {name: _judge(cluster, ended[name], steps[name], baseline_bytes) for name in jobs},
+    }
+
+
+def _submit(cluster: RealCluster, folder: Path, steps: int, command: Sequence[str]) -> str:
+    flags = ["--workdir", str(folder), "--steps", str(steps), "--max-slowdown", "3", "-o", "name"]
+    done = cluster.cotenant("submit", *flags, "--", *command, timeout_s=PATIENCE_S)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stdout.strip()
+
+
+def _wait_until_shared(
+    cluster: RealCluster, job_ids: Sequence[str], began_s: float, reasons: list[str]
+) -> tuple[float | None, bool]:
+    """Returns when both shared the device, None = they never did; and whether `ps` and `explain` gave one reason."""
+    says_the_same = True
+    while time.monotonic() - began_s < PATIENCE_S:
+        jobs = [_job(cluster, job_id) for job_id in job_ids]
+        reasons += [job["reason"]["code"] for job in jobs]
+        waiting = [job for job in jobs if job["phase"] == "JOB_PHASE_PENDING"]
+        says_the_same = says_the_same and all(_explains_alike(cluster, job) for job in waiting)
+        if all(job["phase"] == "JOB_PHASE_RUNNING" and job.get("co_located_jobs") for job in jobs):
+            return time.monotonic() - began_s, says_the_same
+        if any(job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED") for job in jobs):
+            return None, says_the_same
+        time.sleep(0.5)
+    return None, says_the_same
+
+
+def _explains_alike(cluster: RealCluster, job: dict[str, Any]) -> bool:
+    """Whether `explain` names the code that `ps` shows; where the job has moved on in between nothing is compared."""
+    told = cluster.cotenant("explain", job["job_id"]).stdout
+    now = _job(cluster, job["job_id"])
+    return now["reason"]["code"] != job["reason"]["code"] or job["reason"]["code"] in told
+
+
+def _wait_for_end(cluster: RealCluster, job_id: str) -> dict[str, Any]:
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        job = _job(cluster, job_id)
+        if job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED", "JOB_PHASE_CANCELLED"):
+            return job
+        time.sleep(0.5)
+    raise TimeoutError(f"{job_id} has not ended within {PATIENCE_S} s")
+
+
+def _judge(cluster: RealCluster, job: dict[str, Any], steps: int, baseline_bytes: int) -> dict[str, Any]:
+    own = _OWN_PEAK.search(cluster.cotenant("logs", job["job_id"]).stdout)
+    own_bytes = int(own[1]) if own else 0
+    measured_bytes = int(job.get("memory_peak_bytes", 0)) + baseline_bytes
+    return {
+        "reason": job["reason"]["code"],
+        "was_captured": bool(job["spec"].get("graph_sha256")),
+        "steps_are_right": int(job.get("steps_done", 0)) == steps,
+        "own_peak_bytes": own_bytes,
+        "memory_error_ratio": abs(measured_bytes - own_bytes) / own_bytes if own_bytes else None,
+    }
+
+
+def _job(cluster: RealCluster, job_id: str) -> dict[str, Any]:
+    done = cluster.cotenant("describe", job_id, "-o", "json")
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    job: dict[str, Any] = found.get("job", found)
+    return job
+
+
+def _baseline_bytes(state_dir: Path) -> int:
+    (kept,) = state_dir.glob("*/standin_baseline.json")
+    return int(json.loads(kept.read_text())["baseline_bytes"])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--python", default="", help=f"Runs the scripts. [default: {VARIABLE}]")
+    print(json.dumps(main(parser.parse_args().python), indent=2))

@@ -1,0 +1,52 @@
+"""Which bound pods hold which GPUs of a node: as our notes say, else as the device plugin may have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotenant.engines.kubernetes.nodes import GpuNode
+from cotenant.engines.kubernetes.pods import gpus_asked, job_id_of, note_of, requests_of
+from cotenant.engines.kubernetes.values import Row
+from cotenant.engines.placement_notes import planned_gpu, planned_slots
+
+Held = dict[str, int]
+
+
+def held_on(node: GpuNode, pods: Sequence[Row], warnings: list[str]) -> dict[str, Held]:
+    """Return what each pod holds, by GPU id; 0 = the whole GPU. Pods without GPUs are left out.
+
+    Args:
+        node: Whose GPUs.
+        pods: All that are bound to the node and have not ended.
+        warnings: Gets which pod closes more than it asked for.
+    """
+    held: dict[str, Held] = {}
+    others: list[Row] = []
+    for pod in pods:
+        planned = planned_gpu(note_of(pod))
+        if planned in node.gpu_ids:
+            held[job_id_of(pod)] = {planned: planned_slots(note_of(pod))}
+        elif gpus_asked(requests_of(pod)):
+            others.append(pod)
+    for pod in others:
+        held[job_id_of(pod)] = _guessed(node, pod, held, warnings)
+    return held
+
+
+def _guessed(node: GpuNode, pod: Row, held: dict[str, Held], warnings: list[str]) -> Held:
+    """Return GPUs for a pod whose own are known to the device plugin only.
+
+    Where it hands out whole GPUs, one is as good as another; where cotenant chooses, all of the node's are closed.
+    """
+    asked = gpus_asked(requests_of(pod))
+    if node.is_placed:
+        warnings.append(
+            f"pod {job_id_of(pod)} was given GPUs of node {node.node.node_id} by a device plugin; "
+            "no job joins it there until it ends"
+        )
+        return dict.fromkeys(node.gpu_ids, 0)
+    if node.node.gpus[0].slots:
+        return {node.gpu_ids[0]: asked}
+    taken = {gpu_id for gpus in held.values() for gpu_id in gpus}
+    free = [gpu_id for gpu_id in node.gpu_ids if gpu_id not in taken]
+    return dict.fromkeys(free[:asked] or node.gpu_ids[:1], 0)

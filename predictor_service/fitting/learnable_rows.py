@@ -1,0 +1,89 @@
+"""Which measured rows a version is learned from: the same whether `retrain` stores it or `evaluate` judges it.
+
+Jobs that came with their graph files are all learned from. Of jobs that public tables describe, thousands are alike: of
+each family so many are drawn, by the hash of their rows, that no more than `TABLE_ROWS_MAX` remain. The draw of a
+larger set holds that of a smaller one where the limit allows, so that versions share rows to be compared on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.fitting.known_rows import WITHOUT_GRAPH, name_rows, rows_without_graph, split_learnable
+from predictor_service.fitting.table_rows import has_vector
+from predictor_service.learning.failed_runs import find_failed_runs
+from predictor_service.learning.learning_task import LearningTask
+from predictor_service.selection.targets import MEMORY, SLOWDOWN
+
+TABLE_ROWS_MAX: Final = 2_500
+PUBLIC_ROWS_MAX: Final = 1_000
+"""Of models that come with the program, but for memory."""
+FAILED: Final = "memory that no training step can have left"
+NOT_DRAWN: Final = "not among those that were drawn evenly by family"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnableRows:
+    """Rows of one target.
+
+    Attributes:
+        with_graphs: To learn from, in the order of their content.
+        without_graphs: Those that lack nothing but a graph, in the same order: for a model without columns of graphs.
+        left_out: All others by reason.
+    """
+
+    with_graphs: LearningTask
+    without_graphs: LearningTask
+    left_out: Mapping[str, int]
+
+
+def select_learnable(learning_task: LearningTask, *, is_public: bool = False) -> LearnableRows:
+    """Selects the rows that a version is learned from; whatever is not returned is counted.
+
+    Args:
+        learning_task: Measured rows, of one device type.
+        is_public: Whether models are learned that come with the program: smaller ones, of fewer rows.
+    """
+    known, left_out = split_learnable(learning_task)
+    without = rows_without_graph(learning_task).in_content_order()
+    left_out[WITHOUT_GRAPH] -= len(without)
+    known = _drop(known, np.flatnonzero(find_failed_runs(known)).tolist(), FAILED, left_out)
+    if learning_task.target is not SLOWDOWN:
+        most = PUBLIC_ROWS_MAX if is_public and learning_task.target is not MEMORY else TABLE_ROWS_MAX
+        known = _drop(known, _not_drawn(known, most), NOT_DRAWN, left_out)
+    return LearnableRows(with_graphs=known.in_content_order(), without_graphs=without, left_out=+left_out)
+
+
+def _drop(learning_task: LearningTask, places: Sequence[int], reason: str, left_out: Counter[str]) -> LearningTask:
+    if not places:
+        return learning_task
+    left_out[reason] += len(places)
+    dropped = frozenset(places)
+    return learning_task.subset([place for place in range(len(learning_task)) if place not in dropped])
+
+
+def _not_drawn(learning_task: LearningTask, rows_max: int) -> list[int]:
+    """Places of the table rows beyond the limit: of every family those with the largest hashes."""
+    families: dict[str, list[int]] = defaultdict(list)
+    for place, job in enumerate(learning_task.jobs):
+        if not has_vector(job):
+            families[job.family].append(place)
+    if sum(map(len, families.values())) <= rows_max:
+        return []
+    most = _share([len(places) for places in families.values()], rows_max)
+    names = name_rows(learning_task)
+    return [place for places in families.values() for place in sorted(places, key=names.__getitem__)[most:]]
+
+
+def _share(sizes: Sequence[int], rows_max: int) -> int:
+    """The largest number that every family may have, so that all together have at most `rows_max`."""
+    low, high = 0, max(sizes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sum(min(size, middle) for size in sizes) <= rows_max else (low, middle - 1)
+    return low

@@ -1,0 +1,44 @@
+"""Which nodes one job may span: they reach each other, and see the same checkpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from scheduler_service.core.records import Node, Reason
+from scheduler_service.core.view import SchedulingView
+
+
+def can_span(node: Node) -> bool:
+    """Say whether a node takes part in gangs across nodes at all."""
+    return bool(node.rendezvous_address and node.storage_id)
+
+
+def widest_storage(view: SchedulingView) -> str:
+    """Return the shared storage whose nodes have most free GPUs, then most GPUs; empty = there is none."""
+    free, all_of = Counter[str](), Counter[str]()
+    for entry in view.gpus.values():
+        node = view.nodes[entry.node_id]
+        if can_span(node):
+            all_of[node.storage_id] += 1
+            free[node.storage_id] += not entry.job_ids and not entry.is_releasing
+    return max(sorted(all_of), key=lambda one: (free[one], all_of[one]), default="")
+
+
+def spanning_obstacle(nodes: Sequence[Node]) -> Reason | None:
+    """Return why a gang cannot be on these nodes together, or None."""
+    if not all(map(can_span, nodes)) or len({node.storage_id for node in nodes}) > 1:
+        return Reason(code="NO_SHARED_STORAGE", numbers={"nodes_needed": len(nodes)})
+    machines = {node.machine_id or node.node_id for node in nodes}
+    if len(machines) > 1 and any(is_loopback_address(node.rendezvous_address) for node in nodes):
+        return Reason(code="NODES_NOT_REACHABLE", numbers={"nodes_needed": len(nodes)})
+    return None
+
+
+def is_loopback_address(address: str) -> bool:
+    """Say whether an address means the machine itself, whoever asks."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

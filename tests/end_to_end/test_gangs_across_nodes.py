@@ -1,0 +1,77 @@
+"""One gang on two nodes: a real scheduler, two real agents, the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import gang_training
+from tests.support.agent import find_processes
+from tests.support.scheduler_process import wait_until
+from tests.support.two_nodes import PATIENCE_S, environment_of, two_nodes
+
+STEPS = 40
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_gang_across_two_nodes_survives_a_killed_rank_with_the_shards_of_both(tmp_path: Path) -> None:
+    with two_nodes(tmp_path) as cluster:
+        job_id = cluster.witness("sharded", steps=STEPS, step_ms=40)
+        wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
+        ranks = {pid: environment_of(pid) for pid in find_processes(gang_training.__file__)}
+        [victim] = [pid for pid, variables in ranks.items() if b"\0RANK=1\0" in variables]
+        for variable in (b"GROUP_RANK=1", b"LOCAL_RANK=0", b"WORLD_SIZE=2", b"LOCAL_WORLD_SIZE=1"):
+            assert b"\0" + variable + b"\0" in ranks[victim]
+        os.kill(victim, signal.SIGKILL)
+        finished = cluster.wait(job_id, "FINISHED")
+        assert (finished.restarts, finished.steps_done) == (1, STEPS)
+        for rank in (0, 1):
+            journal = cluster.journal(job_id, rank)
+            starts = [line for line in journal if line[0] == "start"]
+            assert [line[0] for line in journal].count("twice") == 0
+            # Three are added in each step, by ranks 0 and 1: nothing was lost, and no step counts twice.
+            assert [int(line[3]) for line in starts] == [3 * int(line[2]) for line in starts]
+            assert int(starts[1][2]) >= 5
+            assert journal[-1] == ["end", starts[1][1], str(3 * STEPS)]
+
+
+WORKER = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+rank = f"rank {dist.get_rank()} of {dist.get_world_size()} on node {os.environ['GROUP_RANK']}"
+print(f"{rank}: {total.item():g}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.endurance
+def test_torchrun_meets_across_two_nodes_and_the_log_of_each_is_read(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    with two_nodes(tmp_path) as cluster:
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        submitted = cluster.cotenant(
+            "submit", "--no-capture", "--gpus", "2", "--across-nodes", "--", torchrun, "worker.py"
+        )
+        job_id = submitted.split()[0]
+        cluster.wait(job_id, "FINISHED")
+        for rank in (0, 1):
+            log = cluster.cotenant("logs", job_id, "--rank", str(rank))
+            assert f"rank {rank} of 2 on node {rank}: 2\n" in log
+
+
+@pytest.mark.endurance
+def test_a_gang_for_nodes_that_share_nothing_is_refused_when_it_is_submitted(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, flags=()) as cluster:
+        words = ("submit", "--ranks", "2", "--across-nodes", "--", sys.executable, "worker.py")
+        refusal = cluster.cotenant(*words, status=4)
+        assert "shares no checkpoints with other nodes" in refusal
+        assert "--shared-checkpoints" in refusal

@@ -1,0 +1,27 @@
+"""A gang's training with a pause after each step, so that it can be reshaped: `paced_gang.py MODULE STEP_MS ...`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cotenant import job
+
+
+def main(module: str, step_ms: int, flags: list[str]) -> None:
+    """Run the command line of a training, which reports each step by `job.report`."""
+    reported: Callable[..., None] = job.report
+
+    def report(done: int, **values: Any) -> None:
+        reported(done, **values)
+        time.sleep(step_ms / 1000)
+
+    job.report = report  # type: ignore[assignment]
+    importlib.import_module(module).main(flags)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,77 @@
+"""Which Python a bare `python` of a job will be, told to somebody who has another one active."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli import submit_capture
+from cotenant.cli.active_environment import foreign_python_note, with_python_of_here
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakePredictor, FakeScheduler
+
+VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    python = tmp_path / "own" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return python
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_a_shell_with_an_environment_of_its_own_is_told_that_python_is_the_nodes(
+    variable: str, foreign: Path, cotenant: CommandLine, scheduler: FakeScheduler, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(foreign.parent.parent))
+    outcome = cotenant("submit", "--", "python", "train.py")
+    assert outcome.code == 0
+    assert f"write {foreign}" in outcome.err
+    assert "own Python" not in cotenant("submit", "--", str(foreign), "train.py").err
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "active"),
+    [
+        (["python", "train.py"], {}, ""),
+        (["python", "train.py"], {}, sys.prefix),
+        (["python", "train.py"], {}, "/nowhere"),
+        (["python", "train.py"], {"PATH": "/x/bin"}, "own"),
+        (["bash", "run.sh"], {}, "own"),
+        (["./train.py"], {}, "own"),
+        ([], {}, "own"),
+    ],
+)
+def test_nothing_is_told_where_the_python_is_no_other_or_was_named(
+    command: list[str], environment: dict[str, str], active: str, foreign: Path, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(foreign.parent.parent) if active == "own" else active)
+    assert foreign_python_note(command, environment) == ""
+
+
+def test_a_capture_runs_the_python_that_a_node_of_up_would(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_python_of_here(["python3", "train.py"], {}) == [sys.executable, "train.py"]
+    assert with_python_of_here(["python", "x.py"], {"PATH": "/x"}) == ["python", "x.py"]
+    monkeypatch.setenv("CONDA_PREFIX", str(foreign.parent.parent))
+    assert with_python_of_here(["python", "x.py"], {}) == ["python", "x.py"]
+
+
+def test_a_submission_is_captured_by_that_python(
+    foreign: Path, cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    seen: list[list[str]] = []
+
+    def capture(command: list[str], **named: object) -> None:
+        seen.append(command)
+
+    monkeypatch.setattr(submit_capture, "capture_script", capture)
+    cotenant("submit", "--dry-run", "--", "python", "-u", "train.py")
+    assert seen == [[sys.executable, "-u", "train.py"]]

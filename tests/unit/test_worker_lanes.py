@@ -1,0 +1,25 @@
+"""Which worker begins which file of tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.worker_lanes import LONG_FIRST, WAITING, next_file
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPUTES, WAITS = "tests/unit/core/test_engine.py", "tests/end_to_end/test_roles.py"
+
+
+def test_a_worker_takes_files_of_its_own_kind_first_and_the_others_when_there_are_none() -> None:
+    assert next_file([COMPUTES, WAITS], takes_waiting_first=True) == WAITS
+    assert next_file([WAITS, COMPUTES], takes_waiting_first=False) == COMPUTES
+    assert next_file([COMPUTES], takes_waiting_first=True) == COMPUTES
+
+
+def test_a_long_file_is_begun_before_the_others_of_its_kind() -> None:
+    assert next_file([WAITS, LONG_FIRST[0]], takes_waiting_first=True) == LONG_FIRST[0]
+    assert next_file([COMPUTES, LONG_FIRST[0]], takes_waiting_first=False) == COMPUTES
+
+
+def test_every_file_and_folder_that_is_named_is_there() -> None:
+    assert [name for name in (*WAITING, *LONG_FIRST) if not (ROOT / name).exists()] == []
