@@ -6,6 +6,7 @@ SchedulerServiceError
 │   │   └── UnknownPolicyError
 │   ├── UnknownJobError
 │   ├── UnknownNodeError
+│   ├── UnknownBaseError
 │   ├── NodeHeardError
 │   ├── RequestConflictError
 │   ├── WrongJobPhaseError
@@ -94,6 +95,18 @@ class UnknownNodeError(CallerError):
 
     def __init__(self, node_id: str) -> None:
         super().__init__(f"no node {node_id!r}; list the nodes to see which exist", metadata={"node_id": node_id})
+
+
+class UnknownBaseError(CallerError):
+    """The part of a snapshot that a call goes on from is not kept any more."""
+
+    def __init__(self, token: str) -> None:
+        shown = token[:16]
+        super().__init__(
+            f"snapshot.base_token {shown!r} names nothing that is kept here: only the newest are, until a restart; "
+            "send the snapshot as a whole, with keep_base for the next call",
+            metadata={"base_token": shown},
+        )
 
 
 class NodeHeardError(CallerError):

@@ -2351,11 +2351,14 @@ class DecideRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     COMPARED_POLICIES_FIELD_NUMBER: _builtins.int
+    KEEP_BASE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     policy: _builtins.str
     explain: _builtins.bool
     """Adds the candidate table to every decision."""
     validate_only: _builtins.bool
+    keep_base: _builtins.bool
+    """Keeps the nodes and predictions of the snapshot for later calls, see base_token."""
     @_builtins.property
     def snapshot(self) -> Global___Snapshot: ...
     @_builtins.property
@@ -2374,10 +2377,11 @@ class DecideRequest(_message.Message):
         explain: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
         compared_policies: _abc.Iterable[_builtins.str] | None = ...,
+        keep_base: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_policies", b"compared_policies", "explain", b"explain", "keep_base", b"keep_base", "parameters", b"parameters", "policy", b"policy", "request_id", b"request_id", "snapshot", b"snapshot", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2392,7 +2396,10 @@ class DecideResponse(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
+    BASE_TOKEN_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
+    base_token: _builtins.str
+    """With keep_base: names what was kept. Empty = nothing was: a row of it is not valid (see warnings), or it is too large."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
         """In execution order; exactly one per pending job, further ones for running jobs. A pending job whose row cannot be is held."""
@@ -2417,10 +2424,11 @@ class DecideResponse(_message.Message):
         model_version: _builtins.str = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
         comparisons: _abc.Iterable[Global___PolicyDecisions] | None = ...,
+        base_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["effective_parameters", b"effective_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_token", b"base_token", "comparisons", b"comparisons", "decisions", b"decisions", "effective_parameters", b"effective_parameters", "model_version", b"model_version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2469,8 +2477,15 @@ class Snapshot(_message.Message):
     JOB_PREDICTIONS_FIELD_NUMBER: _builtins.int
     PAIR_PREDICTIONS_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    BASE_TOKEN_FIELD_NUMBER: _builtins.int
+    REMOVED_NODE_IDS_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     seed: _builtins.int
+    base_token: _builtins.str
+    """Of an earlier answer: its nodes and predictions are part of this snapshot. Nodes and predictions stated here come in addition, or
+    in place of those of the same name. Jobs and rules are those stated here alone. FAILED_PRECONDITION (UNKNOWN_BASE) = it is not kept any
+    more: send the snapshot as a whole.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotNode]: ...
     @_builtins.property
@@ -2487,6 +2502,10 @@ class Snapshot(_message.Message):
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTenant]:
         """Rules for tenants; empty = all jobs are one tenant's."""
 
+    @_builtins.property
+    def removed_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of that snapshot that are no more."""
+
     def __init__(
         self,
         *,
@@ -2498,10 +2517,12 @@ class Snapshot(_message.Message):
         job_predictions: _abc.Iterable[Global___SnapshotJobPrediction] | None = ...,
         pair_predictions: _abc.Iterable[Global___SnapshotPairPrediction] | None = ...,
         tenants: _abc.Iterable[Global___SnapshotTenant] | None = ...,
+        base_token: _builtins.str = ...,
+        removed_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_token", b"base_token", "job_predictions", b"job_predictions", "nodes", b"nodes", "now_ms", b"now_ms", "pair_predictions", b"pair_predictions", "pending", b"pending", "removed_node_ids", b"removed_node_ids", "running", b"running", "seed", b"seed", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.records import Assignment, JobRequest, Node
@@ -54,6 +54,14 @@ class Ledger:
     def free_count(self) -> int:
         """Return the number of free GPUs."""
         return len(self._free_before) - len(self._taken_free)
+
+    def taken_gpu_ids(self) -> Collection[str]:
+        """Return the GPUs that were free and that this round has given away."""
+        return self._taken_free.keys()
+
+    def taken_count(self) -> int:
+        """Return how many these are."""
+        return len(self._taken_free)
 
     def memory_used_bytes(self, gpu_id: str) -> int:
         """Return what is reserved on a GPU."""

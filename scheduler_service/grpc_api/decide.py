@@ -22,9 +22,12 @@ from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import ask_missing
+from scheduler_service.grpc_api.repeated_rows import repeats_ids
 from scheduler_service.grpc_api.side_thread import SideThread
+from scheduler_service.grpc_api.snapshot_bases import SnapshotBase, SnapshotBases, changes_base, complete
 from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
-from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
+from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
+from scheduler_service.grpc_api.snapshot_ranges import jobs_are_valid
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
 from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
@@ -44,6 +47,7 @@ async def decide(
     predictor: PredictorClient | None,
     seconds_left: float | None,
     thread: SideThread | None = None,
+    bases: SnapshotBases | None = None,
 ) -> scheduling_pb2.DecideResponse:
     """Decide on a snapshot; all that takes time with its size happens in another thread.
 
@@ -52,17 +56,21 @@ async def decide(
         predictor: Asked for predictions that the snapshot lacks; None = there is none.
         seconds_left: Until the caller's deadline.
         thread: Where; agents and users must not wait for it. None = one of its own.
+        bases: What is kept from call to call, always used in the same thread; None = nothing is.
 
     Raises:
+        UnknownBaseError: The snapshot goes on from what is not kept.
         InvalidRequestError: Too many rows or compared policies, an unknown policy or parameter.
     """
     validation.require(_comparison_violations(request))
     asked_policy = _asked_policy(request.policy, policies.read_parameters(request.parameters))
     compared = [_asked_policy(name, {}) for name in request.compared_policies]
     thread = thread or deciding_thread()
-    read = await thread.begin(lambda: _read(request))
+    read = await thread.begin(lambda: _read(request, SnapshotBases() if bases is None else bases))
     if request.validate_only:
-        return scheduling_pb2.DecideResponse(effective_parameters=asked_policy.effective, warnings=read.valid.warnings)
+        return scheduling_pb2.DecideResponse(
+            effective_parameters=asked_policy.effective, warnings=read.valid.warnings, base_token=read.base_token
+        )
     patience_s = (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO
     asked = await ask_missing(read.jobs, read.nodes.least_memory_bytes, read.store, predictor, patience_s)
 
@@ -74,6 +82,7 @@ async def decide(
         effective_parameters=asked_policy.effective,
         model_version=asked.model_version,
         warnings=[*read.valid.warnings, *asked.warnings],
+        base_token=read.base_token,
         comparisons=[
             scheduling_pb2.PolicyDecisions(
                 policy=one.name,
@@ -119,25 +128,60 @@ class _ReadSnapshot:
         nodes: The nodes among them.
         jobs: All jobs among them, running ones first.
         store: The predictions among them, and those that the predictor is asked for.
+        base_token: Names what was kept of them; empty = nothing.
     """
 
     valid: ValidSnapshot
     nodes: SnapshotNodes
     jobs: Sequence[scheduling_pb2.SnapshotJob]
     store: PredictionStore
+    base_token: str = ""
 
 
-def _read(request: scheduling_pb2.DecideRequest) -> _ReadSnapshot:
-    """Check a snapshot and return what can be decided on, with the predictions in it."""
-    validation.require(translate_snapshot.snapshot_violations(request.snapshot))
+def _read(request: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> _ReadSnapshot:
+    """Check a snapshot and return what can be decided on, with the predictions in it.
+
+    Raises:
+        UnknownBaseError: It names a base that is not kept.
+    """
+    snapshot = request.snapshot
+    if snapshot.base_token:
+        base = bases.find(snapshot.base_token)
+        read = None if changes_base(snapshot) else _read_jobs(request, base)
+        if read is not None:
+            return replace(read, base_token=snapshot.base_token if request.keep_base else "")
+        snapshot = complete(snapshot, base)
+    validation.require(translate_snapshot.snapshot_violations(snapshot))
     if request.explain:
-        validation.require(
-            translate_snapshot.explanation_violations(request.snapshot, 1 + len(request.compared_policies))
-        )
-    valid = drop_invalid_rows(request.snapshot)
+        gpus = sum(len(node.gpus) for node in snapshot.nodes)
+        validation.require(_explanation_violations(request, gpus))
+    valid = drop_invalid_rows(snapshot)
     jobs = translate_snapshot.snapshot_jobs(valid.snapshot)
-    store = SnapshotPredictions(valid.snapshot, jobs)
-    return _ReadSnapshot(valid=valid, nodes=read_nodes(valid.snapshot.nodes), jobs=jobs, store=store)
+    return _ReadSnapshot(
+        valid=valid,
+        nodes=read_nodes(valid.snapshot.nodes),
+        jobs=jobs,
+        store=SnapshotPredictions(PredictionRows(valid.snapshot), jobs),
+        base_token=bases.keep(snapshot) if request.keep_base and valid.snapshot is snapshot else "",
+    )
+
+
+def _read_jobs(request: scheduling_pb2.DecideRequest, base: SnapshotBase) -> _ReadSnapshot | None:
+    """Return the same where nothing but the jobs is to be read; None = a row of them cannot be."""
+    snapshot = request.snapshot
+    validation.require(translate_snapshot.snapshot_violations(snapshot))
+    if request.explain:
+        validation.require(_explanation_violations(request, len(base.nodes.gpus)))
+    if repeats_ids(snapshot) or not jobs_are_valid(snapshot, base.nodes.gpus.keys()):
+        return None
+    jobs = translate_snapshot.snapshot_jobs(snapshot)
+    store = SnapshotPredictions(base.predictions, jobs)
+    return _ReadSnapshot(valid=ValidSnapshot(snapshot), nodes=base.nodes, jobs=jobs, store=store)
+
+
+def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) -> Iterator[FieldViolation]:
+    looks = (1 + len(request.compared_policies)) * len(request.snapshot.pending) * gpus
+    return translate_snapshot.explanation_violations(looks)
 
 
 def _decisions(policy: Policy, read: _ReadSnapshot, *, explain: bool) -> list[scheduling_pb2.Decision]:

@@ -38,6 +38,7 @@ from scheduler_service.grpc_api.log_requests import attempt_key, log_violations,
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.queue_methods import QueueMethods
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
+from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
@@ -93,6 +94,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self._cluster = cluster
         self._explanations = Explanations(loop=cluster.loop)
         self._deciding = deciding_thread()
+        self._bases = SnapshotBases()
         self._newest_first = NewestFirst()
         self._listing = asyncio.Lock()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
@@ -329,6 +331,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             predictor=self._cluster.predictor,
             seconds_left=context.time_remaining(),
             thread=self._deciding,
+            bases=self._bases,
         )
 
     def _job(self, job_id: str) -> scheduling_pb2.Job:

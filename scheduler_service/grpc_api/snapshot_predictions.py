@@ -17,46 +17,78 @@ from scheduler_service.grpc_api import translate_snapshot
 _WORST_UTILIZATION_RATIO: Final = 1.0
 
 
+PairPlace = tuple[str, str, str, int, int]
+"""Victim, other job, device type, micro-batch sizes of both (0 = any)."""
+
 _PLACE_OF_PAIR: Final = attrgetter(
     "victim_job_key", "other_job_key", "device", "micro_batch_size", "other_micro_batch_size"
 )
 
 
-class SnapshotPredictions(PredictionStore):
-    """Predictions of a snapshot, else of the predictor, else the figures that the caller states of its jobs.
-
-    Of the many rows few are asked for, so each is read when it first is.
+class PredictionRows:
+    """The predictions that a snapshot states; of the many rows few are asked for, so each is read when it first is.
 
     Args:
         snapshot: Snapshot with valid rows only.
-        jobs: All jobs of it; of those with figures and one key the first counts.
     """
 
-    def __init__(self, snapshot: scheduling_pb2.Snapshot, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
-        super().__init__()
+    def __init__(self, snapshot: scheduling_pb2.Snapshot) -> None:
         self._pairs_of_snapshot = snapshot.pair_predictions
-        self._answers: dict[tuple[str, str, str, int, int], PairPrediction] = {}
+        self._jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
+        self._read_jobs: dict[tuple[str, str], JobPrediction] = {}
+        self._read_pairs: dict[PairPlace, PairPrediction] = {}
+
+    @cached_property
+    def _pairs(self) -> dict[PairPlace, scheduling_pb2.SnapshotPairPrediction]:
+        rows = [*self._pairs_of_snapshot]
+        return dict(zip(map(_PLACE_OF_PAIR, rows), rows, strict=True))
+
+    def job(self, key: str, device: str) -> JobPrediction | None:
+        """Return what is stated of a key on a device type."""
+        place = (key, device)
+        if place not in self._read_jobs and place in self._jobs:
+            self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
+        return self._read_jobs.get(place)
+
+    def pair(self, place: PairPlace) -> PairPrediction | None:
+        """Return what is stated of a pair."""
+        known = self._read_pairs.get(place)
+        if known is None and place in self._pairs:
+            known = self._read_pairs[place] = translate_snapshot.pair_prediction(self._pairs[place])
+        return known
+
+
+class SnapshotPredictions(PredictionStore):
+    """Predictions of a snapshot, else of the predictor, else the figures that the caller states of its jobs.
+
+    Args:
+        rows: The predictions of the snapshot.
+        jobs: All its jobs; of those with figures and one key the first counts.
+    """
+
+    def __init__(self, rows: PredictionRows, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
+        super().__init__()
+        self._rows = rows
+        self._looked_up: set[tuple[str, str]] = set()
+        self._answers: dict[PairPlace, PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
         self._stated: dict[tuple[str, str], JobPrediction] = {}
         for job in jobs:
             if translate_snapshot.states_figures(job):
                 self._stating.setdefault(translate_snapshot.key_of_job(job), job)
-        self._unread_jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
-
-    @cached_property
-    def _unread(self) -> dict[tuple[str, str, str, int, int], scheduling_pb2.SnapshotPairPrediction]:
-        rows = [*self._pairs_of_snapshot]
-        return dict(zip(map(_PLACE_OF_PAIR, rows), rows, strict=True))
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is predicted of a key on a device type, else what is stated of it."""
         known = super().job(key, device)
         if known is not None:
             return known
-        unread = self._unread_jobs.pop((key, device), None) if self._unread_jobs else None
-        if unread is not None:
-            self.put_job(translate_snapshot.job_prediction(unread))
-            return super().job(key, device)
+        if (key, device) not in self._looked_up:
+            # Storing an answer asks for the one before it.
+            self._looked_up.add((key, device))
+            stated = self._rows.job(key, device)
+            if stated is not None:
+                self.put_job(stated)
+                return super().job(key, device)
         if key in self._stating:
             known = self._stated.get((key, device))
             if known is None:
@@ -97,16 +129,12 @@ class SnapshotPredictions(PredictionStore):
         sizes = micro_batch_size, other_micro_batch_size
         return (
             next(
-                filter(None, (self._given_pair((victim_key, other_key, device, *one)) for one in preferred(*sizes))),
+                filter(None, (self._rows.pair((victim_key, other_key, device, *one)) for one in preferred(*sizes))),
                 None,
             )
             or super().predicted_pair(victim_key, other_key, device, *sizes)
             or self._stated_pair(victim_key, other_key, device)
         )
-
-    def _given_pair(self, place: tuple[str, str, str, int, int]) -> PairPrediction | None:
-        unread = self._unread.get(place)
-        return translate_snapshot.pair_prediction(unread) if unread is not None else None
 
     def _stated_pair(self, victim_key: str, other_key: str, device: str) -> PairPrediction | None:
         stating = self._stating.get(victim_key)

@@ -6,6 +6,7 @@ A policy reckons with whatever it is given; what it must not be given is refused
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from operator import attrgetter, le
 from typing import Any, Final
 
@@ -127,19 +128,12 @@ def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
     gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
     gpu_ids = set(map(_GPU_ID_OF, gpus))
     return (
-        not any(own_violations(snapshot))
-        and len({tenant.tenant for tenant in snapshot.tenants}) == len(snapshot.tenants)
-        and not any(one for tenant in snapshot.tenants for one in tenant_violations(tenant))
+        jobs_are_valid(snapshot, gpu_ids)
         and all(map(_NODE_RANGES.hold, snapshot.nodes))
         and all(
             1 <= gpu.memory_bytes <= validation.BYTES_MAX and _SLOWDOWN_MIN <= gpu.slowdown_ewma_ratio <= _SLOWDOWN_MAX
             for gpu in gpus
         )
-        and all(
-            _RUNNING_RANGES.hold(row) and _holds_once(row, gpu_ids) and _job_is_valid(row.job)
-            for row in snapshot.running
-        )
-        and all(_PENDING_RANGES.hold(row) and _job_is_valid(row.job) for row in snapshot.pending)
         and all(map(_prediction_is_valid, snapshot.job_predictions))
         and all(
             _SLOWDOWN_MIN <= pair.slowdown_ratio <= _SLOWDOWN_MAX
@@ -152,9 +146,28 @@ def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
     )
 
 
-def _holds_once(row: scheduling_pb2.SnapshotRunning, gpu_ids: set[str]) -> bool:
+def jobs_are_valid(snapshot: scheduling_pb2.Snapshot, gpu_ids: AbstractSet[str]) -> bool:
+    """Say the same of its jobs, its rules for tenants and its own fields.
+
+    Args:
+        snapshot: The snapshot.
+        gpu_ids: All its GPUs.
+    """
+    return (
+        not any(own_violations(snapshot))
+        and len({tenant.tenant for tenant in snapshot.tenants}) == len(snapshot.tenants)
+        and not any(one for tenant in snapshot.tenants for one in tenant_violations(tenant))
+        and all(
+            _RUNNING_RANGES.hold(row) and _holds_once(row, gpu_ids) and _job_is_valid(row.job)
+            for row in snapshot.running
+        )
+        and all(_PENDING_RANGES.hold(row) and _job_is_valid(row.job) for row in snapshot.pending)
+    )
+
+
+def _holds_once(row: scheduling_pb2.SnapshotRunning, gpu_ids: AbstractSet[str]) -> bool:
     held = [part.gpu_id for part in row.assignments]
-    return bool(held) and len(set(held)) == len(held) and gpu_ids.issuperset(held)
+    return bool(held) and len(set(held)) == len(held) and gpu_ids >= set(held)
 
 
 def _prediction_is_valid(row: scheduling_pb2.SnapshotJobPrediction) -> bool:

@@ -24,6 +24,7 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.UnknownPolicyError: (grpc.StatusCode.INVALID_ARGUMENT, None),
     errors.UnknownJobError: (grpc.StatusCode.NOT_FOUND, None),
     errors.UnknownNodeError: (grpc.StatusCode.NOT_FOUND, None),
+    errors.UnknownBaseError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.NodeHeardError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.RequestConflictError: (grpc.StatusCode.ALREADY_EXISTS, None),
     errors.WrongJobPhaseError: (grpc.StatusCode.FAILED_PRECONDITION, None),

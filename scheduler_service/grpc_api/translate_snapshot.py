@@ -47,10 +47,9 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
             yield FieldViolation(field=f"snapshot.{name}", description=f"must have at most {most:,} entries")
 
 
-def explanation_violations(snapshot: scheduling_pb2.Snapshot, policies_count: int) -> Iterator[FieldViolation]:
-    """Check that every policy can look at every GPU for every pending job."""
+def explanation_violations(looks: int) -> Iterator[FieldViolation]:
+    """Check that every policy can look at every GPU for every pending job, which are so many looks."""
     most = validation.EXPLAINED_LOOKS_MAX
-    looks = policies_count * len(snapshot.pending) * sum(len(node.gpus) for node in snapshot.nodes)
     if looks > most:
         description = f"looks at {looks:,} pairs of a job and a GPU, at most {most:,}; ask about fewer pending jobs"
         yield FieldViolation(field="explain", description=description)

@@ -21,14 +21,16 @@ Where we differ:
     passes them, and once they run none stops them.
 
 Cost:
-    As sjf; every different job that finds no free GPUs looks once at every GPU.
+    As sjf; every different job that finds no free GPUs looks once at every GPU. Of a long queue only the jobs are
+    looked at that may start or have room made for them; the others share one reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from math import inf
 
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.ledger import Ledger
@@ -38,8 +40,10 @@ from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.free_gpus import fits_alone
+from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
 
 
@@ -58,7 +62,14 @@ class Srtf:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job."""
-        round_ = ExclusiveRound(view, room_maker=partial(_LongerMakeRoom, self))
+        if not view.pending:
+            return []
+        is_long = len(view.pending) >= length_queue.QUEUE_LONG_MIN
+        lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
+        round_ = ExclusiveRound(view, room_maker=partial(_LongerMakeRoom, self, in_columns=lengths is not None))
+        if lengths is not None:
+            decisions = length_queue.decide_long_queue(view, lengths, round_)
+            return [*round_.orders, *decisions]
         decisions = decide_shortest_first(view, self.aging_ms, round_.decide, round_.is_impossible, round_.candidates)
         return [*round_.orders, *decisions]
 
@@ -66,14 +77,33 @@ class Srtf:
 class _LongerMakeRoom:
     """Running jobs that run longest make room for one that ends sooner."""
 
-    def __init__(self, policy: Srtf, ledger: Ledger) -> None:
+    def __init__(self, policy: Srtf, ledger: Ledger, *, in_columns: bool) -> None:
         self._view = ledger.view
+        self._ledger, self._policy, self._in_columns = ledger, policy, in_columns
         self._kinds = ledger.view.index.inventory.gpus
-        self._preemption = PreemptionPlanner(
-            ledger, gain_min_ms=policy.preemption_gain_min_ms, aging_ms=policy.aging_ms
-        )
         self._is_ordered = not policy.aging_ms
         self._hopeless: set[object] = set()
+
+    @cached_property
+    def _preemption(self) -> PreemptionPlanner:
+        return PreemptionPlanner(
+            self._ledger,
+            gain_min_ms=self._policy.preemption_gain_min_ms,
+            aging_ms=self._policy.aging_ms,
+            long_running=self._long_running if self._in_columns else None,
+        )
+
+    @cached_property
+    def _long_running(self) -> LongRunning:
+        return LongRunning(self._ledger)
+
+    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
+        """See `RoomMaker.may_make_room`."""
+        return remaining_ms < inf and remaining_ms <= self._long_running.reach_ms(gpus)
+
+    def has_failed(self, shape: object) -> bool:
+        """See `RoomMaker.has_failed`."""
+        return shape in self._hopeless
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""

@@ -145,6 +145,14 @@ class _MoreServedMakeRoom:
         stops = [self._stop(victim, job) for victim in plan.victims]
         return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(job, plan))
 
+    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
+        """See `RoomMaker.may_make_room`; remaining times are not compared here."""
+        return True
+
+    def has_failed(self, shape: object) -> bool:
+        """See `RoomMaker.has_failed`."""
+        return shape in self._failed
+
     def _find(self, job: PendingJob) -> PreemptionPlan | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""
         request, preemption_planner = job.request, self._preemption

@@ -57,6 +57,12 @@ class RoomMaker(Protocol):
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """Return how a job that finds too few free GPUs gets its GPUs, or None where none make room for it."""
 
+    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
+        """Return whether a job of so many GPUs that still runs so long alone needs a look."""
+
+    def has_failed(self, shape: object) -> bool:
+        """Return whether no room was found for a job of this shape, and nothing has changed since."""
+
 
 class ExclusiveRound:
     """One call of decide: the free GPUs shrink as jobs take them.
@@ -72,6 +78,7 @@ class ExclusiveRound:
     Attributes:
         ledger: What this round has given away.
         orders: What it asks of running jobs, so that waiting ones can start.
+        rooms_made: Jobs that wait for GPUs which others leave for them.
     """
 
     def __init__(
@@ -83,10 +90,10 @@ class ExclusiveRound:
     ) -> None:
         self.ledger = Ledger(view)
         self.orders: list[Stop | Reshape] = []
+        self.rooms_made = 0
         self._view = view
         self._choose_gpus, self._placed = choose, placed
         self._make_room_maker = room_maker
-        self._room_maker: RoomMaker | None = None
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
@@ -96,6 +103,19 @@ class ExclusiveRound:
     def _kinds(self) -> Inventory:
         """What the GPUs are, counted at the first use."""
         return self._view.index.inventory
+
+    @cached_property
+    def _room_maker(self) -> RoomMaker | None:
+        """The rules by which running jobs make room, made at the first use."""
+        return self._make_room_maker(self.ledger) if self._make_room_maker is not None else None
+
+    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
+        """Return whether running jobs may make room for a job of so many GPUs that still runs so long."""
+        return self._room_maker is not None and self._room_maker.may_make_room(gpus, remaining_ms)
+
+    def has_no_room(self, shape: object) -> bool:
+        """Return whether no running job made room for a job of this shape."""
+        return self._room_maker is None or self._room_maker.has_failed(shape)
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:
@@ -153,13 +173,11 @@ class ExclusiveRound:
 
     def _make_room(self, job: PendingJob, hold: Hold) -> Hold:
         """Let running jobs make room for a job that would wait, if any do."""
-        if self._make_room_maker is None:
-            return hold
-        if self._room_maker is None:
-            self._room_maker = self._make_room_maker(self.ledger)
-        made = self._room_maker.make_room(job)
+        room_maker = self._room_maker
+        made = room_maker.make_room(job) if room_maker is not None else None
         if made is None:
             return hold
+        self.rooms_made += 1
         self.take(made.gpu_ids)
         self.orders += made.stops
         return Hold(job_id=hold.job_id, reason=made.reason, candidates=hold.candidates)

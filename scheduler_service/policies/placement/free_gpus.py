@@ -30,13 +30,14 @@ def choose_free_gpus(
         request: The job; `gpus` of them are wanted.
         by_node: Free GPUs of one kind.
     """
-    nodes = ledger.view.nodes
-    enough = [
-        (len(gpu_ids), node_id)
-        for node_id, gpu_ids in by_node.items()
-        if len(gpu_ids) >= request.gpus
-        and ledger.host_fits(nodes[node_id], request, gpus_here=request.gpus, gpus=request.gpus)
-    ]
+    nodes, gpus = ledger.view.nodes, request.gpus
+    enough = [(len(gpu_ids), node_id) for node_id, gpu_ids in by_node.items() if len(gpu_ids) >= gpus]
+    if request.cpu_cores or request.host_memory_bytes:
+        enough = [
+            (count, node_id)
+            for count, node_id in enough
+            if ledger.host_fits(nodes[node_id], request, gpus_here=gpus, gpus=gpus)
+        ]
     if enough:
         return tuple(by_node[min(enough)[1]][: request.gpus])
     chosen: list[str] = []

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from scheduler_service.core.capacity import (
     resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.inventory import Kind, kind_of
@@ -31,6 +29,7 @@ from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
+from scheduler_service.policies.placement.class_prices import PricedClasses
 from scheduler_service.policies.placement.horus_costs import CostModel
 from scheduler_service.policies.placement.reasons import (
     full_reason,
@@ -58,49 +57,6 @@ class _Option:
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
-PRICES_MAX = 2_000_000
-"""Prices that are kept; beyond them all are forgotten."""
-
-
-class _ClassCosts:
-    """What the load classes cost one shape of job, by number; grows with them.
-
-    Attributes:
-        nearness: How near to a start the job is on the classes that refuse it (`nearness_of`), and whether the reason
-            names the GPU.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.costs = np.full(64, inf)
-        self.nearness: dict[int, tuple[int, float, bool]] = {}
-
-    def grow_to(self, count: int) -> None:
-        """Have room for so many classes; those without a price cost everything."""
-        if count > len(self.costs):
-            self.costs = np.concatenate((self.costs, np.full(max(count, len(self.costs)), inf)))
-        self.count = count
-
-
-class _PricedClasses:
-    """What the load classes cost all shapes, kept with the columns from decision to decision.
-
-    Args:
-        changes: Of the predictions; after any of them everything is priced anew.
-    """
-
-    def __init__(self, changes: ChangeLog) -> None:
-        self._changes, self._count = changes, changes.count
-        self._by_shape: dict[object, _ClassCosts] = {}
-
-    def of(self, shape: object, classes_count: int) -> _ClassCosts:
-        """Return what is known of a shape."""
-        if self._count != self._changes.count or len(self._by_shape) * classes_count > PRICES_MAX:
-            self._count = self._changes.count
-            self._by_shape.clear()
-        return self._by_shape.setdefault(shape, _ClassCosts())
-
-
 class HorusPlacement:
     """Jobs go to their cheapest GPUs, free or not; what earlier jobs took is gone for later ones.
 
@@ -118,8 +74,8 @@ class HorusPlacement:
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         name = (HorusPlacement, repr(costs), id(view.index.prediction_changes))
         kept = self._columns.notes.get(name)
-        if not isinstance(kept, _PricedClasses):
-            self._columns.notes[name] = kept = _PricedClasses(view.index.prediction_changes)
+        if not isinstance(kept, PricedClasses):
+            self._columns.notes[name] = kept = PricedClasses(view.index.prediction_changes)
         self._priced = kept
         self._loads: bytes | None = None
         self._alike_known: Sequence[tuple[int, GpuView]] | None = None
@@ -153,7 +109,7 @@ class HorusPlacement:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        same = (self._rules, shape_of(request), self._loads_now())
+        same = (self._rules, self._view.nodes_per_job_max, shape_of(request), self._loads_now())
         known = self._view.index.turn_memo.get(same)
         if isinstance(known, Reason):
             return known

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
 from math import inf
+from operator import attrgetter
 
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger, host_share
@@ -12,6 +15,7 @@ from scheduler_service.core.records import JobRequest
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import has_aged
+from scheduler_service.policies.placement.long_running import LongRunning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +41,15 @@ class _Offer:
     remaining_ms: float
     entry: GpuView
     holders: tuple[str, ...]
+    order: tuple[int, float, str, int, str]
 
-    @property
-    def order(self) -> tuple[int, float, str, int, str]:
-        return self.price, -self.remaining_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
+
+_ORDER = attrgetter("order")
+
+
+def _offered(price: int, remaining_ms: float, entry: GpuView, holders: tuple[str, ...]) -> _Offer:
+    order = (price, -remaining_ms, entry.node_id, entry.gpu.index, entry.gpu.gpu_id)
+    return _Offer(price=price, remaining_ms=remaining_ms, entry=entry, holders=holders, order=order)
 
 
 class PreemptionPlanner:
@@ -51,6 +60,7 @@ class PreemptionPlanner:
         gain_min_ms: A victim must run at least so much longer than the job that takes its GPUs.
         aging_ms: Jobs submitted so long ago are never stopped; 0 = age protects none.
         ranks: Another measure than remaining time by which running jobs make room, the largest first; None = never.
+        long_running: Says which nodes need no look; None = each gets one.
     """
 
     def __init__(
@@ -60,29 +70,33 @@ class PreemptionPlanner:
         gain_min_ms: int = 0,
         aging_ms: int = 0,
         ranks: Mapping[str, float | None] | None = None,
+        long_running: LongRunning | None = None,
     ) -> None:
         self._view: SchedulingView = ledger.view
         self._ledger = ledger
         self._gain_min_ms = gain_min_ms
         self._aging_ms = aging_ms
         self._promised: set[str] = set()
-        self._limits_ms: dict[Kind, list[float]] = {}
         self._failed_ms: dict[object, float] = {}
-        self._running = dict(self._view.running)
-        self._leaving = {job_id for job_id, job in self._running.items() if job.is_stopping}
-        self._on_node = _jobs_by_node(self._view)
-        self._remaining_times_ms = ranks or {job_id: self._remaining_ms(job) for job_id, job in self._running.items()}
-        protected = self._view.protected_job_ids
-        if protected:
-            measured = self._remaining_times_ms.items()
-            self._remaining_times_ms = {name: None if name in protected else value for name, value in measured}
+        self._reported = self._view.index.reported
+        self._leaving: set[str] = set()
+        self._ranks = ranks
+        self._long_running = long_running
+        self._remaining_times_ms: dict[str, float | None] = {}
+        self._offers: dict[tuple[str, Kind], Sequence[_Offer]] = {}
 
     def promise(self, plan: PreemptionPlan) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
         self._failed_ms.clear()
-        self._limits_ms.clear()
         self._promised.update(plan.gpu_ids)
         self._leaving.update(plan.victims)
+        left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
+        left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
+        changed = {self._view.gpus[gpu_id].node_id for gpu_id in (*left, *plan.gpu_ids)}
+        for place in [place for place in self._offers if place[0] in changed]:
+            del self._offers[place]
+        if self._long_running is not None:
+            self._long_running.change(left=left, promised=plan.gpu_ids)
 
     def find(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         """Return how a job of this length gets GPUs of this kind: the fewest victims, those that run longest.
@@ -92,31 +106,73 @@ class PreemptionPlanner:
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
-        best = None
-        if self._may_suffice(request.gpus, kind, remaining_ms):
-            found = (self._first(request, offers) for offers in self._groups(request, kind, remaining_ms))
-            best = min((one for one in found if one is not None), key=self._cost, default=None)
+        best = self._on_one_node(request, kind, remaining_ms)
+        # One GPU is on one node, and was looked at there.
+        if self._view.nodes_per_job_max != 1 and request.gpus > 1:
+            best = self._cheaper(best, self._on_several_nodes(request, kind, remaining_ms))
         if best is None:
             self._failed_ms[needs] = remaining_ms
         return best
 
-    def _may_suffice(self, gpus: int, kind: Kind, remaining_ms: float) -> bool:
-        """Return whether so many GPUs of a kind are free, left, or held by longer jobs; nodes and hosts aside."""
-        limits_ms = self._limits_ms.get(kind)
-        if limits_ms is None:
-            entries = (entry for entry in self._view.gpus.values() if kind_of(entry.gpu) == kind)
-            limits_ms = self._limits_ms[kind] = sorted(map(self._limit_ms, entries), reverse=True)
-        least_ms = limits_ms[gpus - 1] if len(limits_ms) >= gpus else -inf
-        return least_ms == inf or least_ms > remaining_ms
+    def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
+        best: PreemptionPlan | None = None
+        best_limit_ms = inf
+        for limit_ms, node_id in self._nodes(request.gpus, remaining_ms):
+            is_settled = best is not None and (best_limit_ms < inf or not best.victims)
+            # One job alone on a GPU is the best victim where no other runs longer, and none at all is better still.
+            if is_settled and request.gpus == 1 and limit_ms < best_limit_ms:
+                break
+            offers = self._eligible(node_id, kind, remaining_ms)
+            found = self._first(request, offers) if len(offers) >= request.gpus else None
+            if found is not None and self._cheaper(best, found) is found:
+                best, best_limit_ms = found, limit_ms
+        return best
 
-    def _limit_ms(self, entry: GpuView) -> float:
-        """Return below which remaining time a job may get a GPU: that of the holder that leaves it first."""
-        if entry.gpu.gpu_id in self._promised:
-            return -inf
-        remaining_times_ms = [
-            self._remaining_times_ms[job_id] for job_id in entry.job_ids if job_id not in self._leaving
-        ]
-        return min((-inf if remaining_ms is None else remaining_ms for remaining_ms in remaining_times_ms), default=inf)
+    def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
+        offers = [self._eligible(node_id, kind, remaining_ms) for _, node_id in self._nodes(1, remaining_ms)]
+        return self._first(request, merge(*offers, key=_ORDER)) if sum(map(len, offers)) >= request.gpus else None
+
+    def _cheaper(self, one: PreemptionPlan | None, other: PreemptionPlan | None) -> PreemptionPlan | None:
+        if one is None or other is None:
+            return one or other
+        return min(one, other, key=self._cost)
+
+    def _nodes(self, gpus: int, remaining_ms: float) -> Iterable[tuple[float, str]]:
+        """Yield the nodes that may suffice, those whose jobs run longest first, with a bound on how long that is."""
+        if self._long_running is None:
+            return ((inf, node_id) for node_id in self._view.nodes)
+        return self._long_running.nodes(gpus, remaining_ms)
+
+    def _eligible(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
+        """Return what a job of this length may have on a node, in the order in which it would take them."""
+        place = (node_id, kind)
+        offers = self._offers.get(place)
+        if offers is None:
+            entries = (self._view.gpus.get(gpu.gpu_id) for gpu in self._view.nodes[node_id].gpus)
+            made = (self._offer(entry) for entry in entries if entry is not None and kind_of(entry.gpu) == kind)
+            offers = self._offers[place] = sorted((one for one in made if one is not None), key=_ORDER)
+        least_ms = remaining_ms + self._gain_min_ms
+        found: list[_Offer] = []
+        for offer in offers:
+            if offer.price == 2:
+                if offer.remaining_ms <= remaining_ms or offer.remaining_ms < least_ms:
+                    break
+            elif offer.price == 0 and not self._ledger.is_free(offer.entry.gpu.gpu_id):
+                continue
+            found.append(offer)
+        return found
+
+    def _rank(self, job_id: str) -> float | None:
+        """Return how long a running job still needs, or its other measure; None = it makes no room."""
+        if job_id not in self._remaining_times_ms:
+            measured = (
+                self._ranks[job_id] if self._ranks is not None else self._remaining_ms(self._view.running[job_id])
+            )
+            self._remaining_times_ms[job_id] = None if job_id in self._view.protected_job_ids else measured
+        return self._remaining_times_ms[job_id]
+
+    def _is_leaving(self, job_id: str) -> bool:
+        return job_id in self._leaving or self._reported[job_id].is_stopping
 
     def _remaining_ms(self, job: RunningJob) -> float | None:
         """Return how long a running job still needs alone, or None where it is unknown or must not be stopped."""
@@ -133,38 +189,24 @@ class PreemptionPlanner:
             micro_batch_size=job.micro_batch_size,
         )
 
-    def _groups(self, request: JobRequest, kind: Kind, remaining_ms: float) -> Iterable[Sequence[_Offer]]:
-        """Yield the GPUs of every node that suffices; where a job may span nodes, all of them last."""
-        by_node: dict[str, list[_Offer]] = {}
-        for entry in self._view.gpus.values():
-            offer = self._offer(entry, remaining_ms) if kind_of(entry.gpu) == kind else None
-            if offer is not None:
-                by_node.setdefault(entry.node_id, []).append(offer)
-        yield from (offers for offers in by_node.values() if len(offers) >= request.gpus)
-        if self._view.nodes_per_job_max != 1:
-            yield [offer for offers in by_node.values() for offer in offers]
-
-    def _offer(self, entry: GpuView, remaining_ms: float) -> _Offer | None:
+    def _offer(self, entry: GpuView) -> _Offer | None:
         if entry.gpu.gpu_id in self._promised:
             return None
-        holders = tuple(job_id for job_id in entry.job_ids if job_id not in self._leaving)
+        holders = tuple(job_id for job_id in entry.job_ids if not self._is_leaving(job_id))
         if not holders:
-            if not entry.is_releasing and not entry.job_ids and not self._ledger.is_free(entry.gpu.gpu_id):
-                return None
             price = 1 if entry.is_releasing or entry.job_ids else 0
-            return _Offer(price=price, remaining_ms=0.0, entry=entry, holders=())
-        remaining_times = [self._remaining_times_ms[job_id] for job_id in holders]
-        shortest_ms = min((rest for rest in remaining_times if rest is not None), default=0.0)
-        if None in remaining_times or shortest_ms <= remaining_ms or shortest_ms < remaining_ms + self._gain_min_ms:
+            return _offered(price, 0.0, entry, ())
+        remaining_times = [remaining_ms for remaining_ms in map(self._rank, holders) if remaining_ms is not None]
+        if len(remaining_times) < len(holders):
             return None
-        return _Offer(price=2, remaining_ms=shortest_ms, entry=entry, holders=holders)
+        return _offered(2, min(remaining_times), entry, holders)
 
-    def _first(self, request: JobRequest, offers: Sequence[_Offer]) -> PreemptionPlan | None:
+    def _first(self, request: JobRequest, offers: Iterable[_Offer]) -> PreemptionPlan | None:
         """Take the first GPUs in order whose hosts have room once their holders are gone."""
         chosen: list[_Offer] = []
         on_node: dict[str, list[_Offer]] = {}
         nodes_max = self._view.nodes_per_job_max
-        for offer in sorted(offers, key=lambda offer: offer.order):
+        for offer in offers:
             node_id = offer.entry.node_id
             if node_id not in on_node and nodes_max and len(on_node) >= nodes_max:
                 continue
@@ -184,9 +226,11 @@ class PreemptionPlanner:
         )
 
     def _host_fits(self, request: JobRequest, node_id: str, here: Sequence[_Offer]) -> bool:
+        if not request.cpu_cores and not request.host_memory_bytes:
+            return True
         taken = {job_id for offer in here for job_id in offer.holders}
-        gone = [job_id for job_id in self._on_node.get(node_id, ()) if job_id in taken or job_id in self._leaving]
-        freed = [self._host_part(self._running[job_id], node_id) for job_id in gone]
+        gone = [job_id for job_id in self._on_node.get(node_id, ()) if job_id in taken or self._is_leaving(job_id)]
+        freed = [self._host_part(self._reported[job_id], node_id) for job_id in gone]
         room = HostUse(
             cpu_cores=sum(part.cpu_cores for part in freed),
             host_memory_bytes=sum(part.host_memory_bytes for part in freed),
@@ -194,13 +238,18 @@ class PreemptionPlanner:
         node = self._view.nodes[node_id]
         return self._ledger.host_fits(node, request, gpus_here=len(here), gpus=request.gpus, freed=room)
 
+    @cached_property
+    def _on_node(self) -> Mapping[str, Sequence[str]]:
+        """The running jobs on every node, in start order."""
+        return _jobs_by_node(self._view)
+
     def _host_part(self, job: RunningJob, node_id: str) -> HostUse:
         entries = (self._view.gpus.get(part.gpu_id) for part in job.assignments)
         gpus_here = sum(entry is not None and entry.node_id == node_id for entry in entries)
         return host_share(job.request, gpus_here, len(job.assignments))
 
     def _cost(self, plan: PreemptionPlan) -> tuple[int, float, int, tuple[str, ...]]:
-        remaining_times = [self._remaining_times_ms[job_id] or 0.0 for job_id in plan.victims]
+        remaining_times = [self._rank(job_id) or 0.0 for job_id in plan.victims]
         return len(remaining_times), -sum(remaining_times), len(plan.releasing_gpu_ids), plan.gpu_ids
 
 

@@ -22,7 +22,7 @@ from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.sjf_bsbf import _BestBenefit
 from tests.support.engine_play import Play
-from tests.support.scheduling import job, node, pending, running, view
+from tests.support.scheduling import job, node, pending, prediction, running, store, view
 from tests.unit.core.test_trials import TrialPlay
 
 
@@ -66,11 +66,13 @@ def test_while_free_gpus_suffice_no_running_job_is_looked_at_for_stopping(
         raise AssertionError("running jobs were looked at")
 
     monkeypatch.setattr(module, "PreemptionPlanner", refuse)
-    holding = [running(job("old"), ["n0.0"])]
-    seen = view(nodes=[node("n0", 2)], holding=holding, waiting=[pending(job("new"))])
+    holding = [running(job("old", key="key", steps_total=9), ["n0.0"])]
+    waiting = [pending(job("new", key="key", steps_total=5))]
+    known = store([prediction("key", step_ms={(1, 1): 10.0})])
+    seen = view(nodes=[node("n0", 2)], holding=holding, waiting=waiting, predictions=known)
     assert [type(decision) for decision in policy.decide(seen)] == [Start]
     with pytest.raises(AssertionError, match="looked at"):
-        policy.decide(view(nodes=[node("n0", 1)], holding=holding, waiting=[pending(job("new"))]))
+        policy.decide(view(nodes=[node("n0", 1)], holding=holding, waiting=waiting, predictions=known))
 
 
 def reads_of_trial_moves(engine: SchedulerEngine) -> tuple[int, int]:

@@ -1,0 +1,80 @@
+"""How long the jobs run that would have to make room, for every width of job at once, found in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.view import SchedulingView
+
+
+class LongRunning:
+    """Which jobs are too long to have room made for them, whatever else is true of them.
+
+    It never says so of a job for which room could be made: hosts, kinds of GPU and ages of jobs are not looked at.
+
+    Args:
+        ledger: Of the round; free GPUs that it has given away are held by nobody who makes room.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._view: SchedulingView = ledger.view
+        self._ledger = ledger
+        self._given_away = 0
+        arrays, times = self._view.index.arrays, self._view.index.remaining_times
+        self._position_of = arrays.position_of
+        self._node_ids, self._node_of, self._slots = arrays.node_ids, arrays.node_of, arrays.slots
+        # The last one stands for the GPUs that a node does not have.
+        self._least_ms = np.append(np.where(arrays.jobs_on == 1, times.remaining_ms, inf), -inf)
+        self._close(self._protected_gpu_ids())
+        self._by_node: NDArray[np.float64] = np.sort(self._least_ms[self._slots], axis=1)
+
+    def reach_ms(self, gpus: int) -> float:
+        """Return the longest remaining time of jobs that run on so many GPUs: no longer job has room made for it."""
+        if self._view.nodes_per_job_max != 1:
+            return float(np.partition(self._least_ms, -gpus)[-gpus]) if gpus < len(self._least_ms) else -inf
+        return float(self._of_nodes(gpus).max(initial=-inf))
+
+    def nodes(self, gpus: int, remaining_ms: float) -> Iterator[tuple[float, str]]:
+        """Yield the nodes with so many GPUs whose jobs run as long, those that run longest first, and how long."""
+        limits_ms = self._of_nodes(gpus)
+        numbers = np.flatnonzero(limits_ms >= remaining_ms)
+        for number in numbers[np.argsort(-limits_ms[numbers], kind="stable")]:
+            yield float(limits_ms[number]), self._node_ids[number]
+
+    def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
+        """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
+        opened = [self._position_of[gpu_id] for gpu_id in left]
+        self._least_ms[opened] = inf
+        self._sort_again([*opened, *self._close(promised)])
+
+    def _of_nodes(self, gpus: int) -> NDArray[np.float64]:
+        """Return by node number how long the jobs on so many of its GPUs run at least."""
+        if self._ledger.taken_count() > self._given_away:
+            given_away = [*self._ledger.taken_gpu_ids()][self._given_away :]
+            self._given_away += len(given_away)
+            self._sort_again(self._close(given_away))
+        columns = self._by_node.shape[1]
+        return self._by_node[:, columns - gpus] if gpus <= columns else np.full(len(self._node_ids), -inf)
+
+    def _close(self, gpu_ids: Iterable[str]) -> list[int]:
+        closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
+        self._least_ms[closed] = -inf
+        return closed
+
+    def _sort_again(self, positions: Sequence[int]) -> None:
+        nodes = np.unique(self._node_of[positions])
+        self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
+
+    def _protected_gpu_ids(self) -> list[str]:
+        running, position_of = self._view.index.reported, self._position_of
+        return [
+            part.gpu_id
+            for job_id in self._view.protected_job_ids
+            for part in running[job_id].assignments
+            if part.gpu_id in position_of
+        ]
