@@ -133,7 +133,7 @@ def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
         tasks_max=settings.job_tasks_max,
         namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
         seals=SEALED_FILES in isolation,
-        rendezvous_interface=find_interface(settings.rendezvous_address or find_own_address(settings.scheduler)),
+        rendezvous_interface=find_interface(settings.rendezvous_host or find_own_address(settings.scheduler)),
     )
 
 
@@ -192,7 +192,7 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        rendezvous_address=settings.rendezvous_address,
+        rendezvous_address=settings.rendezvous_host,
         enforcements=(
             *("shim_lease", RANK_PROCESSES, PREPARED_STARTS),
             *inventory.enforcements,

@@ -78,7 +78,7 @@ class SchedulerEngine:
         policy: Name of the first policy.
         parameters: Its parameters; absent ones take their defaults.
         seed: Handed to policies that draw at random.
-        nodes_per_job_max: Nodes that one job may span; 0 = no limit. Agents cannot yet start a gang across nodes.
+        nodes_per_job_max: Nodes that one job may span, unless it says that it may span more; 0 = no limit.
         can_move: What carries the commands out can stop a job with a checkpoint and start it again elsewhere.
         ended_jobs_max: Ended jobs kept.
         pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.

@@ -143,7 +143,7 @@ def _learned_alone(
     window_step_ms = report.window_ms / report.window_steps
     step_ms = job.solo_step_ms or window_step_ms if is_doubtful else window_step_ms
     if key:
-        state.predictions.observe_solo(
+        is_new = state.predictions.observe_solo(
             key,
             device,
             gpus=gpus,
@@ -155,6 +155,8 @@ def _learned_alone(
         step_ms = (
             state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
         )
+        # A policy that lets a job run on a few numbers of GPUs goes on to the next one.
+        step.is_decision_due |= is_new and len(job.request.allowed_gpus) > 1
         ask_about_speed(state, key, device, step)
     _update_gpus(state, job, 0.0)
     before = job.measured

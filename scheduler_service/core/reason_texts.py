@@ -54,7 +54,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that share their checkpoints have {gpus_in_cluster} "
     "usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes with --shared-checkpoints.",
     "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "
-    "only itself can reach; start its agent with --rendezvous-address.",
+    "only itself can reach; start its agent with --rendezvous-host.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
     "few nodes, which the free GPUs, at most {gpus_on_node} on a node, do not permit; the job waits for others to end.",
     "TASKS_DO_NOT_FIT": "The nodes with free GPUs have too little CPU or host memory left for {workers_count} "

@@ -348,6 +348,7 @@ class JobPrediction:
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
         unusual_features: Why it is not in domain, in the predictor's words.
         measured_micro_batch_sizes: At which jobs of this key were measured alone on one such device.
+        measured_gpus: Numbers of such devices on which jobs of this key were measured alone, ascending.
     """
 
     key: str
@@ -369,6 +370,7 @@ class JobPrediction:
     range_not_calibrated: bool = False
     unusual_features: tuple[str, ...] = ()
     measured_micro_batch_sizes: tuple[int, ...] = ()
+    measured_gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
