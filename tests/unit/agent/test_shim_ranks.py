@@ -103,7 +103,9 @@ def test_a_rank_that_is_killed_takes_the_others_with_it(bench: Bench) -> None:
 
 def test_a_rank_that_is_deaf_to_the_end_of_another_one_is_killed(bench: Bench) -> None:
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    source = f"{deaf}\n(folder / 'deaf').touch()\nif rank == 1: sys.exit(4)\n{WAITS}"
+    # The failing rank waits until the other one is deaf: on a busy machine it ended it before.
+    leaves = "while not (folder / 'deaf-0').exists(): time.sleep(0.01)\n    sys.exit(4)"
+    source = f"{deaf}\n(folder / f'deaf-{{rank}}').touch()\nif rank == 1:\n    {leaves}\n{WAITS}"
     directory = prepare(bench, source, stop_grace_ms=300)
     bench.start(directory)
     record = end_of(directory)
