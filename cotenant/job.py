@@ -37,6 +37,7 @@ FilePath: TypeAlias = str | os.PathLike[str]
 _DATAGRAM_INTERVAL_NS = 50_000_000
 _PROGRESS_FILE_INTERVAL_NS = 2_000_000_000
 _UNIX_PATH_LIMIT = 107
+_GO_BYTES = 32_768
 
 
 class _Flags:
@@ -79,8 +80,7 @@ class _Reporter:
         due = now_ns - self._sent_at_ns >= _DATAGRAM_INTERVAL_NS
         # Reading a loss makes a GPU wait for its queue, hence only when it is sent.
         if due and loss is not None:
-            number = float(loss)
-            self._loss = number if math.isfinite(number) else None
+            self._loss = number if math.isfinite(number := float(loss)) else None
         self.step = step
         self._latest = {**self._latest, "step": step, "epoch": epoch, "loss": self._loss, "samples": samples}
         self._latest["at_ns"] = now_ns
@@ -113,8 +113,7 @@ class _Reporter:
             self._socket.sendto(datagram, self._address())
 
     def _address(self) -> str:
-        path = str(self._socket_path)
-        if len(os.fsencode(path)) <= _UNIX_PATH_LIMIT:
+        if len(os.fsencode(path := str(self._socket_path))) <= _UNIX_PATH_LIMIT:
             return path
         # A socket address holds 107 bytes; a descriptor of the directory makes any path short.
         if self._directory is None:
@@ -135,11 +134,24 @@ def inside_cluster() -> bool:
     return "COTENANT_JOB_ID" in os.environ
 
 
+def wait_for_go() -> None:
+    """In an attempt that was started early, wait until the job's attempt before it has ended; else return at once.
+
+    Call it before the device or a checkpoint is needed: imports, data and the network on the CPU then cost no time.
+    """
+    if barrier := os.environ.pop("COTENANT_GO", ""):
+        with socket.socket(fileno=int(barrier)) as shim:
+            shim.send(b"prepared")
+            words = shim.recv(_GO_BYTES)
+        os.environ.update(json.loads(words)["environment"] if words else os._exit(1))
+        _flags.asked_at_ns = _flags.checkpointed_at_ns = _now_ns()
+
+
 def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
     """Report how far the training is. Costs microseconds, never blocks, may be called after every step by every rank.
 
     Args:
-        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for epoch and samples).
+        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for epoch and samples seen).
         epoch: training epoch.
         loss: newest loss; a number or a detached scalar tensor, read only when it is sent.
         samples: training samples seen so far.
@@ -162,8 +174,7 @@ def should_checkpoint() -> bool:
     _flags.install()
     now_ns = _flags.asked_at_ns = _now_ns()
     interval_ms = _integer("COTENANT_CHECKPOINT_INTERVAL_MS") if inside_cluster() else 0
-    overdue = interval_ms > 0 and now_ns - _flags.checkpointed_at_ns >= interval_ms * 1_000_000
-    return _flags.checkpoint or overdue
+    return _flags.checkpoint or 0 < interval_ms * 1_000_000 <= now_ns - _flags.checkpointed_at_ns
 
 
 def sub_batches(batch: Batch) -> Iterator[tuple[Batch, float]]:
@@ -175,13 +186,11 @@ def sub_batches(batch: Batch) -> Iterator[tuple[Batch, float]]:
     Yields:
         (part, weight): the part is built like the batch (else ValueError: it is empty); weight = its share of samples.
     """
-    total = _length(batch)
-    if total == 0:
+    if (total := _length(batch)) == 0:
         raise ValueError("an empty batch has no sub-batches")
     size = sub_batch(total)
     for start in range(0, total, size):
-        stop = min(start + size, total)
-        yield _part(batch, start, stop), (stop - start) / total
+        yield _part(batch, start, start + size), (min(start + size, total) - start) / total
 
 
 def checkpointed(path: FilePath, step: int, *, duration_ms: int | None = None, is_shard: bool = False) -> None:
@@ -202,8 +211,7 @@ def checkpointed(path: FilePath, step: int, *, duration_ms: int | None = None, i
     elapsed_ms = (_now_ns() - _flags.asked_at_ns) // 1_000_000 if duration_ms is None else duration_ms
     if is_shard or rank() == 0:
         root = checkpoint_directory()
-        files = _files_of(Path(path), root)
-        digest, size_bytes = _make_durable(root, files)
+        digest, size_bytes = _make_durable(root, files := _files_of(Path(path), root))
         manifest = {"step": step, "fence": _integer("COTENANT_FENCE"), "files": files, "bytes": size_bytes}
         manifest |= {"sha256": digest, "duration_ms": elapsed_ms, "job_id": os.environ["COTENANT_JOB_ID"]}
         manifest |= {"incarnation_id": os.environ.get("COTENANT_INCARNATION_ID"), "world_size": world_size()}
@@ -236,8 +244,7 @@ def out_of_memory() -> None:
 
 def limit_gpu_memory() -> bool:
     """Keep PyTorch's allocator in this process, and nothing else, below the job's share; True = a limit was set."""
-    fraction = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", "")
-    torch = sys.modules.get("torch")
+    fraction, torch = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", ""), sys.modules.get("torch")
     if not fraction or torch is None or not torch.cuda.is_available():
         return False
     torch.cuda.set_per_process_memory_fraction(float(fraction))
@@ -246,19 +253,18 @@ def limit_gpu_memory() -> bool:
 
 def resume_directory() -> Path | None:
     """Directory whose checkpoint this attempt continues from (its manifest was verified); None = start afresh."""
+    wait_for_go()
     return Path(os.environ["COTENANT_RESUME"]) if os.environ.get("COTENANT_RESUME") else None
 
 
 def resume_step() -> int:
     """Optimizer steps in the checkpoint that is resumed; 0 = start afresh."""
-    directory = resume_directory()
-    return 0 if directory is None else int(_read(directory / MANIFEST_NAME)["step"])
+    return 0 if (directory := resume_directory()) is None else int(_read(directory / MANIFEST_NAME)["step"])
 
 
 def checkpoint_directory(default: FilePath = "checkpoints") -> Path:
     """Where this attempt writes its checkpoints; `default` outside the cluster."""
-    directory = Path(os.environ.get("COTENANT_CHECKPOINT_DIR", "") or default)
-    directory.mkdir(parents=True, exist_ok=True)
+    (directory := Path(os.environ.get("COTENANT_CHECKPOINT_DIR", "") or default)).mkdir(parents=True, exist_ok=True)
     return directory
 
 
@@ -292,8 +298,8 @@ def _integer(name: str) -> int:
 
 
 def _reporter() -> _Reporter | None:
-    path = os.environ.get("COTENANT_PROGRESS", "")
-    if path and path not in _reporters:
+    wait_for_go()
+    if (path := os.environ.get("COTENANT_PROGRESS", "")) and path not in _reporters:
         _reporters[path] = _Reporter(Path(path))
     return _reporters.get(path)
 
@@ -308,15 +314,13 @@ def _columns(batch: Batch) -> Sequence[Batch] | None:
 
 
 def _length(batch: Batch) -> int:
-    columns = _columns(batch)
-    return len(batch) if columns is None else max((_length(column) for column in columns), default=0)
+    return len(batch) if (columns := _columns(batch)) is None else max(map(_length, columns), default=0)
 
 
 def _part(batch: Batch, start: int, stop: int) -> Batch:
     if isinstance(batch, Mapping):
         return {key: _part(column, start, stop) for key, column in batch.items()}
-    columns = _columns(batch)
-    if columns is None:
+    if (columns := _columns(batch)) is None:
         return batch[start:stop]
     parts = [_part(column, start, stop) for column in columns]
     return tuple(parts) if isinstance(batch, tuple) else parts
@@ -324,8 +328,7 @@ def _part(batch: Batch, start: int, stop: int) -> Batch:
 
 def _files_of(path: Path, root: Path) -> list[str]:
     """Names of the checkpoint's files relative to its root, sorted."""
-    found = [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file())
-    base = root.resolve()
+    found, base = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*"))), root.resolve()
     resolved = [item.resolve() for item in found if not item.name.startswith(("cotenant_checkpoint", "cotenant_shard"))]
     if not resolved or not all(item.is_relative_to(base) for item in resolved):
         raise ValueError(f"{path} must hold the checkpoint's files and lie inside {base} (COTENANT_CHECKPOINT_DIR)")
@@ -334,8 +337,7 @@ def _files_of(path: Path, root: Path) -> list[str]:
 
 def _make_durable(root: Path, files: Sequence[str]) -> tuple[str, int]:
     """Flush every file to disk; returns (SHA-256 of the contents in the order of the names, bytes)."""
-    digest = hashlib.sha256()
-    size_bytes = 0
+    digest, size_bytes = hashlib.sha256(), 0
     for name in files:
         with (root / name).open("rb") as file:
             os.fsync(file.fileno())
@@ -376,15 +378,14 @@ def _seal(root: Path, manifest: Mapping[str, Any]) -> None:
 def _renew_manifest() -> None:
     """Make the manifest newer than the stop when it already holds the last step: only a newer one is accepted."""
     path = checkpoint_directory() / MANIFEST_NAME
-    if (reporter := _reporter()) and rank() == 0 and path.exists():
-        manifest = _read(path)
-        if manifest["step"] == reporter.step >= _flags.declared_step:
-            _replace(path, json.dumps(manifest).encode(), durable=True)
+    if not (reporter := _reporter()) or rank() > 0 or not path.exists():
+        return
+    if (manifest := _read(path))["step"] == reporter.step >= _flags.declared_step:
+        _replace(path, json.dumps(manifest).encode(), durable=True)
 
 
 def _replace(path: Path, content: bytes, *, durable: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{rank()}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    with (temporary := path.with_name(f".{path.name}.{rank()}.{os.getpid()}")).open("wb") as file:
         file.write(content)
         if durable:
             file.flush()
@@ -395,6 +396,5 @@ def _replace(path: Path, content: bytes, *, durable: bool) -> None:
 
 
 def _flush(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
+    os.fsync(descriptor := os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
     os.close(descriptor)

@@ -12,6 +12,8 @@
     collect_profiles: true          # false = nothing that is measured of this job is kept
     across_nodes: false             # true = the ranks may be on several nodes, which share the storage of checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
+    no_prepare: false               # true = when it is moved its next attempt begins after the present one
+    migration_cost: 40s             # what a move to other GPUs costs it; leave out = as measured of moves
 
 Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
 Unknown keys are refused with the nearest valid one.
@@ -32,7 +34,7 @@ from cotenant.client_errors import InputError
 from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
-from cotenant.quantities import parse_bytes
+from cotenant.quantities import parse_bytes, parse_duration_ms
 from cotenant.rank_launchers import spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
@@ -252,6 +254,8 @@ _READERS: Mapping[str, Reader] = {
     "restart_limit": _whole("restart_limit", "restart_limit"),
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
     "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
+    "no_prepare": lambda spec, value: setattr(spec, "no_preparation", _truth("no_prepare", value)),
+    "migration_cost": lambda spec, value: setattr(spec, "migration_cost_ms", parse_duration_ms(str(value))),
     "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
     **QUEUE_READERS,
 }

@@ -116,6 +116,7 @@ class Attempt:
         self._log_progress = LogProgress(directory.log, pattern, position) if pattern or self._recognises else None
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
+        self.spec = spec
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
         self._init: ProcessIdentity | None = None
@@ -131,6 +132,11 @@ class Attempt:
         if not self.directory.state.exists():
             return AttemptState.PREPARING
         return AttemptState.PAUSED if self.pause.is_paused else AttemptState.RUNNING
+
+    @property
+    def is_early(self) -> bool:
+        """It was started early and has had no word to begin: it makes no step and has no device."""
+        return self.spec.get("is_early") is True and not self._is_written(self.directory.go)
 
     def read(self, path: Path) -> dict[str, object] | None:
         """What the shim or this agent has written there; None when it is absent or somebody else's words."""

@@ -13,24 +13,24 @@ from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import read_integer, read_json, refresh_json, write_json
+from cotenant_agent.early_attempts import LostPreparations, begin_or_end, with_devices
+from cotenant_agent.early_start import check_preparable
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.launching import Launcher
-from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog
-from cotenant_agent.pause_orders import longest_pause_ms, pause_obstacle
+from cotenant_agent.memory_watchdog import MemoryWatchdog
+from cotenant_agent.pause_orders import find_failed_pauses, order_pause
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress import ProgressSocket
 from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
 from cotenant_agent.refused_launches import RefusedLaunches
 from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
+from cotenant_agent.stop_orders import memory_sample, request_stop
 from cotenant_agent.system_clock import boot_ms, wall_ms
 
 _log = logging.getLogger(__name__)
 
 _STORED_ATTEMPTS_KEPT = 200
-NOT_PAUSABLE = "NOT_PAUSABLE"
-"""Code of every refusal to pause: the scheduler then stops the job with a checkpoint instead."""
-_CAUSE_LIMIT = 100
 _SPAWNING_MS_MAX = 5_000
 _NO_KEEPER = -1
 
@@ -55,6 +55,7 @@ class AttemptTable:
         self._boot_id = read_boot_id()
         self._attempts: dict[str, Attempt] = {}
         self.refused_launches = RefusedLaunches()
+        self.preparations = LostPreparations(directory, groups)
         self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -135,31 +136,67 @@ class AttemptTable:
         Raises:
             CommandRefusedError: stale, not allowed, or more than the devices hold.
         """
-        key = request.key
-        known = self._known(key)
-        if known is not None:
+        lease = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+        known = self._known(request.key)
+        if known is not None and not known.is_early:
             known.announced = False
             return known
-        self.refused_launches.check(key)
+        if known is not None and not (known.has_exit_record() or self._is_lost(known)):
+            return self._let_begin(known, request, resume, **lease)
+        if known is not None:
+            self._forget_early(known)
+        self.refused_launches.check(request.key)
+        return self._start(request, resume, deadline_boot_ms, grace_ms, is_early=False)
+
+    def prepare(self, request: LaunchRequest, deadline_boot_ms: int, grace_ms: int) -> Attempt:
+        """Start an attempt early, or return the one that was started before; arguments as in `launch`.
+
+        Raises:
+            CommandRefusedError: NOT_PREPARABLE: it can only begin from nothing; or as `launch`.
+        """
+        known = self._known(request.key)
+        if known is not None:
+            known.announced = known.announced and not known.is_early
+            return known
+        check_preparable(request)
+        return self._start(request, None, deadline_boot_ms, grace_ms, is_early=True)
+
+    def _start(
+        self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int, *, is_early: bool
+    ) -> Attempt:
+        key = request.key
         self._check_fence(key)
         if (self.directory.jobs / key.directory_name).exists():
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")
-        live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
-        attempt = self._launcher.launch(request, resume, live, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms)
+        attempt = self._launcher.launch(
+            request, resume, with_devices(self), is_early=is_early, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms
+        )
         self._attempts[key.directory_name] = attempt
         self._open_socket(attempt)
         self._launcher.start_shim(attempt)
         return attempt
 
+    def _let_begin(self, early: Attempt, request: LaunchRequest, resume: Checkpoint | None, **lease: int) -> Attempt:
+        begun = begin_or_end(
+            lambda: self._launcher.let_begin(early, request, resume, with_devices(self), **lease),
+            lambda: request_stop(early, "not_needed"),
+        )
+        self._attempts[early.key.directory_name] = begun
+        return begun
+
+    def _forget_early(self, attempt: Attempt) -> None:
+        del self._attempts[attempt.key.directory_name]
+        self.preparations.forget(attempt)
+
     def stop(self, key: AttemptKey, cause: str, grace_ms: int) -> None:
         """Ask the shim to end an attempt; repeating it changes nothing. grace_ms 0 = what the job asked for."""
-        _request_stop(self.find(key), cause or "stopped", grace_ms)
+        request_stop(self.find(key), cause or "stopped", grace_ms)
 
     def stop_all(self, cause: str) -> bool:
         """Ask every shim to end its attempt; whether all have ended."""
         for attempt in self:
             with contextlib.suppress(OSError):
-                _request_stop(attempt, cause)
+                request_stop(attempt, cause)
         return all(attempt.state is AttemptState.ENDED for attempt in self)
 
     def checkpoint(self, key: AttemptKey) -> None:
@@ -188,22 +225,7 @@ class AttemptTable:
         Raises:
             CommandRefusedError: NOT_PAUSABLE: it runs on, and may be stopped instead.
         """
-        attempt = self.find(key)
-        if attempt.state in (AttemptState.STOPPING, AttemptState.ENDED):
-            return
-        obstacle = pause_obstacle(attempt, paused_ms_max)
-        if obstacle:
-            raise CommandRefusedError(NOT_PAUSABLE, f"{key.directory_name} cannot be paused: {obstacle}")
-        now_ms = boot_ms()
-        until_ms = now_ms + longest_pause_ms(attempt, paused_ms_max)
-        known_ms = read_integer(attempt.read(attempt.directory.pause), "until_boot_ms")
-        if now_ms < known_ms <= until_ms and not attempt.pause.failure:
-            return
-        try:
-            order: dict[str, object] = {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]}
-            write_json(attempt.directory.pause, attempt.sealed(attempt.directory.pause, order))
-        except OSError as error:
-            raise CommandRefusedError(NOT_PAUSABLE, f"this node cannot store the order: {error}") from error
+        order_pause(self.find(key), cause, paused_ms_max)
 
     def resume(self, key: AttemptKey) -> None:
         """Ask the shim to let an attempt go on; one that is not paused is left as it is."""
@@ -211,13 +233,7 @@ class AttemptTable:
 
     def find_failed_pauses(self) -> list[tuple[AttemptKey, str]]:
         """Attempts that could not be made to stand still, and why; each is named once per order."""
-        found = []
-        for attempt in self._attempts.values():
-            failure = attempt.pause.failure
-            if failure:
-                attempt.directory.pause.unlink(missing_ok=True)
-                found.append((attempt.key, failure))
-        return found
+        return find_failed_pauses(self)
 
     def renew(self, keys: Iterable[AttemptKey], deadline_boot_ms: int, grace_ms: int) -> None:
         """Move the deadline of these attempts; a lease is never shortened."""
@@ -244,7 +260,8 @@ class AttemptTable:
 
     def find_started(self) -> list[Attempt]:
         """Attempts whose start was not announced yet; each is named once."""
-        started = [item for item in self._attempts.values() if not item.announced and item.processes()[0] is not None]
+        unannounced = [item for item in self._attempts.values() if not item.announced and not item.is_early]
+        started = [item for item in unannounced if item.processes()[0] is not None]
         for attempt in started:
             attempt.announced = True
         return started
@@ -254,7 +271,9 @@ class AttemptTable:
         self._processes.reap()
         unreported = [attempt for attempt in self._attempts.values() if attempt.end is None]
         ended = [item for item in unreported if self._has_ended(item) or self._is_lost(item)]
-        return [self._conclude(attempt) for attempt in ended]
+        for attempt in [item for item in ended if item.is_early]:
+            self._forget_early(attempt)
+        return [self._conclude(attempt) for attempt in ended if not attempt.is_early]
 
     def processes_by_attempt(self) -> dict[AttemptKey, JobProcesses]:
         """Where the running attempts live."""
@@ -274,7 +293,7 @@ class AttemptTable:
         for attempt in live:
             if attempt.key in reading.jobs:
                 attempt.take_usage(reading.jobs[attempt.key])
-        samples = [_memory_sample(item) for item in live if item.usage.memory_bytes is not None]
+        samples = [memory_sample(item) for item in with_devices(live) if item.usage.memory_bytes is not None]
         stopping = {item.key for item in live if item.state is AttemptState.STOPPING}
         for verdict in self._watchdog.judge(samples, stopping):
             name = "memory_over_limit" if not verdict.end else "ended_for_memory"
@@ -283,7 +302,7 @@ class AttemptTable:
                 attempt = self._attempts[verdict.key.directory_name]
                 # What the disk does not take now is asked for with the next samples.
                 with contextlib.suppress(OSError):
-                    _request_stop(attempt, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
+                    request_stop(attempt, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
 
     def close(self) -> None:
         """Forget the attempts; they run on."""
@@ -375,20 +394,3 @@ class AttemptTable:
         stored.sort(key=lambda item: item.stored.stat().st_mtime_ns)
         for directory in stored[:-_STORED_ATTEMPTS_KEPT]:
             self.directory.forget(directory)
-
-
-def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: object) -> None:
-    if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING, AttemptState.PAUSED):
-        grace_ms = grace_ms or attempt.stop_grace_ms
-        order: dict[str, object] = {"cause": cause, "grace_ms": grace_ms, **details}
-        write_json(attempt.directory.stop, attempt.sealed(attempt.directory.stop, order))
-
-
-def _memory_sample(attempt: Attempt) -> MemorySample:
-    return MemorySample(
-        key=attempt.key,
-        gpu_ids=attempt.gpu_ids,
-        used_bytes=attempt.usage.memory_bytes or 0,
-        limit_bytes=attempt.memory_limit_bytes,
-        started_ms=attempt.started_ms,
-    )

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.attempt import AttemptState
-from cotenant_agent.attempt_table import NOT_PAUSABLE, AttemptTable
+from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cluster_membership import ClusterMembership
+from cotenant_agent.early_attempts import find_prepared
+from cotenant_agent.early_start import PREPARATION_LOST
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.log_reading import LogReader, find_rank_log
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.pause_orders import NOT_PAUSABLE
 from cotenant_agent.protocol import (
     end_to_message,
     key_from_message,
@@ -81,6 +84,7 @@ class Conversation:
         self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
         self._log_reads: dict[str, asyncio.Task[None]] = {}
+        self._prepared: set[AttemptKey] = set()
         self._sent_beats: dict[int, int] = {}
         self._sent_windows: dict[int, frozenset[str]] = {}
         self._heard_ms = boot_ms()
@@ -136,6 +140,19 @@ class Conversation:
         if not self._membership.holds(end.key):
             return
         self._send(messages.ConnectRequest(attempt_exited=end_to_message(end)))
+
+    def announce_preparations(self) -> None:
+        """Report which attempts, started early, wait for their launch, and which have ended before it."""
+        for key in find_prepared(self._table):
+            self._send(messages.ConnectRequest(attempt_prepared=messages.AttemptPrepared(key=key_to_message(key))))
+        for key, cause in self._table.preparations.take():
+            self._end_preparation(key, CommandRefusedError(PREPARATION_LOST, cause))
+
+    def _end_preparation(self, key: AttemptKey, refusal: CommandRefusedError) -> None:
+        _log.warning("preparation_ended", extra={**key.fields(), "reason": str(refusal)})
+        self._prepared.discard(key)
+        ended = messages.PreparationEnded(key=key_to_message(key), code=refusal.code, message=refusal.message)
+        self._send(messages.ConnectRequest(preparation_ended=ended))
 
     def announce_pauses(self) -> None:
         """Report with a heartbeat at once that an attempt stands still, or goes on; and what could not be paused."""
@@ -194,6 +211,8 @@ class Conversation:
             # Counted from when the heartbeat left: the scheduler's own count can only be later.
             deadline_ms = sent_ms + self._rules.lease_ms
             self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
+            # What is prepared ends by itself where nobody orders it any more: after a new Hello nothing is ordered yet.
+            self._table.renew(self._prepared, deadline_ms, self._rules.grace_ms)
 
     async def _beat(self) -> None:
         async with asyncio.timeout(_WELCOME_TIMEOUT_S):
@@ -214,7 +233,8 @@ class Conversation:
         _log.warning("scheduler_silent", extra={"since_boot_ms": self._heard_ms})
 
     def _heartbeat(self, sequence: int) -> messages.Heartbeat:
-        states = [(attempt, attempt.state) for attempt in self._table if self._membership.holds(attempt.key)]
+        held = [item for item in self._table if self._membership.holds(item.key) and not item.is_early]
+        states = [(attempt, attempt.state) for attempt in held]
         alive = [(attempt, state) for attempt, state in states if state in _ALIVE]
         readings = self._read_gpus()
         observations = [attempt.observe(readings) for attempt, _ in alive]
@@ -274,6 +294,9 @@ class Conversation:
         if name == "launch_job":
             await self._launch(message.launch_job)
             return
+        if name == "prepare_job":
+            self._prepare(message.prepare_job)
+            return
         # A full disk must not keep a job running that shall end.
         with contextlib.suppress(OSError):
             self._membership.store()
@@ -293,13 +316,24 @@ class Conversation:
         await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
         deadline_ms = self._confirmed_ms + self._rules.lease_ms
+        self._prepared.discard(request.key)
         attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)
         if attempt.end is not None:
             self.announce_end(attempt.end)
 
+    def _prepare(self, message: messages.PrepareJob) -> None:
+        """Start an attempt early; the order to launch it follows, or one to stop it."""
+        self._membership.store()
+        request = launch_from_message(message.launch)
+        self._table.prepare(request, self._confirmed_ms + self._rules.lease_ms, self._rules.grace_ms)
+        self._prepared.add(request.key)
+
     def _refuse(self, key: AttemptKey, name: str, refusal: CommandRefusedError) -> None:
         _log.warning("command_refused", extra={**key.fields(), "command": name, "reason": str(refusal)})
         self._metrics.refusals.labels(refusal.code).inc()
+        if name == "prepare_job":
+            self._end_preparation(key, refusal)
+            return
         if name == "launch_job":
             self._table.refused_launches.note(key, refusal)
         refused = messages.CommandRefused(key=key_to_message(key), code=refusal.code, message=refusal.message)

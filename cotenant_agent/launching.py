@@ -13,6 +13,7 @@ from cotenant_agent.attempt import Attempt
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import write_json
+from cotenant_agent.early_start import PREPARATION_LOST, early_argv, words_to_begin
 from cotenant_agent.errors import CommandRefusedError, DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.job_processes import start_ticks
@@ -86,15 +87,25 @@ class Launcher:
         *,
         deadline_boot_ms: int,
         grace_ms: int,
+        is_early: bool = False,
     ) -> Attempt:
         """Check the request and write down everything that the shim needs; nothing runs yet.
+
+        Args:
+            request: What to start.
+            resume: Verified checkpoint to continue from.
+            live: Attempts that have devices now.
+            deadline_boot_ms: Until when the attempt may run without a renewal.
+            grace_ms: How long it may take to end after that.
+            is_early: It waits for a word to begin, and takes nothing of its devices before.
 
         Raises:
             CommandRefusedError: not allowed, or more than the devices hold next to the `live` attempts.
         """
         for attempt in live:
             attempt.lower_memory_limit(request.co_located_limits.get(attempt.key, 0))
-        self._check_capacity(request, live)
+        if not is_early:
+            self._check_capacity(request, live)
         places = self._places(request, resume)
         owner = self._users.find(request.tenant)
         is_follower = not request.chooses_port
@@ -118,13 +129,55 @@ class Launcher:
         spec = self._spec(request, plan, stop_grace_ms, resume, owner)
         # Of another node's port nothing is taken here.
         spec["rendezvous_port"] = 0 if is_follower else port
+        if is_early:
+            spec |= {"argv": list(early_argv(request.command, plan.argv)), "is_early": True}
         seal = Seal.draw() if self._rules.seals else None
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
-        lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
-        lease["incarnation_id"] = request.key.incarnation_id
-        write_json(directory.lease, attempt.sealed(directory.lease, lease))
+        _write_lease(attempt, deadline_boot_ms, grace_ms)
         write_json(directory.spec, attempt.sealed(directory.spec, spec))
         return attempt
+
+    def let_begin(
+        self,
+        early: Attempt,
+        request: LaunchRequest,
+        resume: Checkpoint | None,
+        live: Sequence[Attempt],
+        *,
+        deadline_boot_ms: int,
+        grace_ms: int,
+    ) -> Attempt:
+        """Write down for the shim of an attempt that was started early that it may begin; arguments as in `launch`.
+
+        Raises:
+            CommandRefusedError: as `launch`; PREPARATION_LOST: it must begin from nothing.
+        """
+        for attempt in live:
+            attempt.lower_memory_limit(request.co_located_limits.get(attempt.key, 0))
+        self._check_capacity(request, live)
+        places = self._places(request, resume)
+        plan = self._plan(request, places, grace_ms, early.rendezvous_port)
+        words = words_to_begin(request.command, early.spec, plan)
+        is_seen = resume is None or resume.directory.parent == places.checkpoint_directory.parent
+        if words is None or not is_seen or early.gpu_ids != request.gpu_ids:
+            raise CommandRefusedError(PREPARATION_LOST, "the launch is another one than was prepared")
+        owner = self._users.find(request.tenant)
+        if resume is not None and owner is not None:
+            hand_over(resume.directory, owner)
+        spec = {
+            **early.spec,
+            "requested_wall_ms": wall_ms(),
+            "requested_boot_ms": boot_ms(),
+            "memory_limit_bytes": request.memory_limit_bytes,
+            "resume_step": -1 if resume is None else resume.step,
+        }
+        directory = early.directory
+        begun = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, early.seal)
+        _write_lease(begun, deadline_boot_ms, grace_ms)
+        write_json(directory.spec, begun.sealed(directory.spec, spec))
+        write_json(directory.go, begun.sealed(directory.go, words))
+        begun.socket = early.socket
+        return begun
 
     def start_shim(self, attempt: Attempt) -> None:
         """Start the keeper of a prepared attempt; it starts the job at most once."""
@@ -257,6 +310,12 @@ class Launcher:
         if not is_known and not self._directory.jobs.resolve().is_relative_to(working):
             kept.append(working)
         return {"covered": [str(root)], "kept": [str(path) for path in kept if path.is_relative_to(root)]}
+
+
+def _write_lease(attempt: Attempt, deadline_boot_ms: int, grace_ms: int) -> None:
+    lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+    lease["incarnation_id"] = attempt.key.incarnation_id
+    write_json(attempt.directory.lease, attempt.sealed(attempt.directory.lease, lease))
 
 
 def _choose_port(request: LaunchRequest, live: Sequence[Attempt]) -> int:

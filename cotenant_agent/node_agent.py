@@ -20,6 +20,7 @@ from cotenant_agent.calibration import Calibrations
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation, is_free
 from cotenant_agent.durable_files import write_json
+from cotenant_agent.early_attempts import with_devices
 from cotenant_agent.errors import ClusterRefusedError, DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.machine import read_machine_id
@@ -143,7 +144,7 @@ class NodeAgent:
         has_news = self._note_pauses()
         started = self._table.find_started()
         ended = self._table.find_ended()
-        self._windows.look([attempt.living_attempt for attempt in self._table if attempt.end is None], boot_ms())
+        self._windows.look([attempt.living_attempt for attempt in with_devices(self._table)], boot_ms())
         for end in ended:
             self._metrics.ends.labels(end.exit_class).inc()
         self._metrics.running.set(sum(attempt.end is None for attempt in self._table))
@@ -154,6 +155,7 @@ class NodeAgent:
                 self._conversation.announce_end(end)
             if has_news:
                 self._conversation.announce_pauses()
+            self._conversation.announce_preparations()
 
     def _note_pauses(self) -> bool:
         """Close what is measured of attempts that stand still or go on; whether there is anything to tell."""
@@ -269,7 +271,11 @@ class NodeAgent:
             enforcements=self._rules.enforcements,
             no_profiles=not self._windows.collects,
             launch_rules=None if self._rules.allow_list is None else rules_to_message(self._rules.allow_list),
-            attempts=[status_to_message(attempt) for attempt in self._table if self._membership.holds(attempt.key)],
+            attempts=[
+                status_to_message(attempt)
+                for attempt in self._table
+                if self._membership.holds(attempt.key) and not attempt.is_early
+            ],
             seen=position_to_message(self._membership.seen),
             may_change_incarnation=is_free(self._table, self._membership),
             session_secret=self._session_secret,

@@ -36,7 +36,7 @@ class AgentSettings:
     shared_checkpoints: bool = setting(
         False, "Other nodes have the folder of --checkpoint-dir too: jobs may be on several of them at once."
     )
-    rendezvous_address: str = setting(
+    rendezvous_host: str = setting(
         "",
         "Where other nodes reach ranks that run here; by default the address from which it dials the scheduler.",
         metavar="HOST",
@@ -94,9 +94,9 @@ def _check(settings: AgentSettings) -> None:
     if settings.shared_checkpoints and not settings.checkpoint_dir:
         remedy = "name the folder that other nodes have too with --checkpoint-dir"
         raise InputError("--shared-checkpoints is about the folder of --checkpoint-dir", remedy=remedy)
-    if settings.rendezvous_address and not is_host(settings.rendezvous_address):
-        remedy = "give --rendezvous-address the name or address of this machine, without a port"
-        raise InputError(f"{settings.rendezvous_address[:80]!r} is no address of a machine", remedy=remedy)
+    if settings.rendezvous_host and not is_host(settings.rendezvous_host):
+        remedy = "give --rendezvous-host the name or address of this machine, without a port"
+        raise InputError(f"{settings.rendezvous_host[:80]!r} is no address of a machine", remedy=remedy)
     if settings.job_user and settings.job_users:
         raise InputError("one user for all jobs, or one for each tenant", remedy="give --job-user or --job-users")
     check_client_tls(settings)

@@ -17,6 +17,7 @@ from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.durable_files import read_json, read_text, write_json
+from cotenant_agent.early_start import PREPARED_STARTS
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.launching import JobRules, Launcher
@@ -132,7 +133,7 @@ def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
         tasks_max=settings.job_tasks_max,
         namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
         seals=SEALED_FILES in isolation,
-        rendezvous_interface=find_interface(settings.rendezvous_address or find_own_address(settings.scheduler)),
+        rendezvous_interface=find_interface(settings.rendezvous_host or find_own_address(settings.scheduler)),
     )
 
 
@@ -191,9 +192,9 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        rendezvous_address=settings.rendezvous_address,
+        rendezvous_address=settings.rendezvous_host,
         enforcements=(
-            *("shim_lease", RANK_PROCESSES),
+            *("shim_lease", RANK_PROCESSES, PREPARED_STARTS),
             *inventory.enforcements,
             *groups.enforcements,
             *pausing,

@@ -120,12 +120,6 @@ class PolicyDescription:
     parameters: tuple[ParameterDescription, ...]
 
 
-@cache
-def _hints_at(path: str) -> Mapping[str, Any]:
-    """Return the types of a policy's parameters, which stand in its module as text."""
-    return get_type_hints(_CLASSES[path])
-
-
 def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
     """Build a policy.
 
@@ -139,8 +133,7 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
     """
     entry = policy_entry(name)
     kind = _CLASSES[entry.path]
-    hints = _hints_at(entry.path)
-    known = {parameter.name: hints[parameter.name] for parameter in fields(kind)}
+    known = _parameter_types(entry.path)
     for parameter, value in parameters.items():
         if parameter not in known:
             raise PolicyParameterError(
@@ -149,6 +142,14 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
         _require_type(name, parameter, known[parameter], value)
     policy: Policy = kind(**{**entry.defaults, **parameters})
     return policy
+
+
+@cache
+def _parameter_types(path: str) -> Mapping[str, Any]:
+    """Return the parameters of a policy with their types; reading them takes longer than many a decision."""
+    kind = _CLASSES[path]
+    hints = get_type_hints(kind)
+    return {parameter.name: hints[parameter.name] for parameter in fields(kind)}
 
 
 def policy_names() -> Sequence[str]:
@@ -206,7 +207,7 @@ def describe(name: str) -> PolicyDescription:
     module = getmodule(kind)
     text = cleandoc((module.__doc__ if module is not None else None) or "")
     headings = _headings(text)
-    hints = _hints_at(entry.path)
+    types = _parameter_types(entry.path)
     return PolicyDescription(
         name=name,
         summary=entry.summary or next(iter(text.splitlines()), name),
@@ -215,7 +216,7 @@ def describe(name: str) -> PolicyDescription:
         parameters=tuple(
             ParameterDescription(
                 name=parameter.name,
-                type=_type_name(hints[parameter.name]),
+                type=_type_name(types[parameter.name]),
                 default=entry.defaults.get(parameter.name, _default(parameter)),
                 description=_description(parameter, is_plugin=name in _PLUGINS),
             )

@@ -20,6 +20,8 @@ RANKS_CAPTURED_MAX = 8
 """Each rank is a Python with torch on this machine."""
 PREDICTOR_TIMEOUT_S = 2.0
 _PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-q"})
+_LAUNCHERS = frozenset({"torchrun", "accelerate"})
+_SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
 _TORCH = re.compile(
     r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*){0,20})"
@@ -85,9 +87,10 @@ def with_ranks(command: Sequence[str], ranks: int) -> list[str]:
 def is_torch_script(command: Sequence[str], directory: Path) -> bool:
     """Tells whether a command is a Python script or module here that imports torch, and can be run as it stands."""
     place = _script_place(command)
-    if not place or any(_FILLED_IN.search(word) for word in command):
+    if any(_FILLED_IN.search(word) for word in command):
         return False
-    return any(_imports_torch(directory / name) for name in _script_files(command[place:]))
+    files = _script_files(command[place:]) if place else _launched_files(command)
+    return any(_imports_torch(directory / name) for name in files)
 
 
 def _script_place(command: Sequence[str]) -> int:
@@ -103,6 +106,14 @@ def _script_files(words: Sequence[str]) -> Sequence[str]:
         return [words[0]]
     path = words[1].replace(".", "/") if len(words) > 1 else ""
     return [f"{path}.py", f"{path}/__main__.py"] if path else []
+
+
+def _launched_files(command: Sequence[str]) -> Sequence[str]:
+    """The script of a launcher that starts all its processes on one machine: others would be waited for in vain."""
+    is_launcher = bool(command) and PurePath(command[0]).name in _LAUNCHERS
+    if not is_launcher or any(word.startswith(_SEVERAL_MACHINES) for word in command):
+        return []
+    return [word for word in command[1:] if word.endswith(".py")][:1]
 
 
 def _imports_torch(script: Path) -> bool:

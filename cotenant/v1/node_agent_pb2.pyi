@@ -58,6 +58,8 @@ class ConnectRequest(_message.Message):
     ATTEMPT_EXITED_FIELD_NUMBER: _builtins.int
     COMMAND_REFUSED_FIELD_NUMBER: _builtins.int
     LOG_CHUNK_FIELD_NUMBER: _builtins.int
+    ATTEMPT_PREPARED_FIELD_NUMBER: _builtins.int
+    PREPARATION_ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -70,6 +72,10 @@ class ConnectRequest(_message.Message):
     def command_refused(self) -> Global___CommandRefused: ...
     @_builtins.property
     def log_chunk(self) -> Global___LogChunk: ...
+    @_builtins.property
+    def attempt_prepared(self) -> Global___AttemptPrepared: ...
+    @_builtins.property
+    def preparation_ended(self) -> Global___PreparationEnded: ...
     def __init__(
         self,
         *,
@@ -79,12 +85,14 @@ class ConnectRequest(_message.Message):
         attempt_exited: Global___AttemptExited | None = ...,
         command_refused: Global___CommandRefused | None = ...,
         log_chunk: Global___LogChunk | None = ...,
+        attempt_prepared: Global___AttemptPrepared | None = ...,
+        preparation_ended: Global___PreparationEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "command_refused", b"command_refused", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunk", b"log_chunk", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_prepared", b"attempt_prepared", "attempt_started", b"attempt_started", "command_refused", b"command_refused", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunk", b"log_chunk", "message", b"message", "preparation_ended", b"preparation_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "command_refused", b"command_refused", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunk", b"log_chunk", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_prepared", b"attempt_prepared", "attempt_started", b"attempt_started", "command_refused", b"command_refused", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunk", b"log_chunk", "message", b"message", "preparation_ended", b"preparation_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "attempt_started", "attempt_exited", "command_refused", "log_chunk"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "attempt_started", "attempt_exited", "command_refused", "log_chunk", "attempt_prepared", "preparation_ended"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -105,6 +113,7 @@ class ConnectResponse(_message.Message):
     ATTEMPT_END_STORED_FIELD_NUMBER: _builtins.int
     PAUSE_JOB_FIELD_NUMBER: _builtins.int
     RESUME_JOB_FIELD_NUMBER: _builtins.int
+    PREPARE_JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -125,6 +134,8 @@ class ConnectResponse(_message.Message):
     def pause_job(self) -> Global___PauseJob: ...
     @_builtins.property
     def resume_job(self) -> Global___ResumeJob: ...
+    @_builtins.property
+    def prepare_job(self) -> Global___PrepareJob: ...
     def __init__(
         self,
         *,
@@ -137,12 +148,13 @@ class ConnectResponse(_message.Message):
         attempt_end_stored: Global___AttemptEndStored | None = ...,
         pause_job: Global___PauseJob | None = ...,
         resume_job: Global___ResumeJob | None = ...,
+        prepare_job: Global___PrepareJob | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "prepare_job", b"prepare_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "prepare_job", b"prepare_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "launch_job", "stop_job", "checkpoint_job", "heartbeat_ack", "read_log", "attempt_end_stored", "pause_job", "resume_job"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "launch_job", "stop_job", "checkpoint_job", "heartbeat_ack", "read_log", "attempt_end_stored", "pause_job", "resume_job", "prepare_job"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1090,6 +1102,86 @@ class AttemptEndStored(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AttemptEndStored: _TypeAlias = AttemptEndStored  # noqa: Y015
+
+@_typing.final
+class PrepareJob(_message.Message):
+    """Starts the process of a launch that will be ordered later, beside the job's present attempt, and lets it do what needs neither a
+    device nor a checkpoint: imports, data, the network on the CPU. It makes no step before the LaunchJob with the same key, which the
+    scheduler sends after the end of the present attempt; a StopJob with that key gives it up. May be repeated.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LAUNCH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    @_builtins.property
+    def launch(self) -> Global___LaunchJob: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        launch: Global___LaunchJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "launch", b"launch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "launch", b"launch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareJob: _TypeAlias = PrepareJob  # noqa: Y015
+
+@_typing.final
+class AttemptPrepared(_message.Message):
+    """A prepared attempt waits for its LaunchJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptPrepared: _TypeAlias = AttemptPrepared  # noqa: Y015
+
+@_typing.final
+class PreparationEnded(_message.Message):
+    """An attempt cannot be prepared, or ended before its LaunchJob: nothing of it runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """NOT_PREPARABLE (the launch can only begin from nothing), PREPARATION_LOST ..."""
+    message: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "key", b"key", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreparationEnded: _TypeAlias = PreparationEnded  # noqa: Y015
 
 @_typing.final
 class GangPart(_message.Message):

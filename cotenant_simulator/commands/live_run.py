@@ -99,11 +99,14 @@ def _predictor(flags: dict[str, Any], trace: Trace) -> Predictor:
 
 
 def _settings(flags: dict[str, Any], names: Sequence[str]) -> list[RunSettings]:
+    prepared_s: float | None = flags["prepared_restart_s"]
     charges = OverheadCosts(
         launch_ms=round(flags["launch_s"] * 1_000),
         restart_ms=round(flags["restart_s"] * 1_000),
         checkpoint_ms=round(flags["checkpoint_s"] * 1_000),
         checkpoint_interval_ms=round(flags["checkpoint_every_s"] * 1_000),
+        prepared_restart_ms=None if prepared_s is None else round(prepared_s * 1_000),
+        prepare_ms=round(flags["prepare_s"] * 1_000),
     )
     failures = NodeFailures(
         mean_up_ms=round(flags["node_failure_hours"] * HOUR_MS), repair_ms=round(flags["node_repair_s"] * 1_000)

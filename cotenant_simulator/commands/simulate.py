@@ -34,6 +34,8 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--checkpoint-every-s", type=FiniteRange(0, 1e7), default=600.0, show_default=True),
         click.option("--checkpoint-s", type=FiniteRange(0, 86_400), default=10.0, show_default=True),
         click.option("--restart-s", type=FiniteRange(0, 86_400), default=20.0, show_default=True),
+        click.option("--prepared-restart-s", type=FiniteRange(0, 86_400), help="Instead, where a move is prepared."),
+        click.option("--prepare-s", type=FiniteRange(0, 86_400), default=0.0, help="While the job trains on."),
         click.option("--launch-s", type=FiniteRange(0, 86_400), default=0.0, show_default=True),
         click.option("--slowdown", type=FiniteRange(0, 900), help="True slowdown of unmeasured pairs."),
         click.option(

@@ -11,6 +11,7 @@ from cotenant_simulator.run.records import AttemptInterval
 from cotenant_simulator.run.simulation_state import SimulationState
 from scheduler_service.core import commands, events
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.preparation import NOT_PREPARABLE
 from scheduler_service.core.records import Node
 
 SPANS_MAX = 20_000
@@ -40,6 +41,7 @@ class Machines:
         self._widths = sorted((len(node.gpus) for node in nodes.values()), reverse=True)
         self.spans: list[AttemptInterval] = []
         self.spans_dropped = 0
+        self._prepared: set[tuple[str, int]] = set()
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
@@ -61,10 +63,40 @@ class Machines:
         result.preemptions, result.migrations, result.reshapes = counts.preemptions, counts.migrations, counts.reshapes
         if result.first_started_at_ms < 0:
             result.first_started_at_ms = simulation.now_ms
-        charges = simulation.settings.charges
-        delay_ms = charges.launch_ms + (charges.restart_ms if result.attempts > 1 else 0)
+        delay_ms = self._start_ms(order, is_first=result.attempts == 1)
         simulation.event_queue.add(
             simulation.now_ms + delay_ms, EventPriority.START, self._begin, (attempt, attempt.turn)
+        )
+
+    def _start_ms(self, order: commands.LaunchJob, *, is_first: bool) -> int:
+        """Return how long it takes from the order to the first step."""
+        charges, name = self._simulation.settings.charges, (order.job_id, order.fence)
+        if name in self._prepared and charges.prepared_restart_ms is not None:
+            self._prepared.remove(name)
+            return charges.prepared_restart_ms
+        return charges.launch_ms + (0 if is_first else charges.restart_ms)
+
+    def prepare(self, order: commands.PrepareJob) -> None:
+        """Start an attempt early, which takes its time beside the present one, where attempts are prepared at all."""
+        simulation, launch = self._simulation, order.launch
+        if simulation.settings.charges.prepared_restart_ms is None:
+            ended = events.PreparationEnded(
+                at_ms=simulation.now_ms,
+                job_id=launch.job_id,
+                attempt=launch.attempt,
+                fence=launch.fence,
+                code=NOT_PREPARABLE,
+            )
+            simulation.tell(ended)
+            return
+        at_ms = simulation.now_ms + simulation.settings.charges.prepare_ms
+        simulation.event_queue.add(at_ms, EventPriority.START, self._tell_prepared, launch)
+
+    def _tell_prepared(self, launch: commands.LaunchJob) -> None:
+        self._prepared.add((launch.job_id, launch.fence))
+        at_ms = self._simulation.now_ms
+        self._simulation.tell(
+            events.AttemptPrepared(at_ms=at_ms, job_id=launch.job_id, attempt=launch.attempt, fence=launch.fence)
         )
 
     def _refresh_limits(self, attempt: Attempt) -> None:

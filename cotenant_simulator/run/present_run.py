@@ -146,6 +146,7 @@ class PresentRun:
         self._ended_unknown: list[str] = []
         self._orders: dict[type[commands.Command], Callable[[Any], None]] = {
             commands.LaunchJob: self._launch,
+            commands.PrepareJob: self._machines.prepare,
             commands.StopJob: self._machines.stop,
             commands.PauseJob: self._refuse_pause,
             commands.ResumeJob: self._resume,

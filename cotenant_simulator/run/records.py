@@ -17,12 +17,17 @@ class OverheadCosts:
         restart_ms: The same once more for every further attempt: loading the checkpoint, warming up.
         checkpoint_ms: From the order to stop until the GPUs are free.
         checkpoint_interval_ms: Between two checkpoints of a training; 0 = only when it is stopped.
+        prepared_restart_ms: Instead of launch and restart where an attempt was prepared beside the one before it, as on
+            the own node of a job that is moved or reshaped; None = every attempt begins from nothing.
+        prepare_ms: How long that takes, while the one before trains.
     """
 
     launch_ms: int = 0
     restart_ms: int = 20_000
     checkpoint_ms: int = 10_000
     checkpoint_interval_ms: int = 600_000
+    prepared_restart_ms: int | None = None
+    prepare_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

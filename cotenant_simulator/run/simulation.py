@@ -24,6 +24,7 @@ from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import MakePolicy, SchedulerEngine
 from scheduler_service.core.queue_events import TenantsChosen
+from scheduler_service.core.records import PREPARED_STARTS
 from scheduler_service.policy_registry import make_policy
 
 ENDED_JOBS_MAX = 1_000
@@ -77,6 +78,9 @@ class Simulation:
             ended_jobs_max=ENDED_JOBS_MAX,
             learns_speeds=settings.learns_speeds,
         )
+        if settings.charges.prepared_restart_ms is not None:
+            nodes_that_prepare = [replace(node, enforcements=(PREPARED_STARTS,)) for node in cluster.nodes]
+            cluster = self._cluster = replace(cluster, nodes=nodes_that_prepare)
         nodes = {node.node_id: node for node in cluster.nodes}
         occupancy = GpuOccupancy(
             truth=trace.truth,
@@ -95,6 +99,7 @@ class Simulation:
         self._outages = Outages(self._simulation, self._machines)
         self._orders: dict[type[commands.Command], Callable[[Any], None]] = {
             commands.LaunchJob: self._machines.launch,
+            commands.PrepareJob: self._machines.prepare,
             commands.StopJob: self._machines.stop,
             commands.RequestPrediction: self._predict,
             commands.RequestPairPredictions: self._predict_pairs,

@@ -33,8 +33,8 @@ class Training:
 
     Attributes:
         task: What is trained.
-        data: Its samples, on the device.
-        network: The network, on the device.
+        data: Its samples, on the device once it trains.
+        network: The network, there as well.
         optimizer: Its optimizer.
         seed: Decides initial weights, data and the order of samples.
         step: Optimizer steps done.
@@ -81,15 +81,21 @@ def build_optimizer(name: str, network: nn.Module, learning_rate: float) -> torc
 
 
 def build_training(options: argparse.Namespace) -> Training:
-    """Return the training that the command line describes, at step 0."""
+    """Return the training that the command line describes, at step 0 and in the host's memory."""
     task = TASKS[options.model]
     dtype = torch.float64 if options.dtype == "float64" else torch.float32
     torch.manual_seed(options.seed)
-    network = task.build().to(options.device, dtype)
+    network = task.build().to(dtype)
     generated = task.generate(torch.Generator().manual_seed(options.seed))
-    data = Data(*(_place(tensor, options.device, dtype) for tensor in (generated.inputs, generated.targets)))
+    data = Data(*(_place(tensor, "cpu", dtype) for tensor in (generated.inputs, generated.targets)))
     optimizer = build_optimizer(options.optimizer or task.optimizer, network, task.learning_rate)
     return Training(task=task, data=data, network=network, optimizer=optimizer, seed=options.seed)
+
+
+def move_to_device(training: Training, device: str) -> None:
+    """Move network and data to the device; before this nothing is initialised there."""
+    training.network.to(device)
+    training.data = Data(training.data.inputs.to(device), training.data.targets.to(device))
 
 
 def _place(tensor: Tensor, device: str, dtype: torch.dtype) -> Tensor:
@@ -183,11 +189,13 @@ def main() -> None:
     if options.sub_batch:
         # The helper reads the cluster's environment; a flag given by hand comes first.
         os.environ["COTENANT_SUB_BATCH"] = str(options.sub_batch)
-    job.limit_gpu_memory()
     training = build_training(options)
     if options.export:
         export_graph(training.network, training.data.inputs[:2], options.export)
         return
+    job.wait_for_go()
+    job.limit_gpu_memory()
+    move_to_device(training, options.device)
     resume_folder = job.resume_directory() or (Path(options.checkpoint_dir) if options.resume else None)
     if resume_folder is not None:
         training.step = checkpoint.restore(resume_folder, training.network, training.optimizer)

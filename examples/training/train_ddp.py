@@ -98,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train.keep_freed_memory()
     join_gang(options.device)
     training = train.build_training(options)
+    train.move_to_device(training, options.device)
     folder = job.resume_directory() or (Path(options.checkpoint_dir) if options.resume else None)
     if folder is not None:
         training.step = checkpoint.restore(folder, training.network, training.optimizer)

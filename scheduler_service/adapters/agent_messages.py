@@ -11,9 +11,18 @@ from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.job_specs import spec_message
-from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob, PauseJob, ResumeJob, StopJob
+from scheduler_service.core.commands import (
+    CoLocatedLimit,
+    GangPart,
+    LaunchJob,
+    PauseJob,
+    PrepareJob,
+    ResumeJob,
+    StopJob,
+)
 from scheduler_service.core.events import (
     AttemptPaused,
+    AttemptPrepared,
     AttemptResumed,
     GpuHealthChanged,
     JobFailed,
@@ -24,6 +33,7 @@ from scheduler_service.core.events import (
     LaunchRefused,
     NodeJoined,
     PauseRefused,
+    PreparationEnded,
     RunningAttempt,
 )
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
@@ -207,6 +217,22 @@ def command_refused(
     )
 
 
+def preparation_change(message: node_agent_pb2.ConnectRequest) -> AttemptPrepared | PreparationEnded:
+    """Read that an attempt, started early, waits for its launch, or why it does not."""
+    if message.HasField("attempt_prepared"):
+        key = message.attempt_prepared.key
+        return AttemptPrepared(at_ms=0, job_id=key.job_id, attempt=key.attempt, fence=key.fence)
+    ended = message.preparation_ended
+    return PreparationEnded(
+        at_ms=0,
+        job_id=ended.key.job_id,
+        attempt=ended.key.attempt,
+        fence=ended.key.fence,
+        code=ended.code[:_CAUSE_CHARACTERS_MAX],
+        message=ended.message[:_CAUSE_CHARACTERS_MAX],
+    )
+
+
 def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
     """Read what a heartbeat reports about one attempt."""
     key = observation.key
@@ -283,6 +309,12 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             ],
         )
     )
+
+
+def prepare_message(command: PrepareJob, identity: ClusterIdentity = _UNNAMED, *, sequence: int = 0) -> ConnectResponse:
+    """Order that an attempt is started early; `sequence` as in `launch_message`."""
+    launch = launch_message(command.launch, identity, sequence=sequence).launch_job
+    return ConnectResponse(prepare_job=node_agent_pb2.PrepareJob(key=launch.key, launch=launch))
 
 
 def _gang_part(part: GangPart | None) -> node_agent_pb2.GangPart | None:

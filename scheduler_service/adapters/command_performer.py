@@ -16,6 +16,7 @@ from scheduler_service.core.commands import (
     Command,
     LaunchJob,
     PauseJob,
+    PrepareJob,
     RecordOutcome,
     RefreshPairs,
     RequestLossFit,
@@ -55,6 +56,9 @@ class CommandPerformer:
                 self.deliver(_too_old(command))
             case LaunchJob():
                 self._send(command, agent_messages.launch_message(command, self.identity, sequence=self.sequence()))
+            case PrepareJob():
+                message = agent_messages.prepare_message(command, self.identity, sequence=self.sequence())
+                self._send(command.launch, message)
             case StopJob():
                 checkpoint_ms = int(self.launch_of(command.job_id).get("checkpoint_ms", 0))
                 self._send(command, agent_messages.stop_message(command, self.identity, checkpoint_ms=checkpoint_ms))

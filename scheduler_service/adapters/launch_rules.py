@@ -122,9 +122,7 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
 
 def _spanning_obstacles(node: Node) -> Iterator[Obstacle]:
     if not node.rendezvous_address:
-        yield Obstacle(
-            "says no address for ranks on other nodes", f"start its agent with {_AGENT} --rendezvous-address"
-        )
+        yield Obstacle("says no address for ranks on other nodes", f"start its agent with {_AGENT} --rendezvous-host")
     if not node.storage_id:
         remedy = f"start the agents of two nodes or more on one shared folder ({_AGENT} --checkpoint-dir DIRECTORY "
         yield Obstacle(

@@ -10,9 +10,16 @@ from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob,
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt, PartEndKind
-from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobRecord, with_history
+from scheduler_service.core.job_records import (
+    AttemptExit,
+    AttemptMeasurements,
+    JobRecord,
+    with_history,
+)
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
+from scheduler_service.core.preparation_records import Preparation
+from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_start import begin_trial
@@ -40,8 +47,26 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_FIRST_MS << min(failures - 1, 20), BACKOFF_MAX_MS)
 
 
-def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: EventEffects) -> None:
-    """Begin a new attempt of a job that has none, with a fence that no attempt has had."""
+def launch(
+    state: ClusterState,
+    job: JobRecord,
+    start: Start,
+    *,
+    reserved_bytes: int,
+    step: EventEffects,
+    preparation: Preparation | None = None,
+) -> None:
+    """Begin a new attempt of a job that has none, with a fence that no attempt has had, or with that of a prepared one.
+
+    Args:
+        state: Knows the job.
+        job: Holds no GPUs.
+        start: Where, and in what shape.
+        reserved_bytes: On each of its GPUs.
+        step: Takes the commands.
+        preparation: The attempt that was started early for this launch; None = it begins from nothing.
+    """
+    attempt, fence = next_attempt(state, job) if preparation is None else (preparation.attempt, preparation.fence)
     micro_batch_size, accumulation_steps = _passes(job, start)
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in assignments))
@@ -53,11 +78,11 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         job,
         at_ms=state.now_ms,
         kind="launch",
-        message=f"attempt {job.attempt + 1} on {gpus}",
+        message=f"attempt {attempt} on {gpus}" + (", prepared" if preparation is not None else ""),
         phase=Phase.STARTING,
         reason=start.reason,
-        attempt=job.attempt + 1,
-        fence=state.next_fence,
+        attempt=attempt,
+        fence=fence,
         assignments=assignments,
         node_ids=node_ids,
         micro_batch_size=micro_batch_size,
@@ -70,22 +95,26 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
+        move_ms=job.move_ms or state.move_ms_of(job.request.key),
         paused_ms=0,
         gang=GangAttempt() if is_gang else None,
         progressed_ran_ms=-1,
         stalled_since_ms=0,
         exit=AttemptExit(),
     )
-    state.next_fence += 1
     state.put_job(job)
     if job.request.terms.time_limit_ms:
         step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
+    _note_neighbours(state, job, start, step)
+    step.commands += launch_commands(state, job)
+
+
+def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: EventEffects) -> None:
     neighbours = state.occupancy.neighbours(job)
     if neighbours:
         note_colocation_change(state, (job.job_id, *neighbours), is_shared=True)
     if neighbours == (start.trial_with,):
         begin_trial(state, job.job_id, start.trial_with, step)
-    step.commands += launch_commands(state, job)
 
 
 def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
@@ -242,11 +271,20 @@ def leave_gpus(
     """Record what is common to every end of an attempt and return the job, not yet stored."""
     step.is_decision_due = True
     tell_end(state, job, step, is_complete=is_complete)
+    step.commands += discard_commands(job)
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
     _note_peak(state, job)
     return job.changed(
-        fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None, trial=None, gang=None
+        fence=0,
+        granted_fences=fences,
+        after_stop=AfterStop.NOTHING,
+        target=None,
+        preparation=None,
+        moved_at_ms=0,
+        pause=None,
+        trial=None,
+        gang=None,
     )
 
 

@@ -178,6 +178,13 @@ class LaunchJob(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareJob(Command):
+    """Start the process of a later launch early, as far as it needs neither a device nor a checkpoint."""
+
+    launch: LaunchJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopJob(Command):
     """End one attempt, with a checkpoint where asked.
 

@@ -18,11 +18,12 @@ from scheduler_service.core import (
     job_events,
     node_events,
     prediction_events,
+    preparation,
     queue_changes,
     queue_events,
     turns,
 )
-from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
+from scheduler_service.core.attempts import launch, stop
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
@@ -77,7 +78,7 @@ class SchedulerEngine:
         policy: Name of the first policy.
         parameters: Its parameters; absent ones take their defaults.
         seed: Handed to policies that draw at random.
-        nodes_per_job_max: Nodes that one job may span; 0 = no limit. Agents cannot yet start a gang across nodes.
+        nodes_per_job_max: Nodes that one job may span, unless it says that it may span more; 0 = no limit.
         can_move: What carries the commands out can stop a job with a checkpoint and start it again elsewhere.
         ended_jobs_max: Ended jobs kept.
         pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.
@@ -160,6 +161,7 @@ class SchedulerEngine:
             judge_due_trials(self._state, step)
             end_trial_pauses(self._state, step)
             look_after_pauses(self._state, step)
+            preparation.look_after_preparations(self._state, step)
             enforce_time_limits(self._state, step)
             if self._stall_ms:
                 look_for_stalls(self._state, self._stall_ms, step)
@@ -317,10 +319,7 @@ class SchedulerEngine:
         step = EventEffects()
         state = self._state
         prediction_events.reissue(state, step)
-        for job_id in state.in_phase(Phase.STARTING):
-            step.commands += launch_commands(state, state.jobs[job_id])
-        for job_id in state.in_phase(Phase.STOPPING):
-            step.commands += stop_commands(state.jobs[job_id])
+        preparation.reissue_orders(state, step)
         for job_id in state.pauses:
             step.commands += outstanding_commands(state.jobs[job_id])
         step.commands += [node_events.stop_abandoned(abandoned) for abandoned in state.abandoned_attempts.values()]
@@ -381,6 +380,8 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     events.PauseRequested: request_pause,
     events.ResumeRequested: request_resume,
     **prediction_events.HANDLERS,
+    events.AttemptPrepared: preparation.note_prepared,
+    events.PreparationEnded: preparation.note_preparation_ended,
     events.NodeJoined: node_events.join,
     events.NodeDisconnected: node_events.disconnect,
     events.NodeLost: node_events.lose_node,

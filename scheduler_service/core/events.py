@@ -223,6 +223,26 @@ class JobStarted(PartReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPrepared(Event):
+    """The agent has started an attempt early, which waits for its launch; it is none that the job has yet."""
+
+    job_id: str
+    attempt: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparationEnded(Event):
+    """An attempt cannot be started early, or ended before its launch; nothing of it runs."""
+
+    job_id: str
+    attempt: int
+    fence: int
+    code: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed(AttemptReport):
     """Work done and measured since the last report.
 

@@ -30,6 +30,7 @@ from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
+from scheduler_service.core.preparation import give_up_preparation
 from scheduler_service.core.queue_changes import cancel_orphan
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -139,6 +140,7 @@ def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancel
 
 def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     if job.after_stop is not AfterStop.CANCEL:
+        job = give_up_preparation(job.changed(after_stop=AfterStop.CANCEL), step)
         state.put_job(job.changed(after_stop=AfterStop.CANCEL, target=None, reason=Reason(code="STOPPING_TO_CANCEL")))
 
 

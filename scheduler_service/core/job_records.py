@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.gang_records import GangAttempt
+from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
@@ -109,6 +110,7 @@ class JobCounts(_Copied):
         reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
         trials: Times that it joined another job on trial.
         broken_trials: Those that broke, in either role.
+        lost_preparations: Attempts that ended while they were prepared.
     """
 
     restarts: int = 0
@@ -120,6 +122,7 @@ class JobCounts(_Copied):
     reshapes: int = 0
     trials: int = 0
     broken_trials: int = 0
+    lost_preparations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,11 @@ class JobRecord(_Copied):
         stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
+        preparation: The attempt that is prepared for that; None = there is none.
+        moved_at_ms: When an attempt was told to stop for the move to the present or the next one; 0 = for none, or what
+            the move cost is known by now.
+        move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
+        prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
@@ -199,6 +207,10 @@ class JobRecord(_Copied):
     not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
+    preparation: Preparation | None = None
+    prepared_attempt: int = 0
+    moved_at_ms: int = 0
+    move_ms: int = 0
     trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
@@ -254,9 +266,14 @@ class JobRecord(_Copied):
         return tuple([assignment.gpu_id for assignment in self.assignments])
 
     @property
+    def is_preparing(self) -> bool:
+        """It trains on until its next attempt is prepared, and is stopped then."""
+        return self.preparation is not None and not self.preparation.is_handing_over
+
+    @property
     def pace_ms(self) -> float:
         """What a step takes at present, as last measured; 0 = not yet measured, or it makes none any more."""
-        steps = self.phase not in (Phase.PAUSED, Phase.STOPPING)
+        steps = self.phase not in (Phase.PAUSED, Phase.STOPPING) or self.is_preparing
         return self.step_ms if steps and self.measured.windows_seen else 0.0
 
     @property
@@ -353,6 +370,7 @@ def running_view(job: JobRecord) -> RunningJob:
         is_on_trial=is_on_trial(job),
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
+        move_ms=job.move_ms,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.job_records import JobRecord
@@ -18,6 +18,7 @@ class KeyUse:
         global_batch_size: The largest among them.
         gpus: GPU counts asked for.
         may_share: At least one of them ever consented to sharing, so that pairs are worth asking about.
+        move_ms: What a move cost the one of them that was moved last; 0 = none was.
     """
 
     graph_sha256: str
@@ -26,14 +27,14 @@ class KeyUse:
     global_batch_size: int = 1
     gpus: tuple[int, ...] = ()
     may_share: bool = False
+    move_ms: int = 0
 
 
 def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
     """Return what living jobs share under a key once this one is among them."""
     use = use or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
-    return KeyUse(
-        graph_sha256=use.graph_sha256,
-        settings=use.settings,
+    return replace(
+        use,
         jobs=use.jobs + 1,
         global_batch_size=max(use.global_batch_size, job.request.global_batch_size),
         gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
@@ -43,11 +44,4 @@ def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
 
 def without_job(use: KeyUse) -> KeyUse:
     """Return what living jobs share under a key once one of them has ended; what it brought stays."""
-    return KeyUse(
-        graph_sha256=use.graph_sha256,
-        settings=use.settings,
-        jobs=use.jobs - 1,
-        global_batch_size=use.global_batch_size,
-        gpus=use.gpus,
-        may_share=use.may_share,
-    )
+    return replace(use, jobs=use.jobs - 1)

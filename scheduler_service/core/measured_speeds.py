@@ -171,7 +171,8 @@ def with_speeds(prediction: JobPrediction, measured: Mapping[Shape, float], fit:
     corrected = {shape: step_ms * _correction(shape, foreseen, measured) for shape, step_ms in foreseen.items()}
     known = corrected | _fitted(foreseen, fit) if fit is not None else dict(corrected)
     known |= {shape: _settled(taken_ms, foreseen.get(shape, 0.0)) for shape, taken_ms in measured.items()}
-    return prediction if known == foreseen else replace(prediction, step_ms=known)
+    gpus = tuple(sorted({count for count, _ in measured}))
+    return replace(prediction, step_ms=foreseen if known == foreseen else known, measured_gpus=gpus)
 
 
 def agrees(measured_ms: float, expected_ms: float) -> bool:

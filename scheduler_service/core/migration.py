@@ -1,5 +1,7 @@
 """Moving a running job: a checkpoint and a stop, then a new attempt with the same progress on the kept place.
 
+Where its node can, the new attempt is prepared first (`preparation`), and the old one trains on until it is.
+
 From the order until the end of the old attempt the job occupies both places, so that no other job takes the new one;
 what happens in between (a lost node, a cancellation, a failure) only ever frees places, and the job waits in the queue.
 """
@@ -18,6 +20,7 @@ from scheduler_service.core.attempts import (
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, Target, with_history
+from scheduler_service.core.preparation import can_prepare, order_preparation
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -36,6 +39,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         trial_with=decision.trial_with,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
+    is_prepared = can_prepare(state, job, target.assignments)
     job = with_history(
         without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,
@@ -43,10 +47,14 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         message=f"to {gpus}: {decision.reason.code}",
         phase=Phase.STOPPING,
         after_stop=AfterStop.MOVE,
+        moved_at_ms=0 if is_prepared else state.now_ms,
         target=target,
         pause=None,
         reason=decision.reason,
     )
+    if is_prepared:
+        order_preparation(state, job, step)
+        return
     state.put_job(job)
     step.commands += stop_commands(job)
 
@@ -62,8 +70,9 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         return
     is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
     left_behind = state.occupancy.neighbours(job)
-    job = leave_gpus(state, job, step, has_steps=True)
-    job = job.changed(steps_done=max(job.checkpoint_step, 0))
+    preparation, moved_at_ms = job.preparation, job.moved_at_ms
+    job = leave_gpus(state, job.changed(preparation=None), step, has_steps=True)
+    job = job.changed(steps_done=max(job.checkpoint_step, 0), moved_at_ms=moved_at_ms)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,
@@ -74,7 +83,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
     )
-    launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step)
+    launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step, preparation=preparation)
     note_colocation_change(state, left_behind)
 
 

@@ -21,6 +21,7 @@ from scheduler_service.core.job_events import lose_part
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
+from scheduler_service.core.preparation import give_up_preparation
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.rejoining import rejoin
 from scheduler_service.core.state import ClusterState
@@ -172,6 +173,9 @@ def begin_incarnation(state: ClusterState, event: IncarnationBegan, step: EventE
     state.settled_at_ms = max(state.settled_at_ms, event.settled_at_ms)
     for job_id in tuple(state.in_phase(Phase.PENDING)):
         hold_until(state, state.jobs[job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
+    for job_id in tuple(state.in_phase(Phase.STOPPING)):
+        # Its fence is none that this incarnation gave.
+        state.put_job(give_up_preparation(state.jobs[job_id], step))
     for job_id in tuple(state.in_phase(Phase.STARTING)):
         # What came of that order, and a later attempt elsewhere, the backup does not know: it is not given again.
         lose(state, state.jobs[job_id], step)

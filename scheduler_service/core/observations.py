@@ -49,16 +49,27 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
                 slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
             changes["solo_step_ms"], learned = _learned(state, job, report, others, step)
             measurements |= learned
+    if has_window and job.moved_at_ms and job.phase is Phase.RUNNING:
+        changes |= _cost_of_move(state, job, report)
     if report.steps_done > job.steps_done:
         changes |= {"progressed_ran_ms": changes["ran_ms"], "stalled_since_ms": 0}
     if report.steps_done >= job.steps_done:
         changes |= _newest_values(job, report, has_window=has_window)
     job = with_loss(job.changed(measured=measured.changed(**measurements), **changes), report)
     state.put_job(tell_progress(state, job, step))
+    if "move_ms" in changes:
+        state.note_move(state.jobs[job.job_id])
     ask_about_end(state, job.job_id, step)
     refit_memory(state, job.job_id, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)
+
+
+def _cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> dict[str, Any]:
+    """Return what the move to the present attempt cost: the time since the stop, less the steps made since."""
+    steps = report.steps_done - max(job.checkpoint_step, 0)
+    lost_ms = state.now_ms - job.moved_at_ms - steps * report.window_ms / report.window_steps
+    return {"moved_at_ms": 0, "move_ms": max(1, round(lost_ms))} if steps > 0 else {}
 
 
 def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
@@ -132,7 +143,7 @@ def _learned_alone(
     window_step_ms = report.window_ms / report.window_steps
     step_ms = job.solo_step_ms or window_step_ms if is_doubtful else window_step_ms
     if key:
-        state.predictions.observe_solo(
+        is_new = state.predictions.observe_solo(
             key,
             device,
             gpus=gpus,
@@ -144,6 +155,8 @@ def _learned_alone(
         step_ms = (
             state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
         )
+        # A policy that lets a job run on a few numbers of GPUs goes on to the next one.
+        step.is_decision_due |= is_new and len(job.request.allowed_gpus) > 1
         ask_about_speed(state, key, device, step)
     _update_gpus(state, job, 0.0)
     before = job.measured

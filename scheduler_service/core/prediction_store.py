@@ -166,13 +166,20 @@ class PredictionStore(PairStore):
         steps: int,
         window_ms: int,
         is_doubtful: bool = False,
-    ) -> None:
-        """Add one window measured alone; what is known of the key follows once it says something else."""
-        shape = gpus, micro_batch_size
+    ) -> bool:
+        """Add one window measured alone; what is known of the key follows once it says something else.
+
+        Returns:
+            Whether it is the first sound one on so many GPUs.
+        """
+        shape, before = (gpus, micro_batch_size), self.job(key, device)
         solo = self.speeds.observe(key, device, shape, steps=steps, window_ms=window_ms, is_doubtful=is_doubtful)
-        known = self.job(key, device)
-        if known is not None and not solo.is_doubtful and not agrees(solo.step_ms, known.step_ms.get(shape, 0.0)):
+        if before is None or solo.is_doubtful or not self.speeds.is_used:
+            return False
+        is_new = gpus not in before.measured_gpus
+        if is_new or not agrees(solo.step_ms, before.step_ms.get(shape, 0.0)):
             self._serve(key, device)
+        return is_new
 
     def put_speed_fit(self, key: str, device: str, fit: SpeedFit) -> None:
         """Keep a curve over numbers of GPUs, or the question for one."""

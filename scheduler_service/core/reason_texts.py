@@ -54,7 +54,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that share their checkpoints have {gpus_in_cluster} "
     "usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes with --shared-checkpoints.",
     "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "
-    "only itself can reach; start its agent with --rendezvous-address.",
+    "only itself can reach; start its agent with --rendezvous-host.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
     "few nodes, which the free GPUs, at most {gpus_on_node} on a node, do not permit; the job waits for others to end.",
     "TASKS_DO_NOT_FIT": "The nodes with free GPUs have too little CPU or host memory left for {workers_count} "
@@ -123,6 +123,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "{saved_ms} sooner.",
     "MIGRATES_FROM_INTERFERENCE": "The job moves to another GPU, because on its old one the slowdown was "
     "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}).",
+    "MIGRATES_FOR_GAIN": "The job moves to another GPU, because on its old one the slowdown was "
+    "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}): the jobs gain {gained_ms}, and the move "
+    "costs {cost_ms}.",
     "MOVES_TO_SHARE": "The job moves next to {jobs} on trial, so that a job which must be measured alone can have its "
     "GPU: {gained_ms} are gained, {slowdown_ratio} is expected for this job and {neighbour_slowdown_ratio} for the "
     "other.",
@@ -191,6 +194,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",
     "DRAINED": "The job is being stopped with a checkpoint, because its node is drained; it goes on elsewhere.",
     # after an attempt
+    "MOVE_WITHDRAWN": "The job goes on where it is: the attempt that was prepared for its move ended early; its next "
+    "move begins without preparation.",
     "MOVE_TARGET_GONE": "The GPUs that were kept for the job ({gpus}) were lost while it stopped; it goes on from its "
     "checkpoint when others are free.",
     "PREEMPTED": "The job gave its GPUs up and waits to go on from its checkpoint.",

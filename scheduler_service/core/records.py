@@ -57,6 +57,8 @@ PAUSED_MS_MAX = 60_000
 """Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
 PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
 """What a node that can pause a job says of itself: at least one of these."""
+PREPARED_STARTS = "prepared_starts"
+"""What a node says of itself that can start an attempt early, beside the one before."""
 
 
 class Level(StrEnum):
@@ -156,6 +158,7 @@ class JobRequest:
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
         no_trial: It never shares a GPU on trial, nor is another job tried next to it.
+        no_preparation: When it is moved its next attempt is not started early.
         terms: What it asks of the queue.
     """
 
@@ -177,6 +180,7 @@ class JobRequest:
     migration_cost_ms: int = 0
     restart_limit: int = 5
     no_trial: bool = False
+    no_preparation: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
     terms: QueueTerms = NO_TERMS
@@ -344,6 +348,7 @@ class JobPrediction:
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
         unusual_features: Why it is not in domain, in the predictor's words.
         measured_micro_batch_sizes: At which jobs of this key were measured alone on one such device.
+        measured_gpus: Numbers of such devices on which jobs of this key were measured alone, ascending.
     """
 
     key: str
@@ -365,6 +370,7 @@ class JobPrediction:
     range_not_calibrated: bool = False
     unusual_features: tuple[str, ...] = ()
     measured_micro_batch_sizes: tuple[int, ...] = ()
+    measured_gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from scheduler_service.core.gang_attempts import begin_part
 from scheduler_service.core.job_events import confirm_start, has_started, lose_part
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.pausing import note_paused, note_resumed, outstanding_commands
+from scheduler_service.core.preparation import preparation_commands
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 
@@ -32,7 +33,9 @@ def rejoin(
         _rejoin_part(state, job, node_id, step, listed=listed)
         return
     has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
-    if listed is not None and job.phase is Phase.STOPPING:
+    if listed is not None and job.is_preparing:
+        step.commands += preparation_commands(state, job)
+    elif listed is not None and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
     elif listed is not None:
         if job.phase is Phase.STARTING:

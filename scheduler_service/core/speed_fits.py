@@ -19,6 +19,8 @@ from scheduler_service.core.fit_events import SpeedFitted
 from scheduler_service.core.measured_speeds import SpeedFit, needs_fit, samples_to_fit
 from scheduler_service.core.state import ClusterState
 
+FAR_RATIO: Final = 1_000.0
+"""A fitted step time that lies so many times outside the measured ones is none."""
 COUNTS_ASKED_MAX: Final = 256
 """Numbers of GPUs that one question is about, the smallest first; the answer is a fact of the log."""
 
@@ -66,8 +68,12 @@ def speed_fitted(state: ClusterState, event: SpeedFitted, step: EventEffects) ->
 
 
 def _is_possible(event: SpeedFitted, fit: SpeedFit) -> bool:
-    times_ms = event.step_ms.values()
-    return event.step_ms.keys() <= set(fit.counts) and all(isfinite(time_ms) and time_ms > 0 for time_ms in times_ms)
+    """Say whether a curve is about what was asked, and not absurdly far from what it was fitted to."""
+    measured_ms = [step_ms for _, step_ms in fit.samples]
+    least_ms, most_ms = min(measured_ms) / FAR_RATIO, max(measured_ms) * FAR_RATIO
+    return event.step_ms.keys() <= set(fit.counts) and all(
+        isfinite(time_ms) and least_ms <= time_ms <= most_ms for time_ms in event.step_ms.values()
+    )
 
 
 def _question(key: str, device: str, fit: SpeedFit) -> RequestSpeedFit:

@@ -188,6 +188,17 @@ class ClusterState:
         self._living_keys[job.request.key] = replace(use, may_share=True)
         return True
 
+    def note_move(self, job: JobRecord) -> None:
+        """Note what a move has cost a job, for others of its key."""
+        use = self._living_keys.get(job.request.key)
+        if use is not None:
+            self._living_keys[job.request.key] = replace(use, move_ms=job.move_ms)
+
+    def move_ms_of(self, key: str) -> int:
+        """Return what a move cost a living job of this key; 0 = not known."""
+        use = self._living_keys.get(key)
+        return use.move_ms if use is not None else 0
+
     def _end_key_use(self, job: JobRecord, before: JobRecord | None) -> None:
         use = self._living_keys.get(job.request.key)
         if use is None or before is None:

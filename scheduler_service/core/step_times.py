@@ -7,7 +7,8 @@ Source:
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.records import JobPrediction, JobRequest
@@ -39,12 +40,34 @@ def step_ms_of(
     wanted = samples_per_gpu(request, gpus) if micro_batch_size is None else micro_batch_size
     if prediction is None:
         return None
-    pass_ms = [
+    passes = _passes(request, prediction, gpus, least=wanted)
+    return min(passes)[2] * passes_of(request, gpus=gpus, micro_batch_size=wanted) if passes else None
+
+
+def steps_ms_of(
+    request: JobRequest, prediction: JobPrediction | None, *, gpus: int, micro_batch_sizes: Iterable[int]
+) -> dict[int, float | None]:
+    """Return the same by micro-batch, for as little work as of one: what counts of the prediction is found once."""
+    passes = sorted(_passes(request, prediction, gpus, least=1)) if prediction is not None else []
+    found: dict[int, float | None] = {}
+    for wanted in micro_batch_sizes:
+        first = next((one for one in passes if one[0] >= wanted), None)
+        count = passes_of(request, gpus=gpus, micro_batch_size=wanted)
+        found[wanted] = first[2] * count if first is not None else None
+    return found
+
+
+_Pass: TypeAlias = tuple[int, bool, float]
+"""Micro-batch, whether it was predicted on another number of GPUs, ms; the first that is large enough counts."""
+
+
+def _passes(request: JobRequest, prediction: JobPrediction, gpus: int, *, least: int) -> list[_Pass]:
+    """The predicted passes of at least so many samples that say something about so many GPUs."""
+    return [
         (known, counted != gpus, step_ms / passes_of(request, gpus=counted, micro_batch_size=known))
         for (counted, known), step_ms in prediction.step_ms.items()
-        if known >= wanted and counted in (1, gpus)
+        if known >= least and counted in (1, gpus)
     ]
-    return min(pass_ms)[2] * passes_of(request, gpus=gpus, micro_batch_size=wanted) if pass_ms else None
 
 
 def remaining_ms_of(

@@ -45,6 +45,7 @@ class RunningJob:
         is_on_trial: It shares its GPU on trial, as the incoming job or as the one that was there.
         has_checkpoint: It has written one that is believed.
         pause: The pause that was ordered, or that lasts; None = there is none.
+        move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
     """
 
     request: JobRequest
@@ -68,6 +69,7 @@ class RunningJob:
     is_on_trial: bool = False
     has_checkpoint: bool = False
     pause: JobPause | None = None
+    move_ms: int = 0
 
     @property
     def is_paused(self) -> bool:

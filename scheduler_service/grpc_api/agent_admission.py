@@ -98,6 +98,13 @@ class AgentAdmission:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
         return standing
 
+    def is_awaited(self, node_id: str, key: node_agent_pb2.AttemptKey) -> bool:
+        """Return whether an attempt was ordered to be prepared on that node; other reports are stale."""
+        job = self._loop.engine.state.jobs.get(key.job_id)
+        if job is None or job.preparation is None or node_id not in job.node_ids or not self._identity.owns(key):
+            return False
+        return (job.preparation.attempt, job.preparation.fence) == (key.attempt, key.fence)
+
     def overtook_its_launch(self, refused: node_agent_pb2.CommandRefused) -> bool:
         """Return whether a node does not know an attempt yet, because an order about its pause came first.
 

@@ -219,6 +219,9 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                     is_final = self._is_final(self._loop.engine.state, session.node_id, refused)
                     refusal = agent_messages.command_refused(refused, is_final=is_final)
                     await self._tell_later(self._loop.tell(_of_node(refusal, session)))
+            case "attempt_prepared" | "preparation_ended" as kind:
+                if self._admission.is_awaited(session.node_id, getattr(message, kind).key):
+                    await self._tell_later(self._loop.tell(agent_messages.preparation_change(message)))
             case "log_chunk":
                 self._sessions.take_log_chunk(session.node_id, message.log_chunk)
             case other:

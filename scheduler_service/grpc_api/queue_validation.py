@@ -28,6 +28,7 @@ def terms_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     for name, value, least, most in (
         ("priority", spec.priority, -PRIORITY_MAX, PRIORITY_MAX),
         ("time_limit_ms", spec.time_limit_ms, 0, TIME_MS_MAX),
+        ("migration_cost_ms", spec.migration_cost_ms, 0, TIME_MS_MAX),
         ("deadline_at_ms", spec.deadline_at_ms, 0, INSTANT_MS_MAX),
         ("array_running_max", spec.array_running_max, 0, TASKS_MAX),
         ("array_index", spec.array_index, 0, INDEX_MAX),

@@ -18,7 +18,7 @@ _WORST_UTILIZATION_RATIO: Final = 1.0
 
 
 PairPlace = tuple[str, str, str, int, int]
-"""Victim, other job, device type, micro-batch of the one and of the other (0 = any)."""
+"""Victim, other job, device type, micro-batch sizes of both (0 = any)."""
 
 _PLACE_OF_PAIR: Final = attrgetter(
     "victim_job_key", "other_job_key", "device", "micro_batch_size", "other_micro_batch_size"

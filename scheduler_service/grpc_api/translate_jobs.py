@@ -57,6 +57,8 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         memory_request_bytes=spec.memory_bytes,
         restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
         no_trial=spec.no_trial,
+        no_preparation=spec.no_preparation,
+        migration_cost_ms=spec.migration_cost_ms,
         terms=queue_terms(spec),
     )
 

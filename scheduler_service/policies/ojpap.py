@@ -61,7 +61,8 @@ class Ojpap(OjppParameters):
         default=0.05, metadata={"description": "the same as a share of the jobs' mean remaining time; 0.05 = 5 %"}
     )
     migration_cost_ms: int = field(
-        default=10_000, metadata={"description": "cost of moving a job that states none, in ms"}
+        default=10_000,
+        metadata={"description": "cost of moving a job that states none and of whose key none was moved yet, in ms"},
     )
     settle_ms: int = field(
         default=60_000, metadata={"description": "a GPU is judged when its jobs have been together so long, in ms"}
@@ -88,7 +89,7 @@ class Ojpap(OjppParameters):
         if not any(self._suffers(view, entry) for entry in view.gpus.values()):
             return decisions
         arrangement = Arrangement(view, self.rules(), lambda entry: self._is_judged(view, entry))
-        plan = arrangement.plan(self._cost_ms, self._cost_limit_ms(view))
+        plan = arrangement.plan(self._cost_ms, self._cost_limit_ms(view), lambda job: _remaining_ms(view, job))
         moves = [Migrate(job_id=one.job_id, reason=one.reason, assignments=ranked(one.gpu_ids)) for one in plan]
         return [*moves, *decisions]
 
@@ -105,7 +106,7 @@ class Ojpap(OjppParameters):
         return view.now_ms - changed_at_ms >= self.settle_ms
 
     def _cost_ms(self, job: RunningJob) -> int:
-        return job.request.migration_cost_ms or self.migration_cost_ms
+        return job.request.migration_cost_ms or job.move_ms or self.migration_cost_ms
 
     def _cost_limit_ms(self, view: SchedulingView) -> float:
         """Return the bound of Eq. 19 for this plan."""

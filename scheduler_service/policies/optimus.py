@@ -12,7 +12,7 @@ Why:
 
 Source:
     Peng et al., "Optimus: an efficient dynamic resource scheduler for deep learning clusters", section 4: Eq. 9,
-    functions ALLOC and PLACE of Algorithm 1, Theorem 1.
+    functions ALLOC and PLACE of Algorithm 1, Theorem 1; section 3.2 for the few short runs before (explored_counts).
 
 Where we differ:
     Eq. 6 and 9 with their slips put right (optimus_allocation.py states how). Jobs without server_demand exchange
@@ -36,16 +36,19 @@ from math import inf
 import numpy as np
 
 from scheduler_service.core.decisions import Decision, Start
+from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import require_positive
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.counted_starts import CountedStarts
+from scheduler_service.policies.elasticity.exploration import explorations
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, place_evenly
 from scheduler_service.policies.elasticity.reshaping import profiled_remaining_ms
 from scheduler_service.policies.elasticity.task_demand import TaskRoom, pair_demand
 
+EXPLORED_COUNTS_MAX = 8
 _RESOURCES = 3
 """GPUs, CPU cores, host memory: what a node has the most free of the first of these is the emptiest."""
 
@@ -58,17 +61,33 @@ class Optimus:
         default=1_200_000, metadata={"description": "a running job is reshaped at most once in this time, in ms"}
     )
 
+    explored_counts: int = field(
+        default=0,
+        metadata={
+            "description": "numbers of GPUs on which a kind of job first runs until it was measured there; 0 = none"
+        },
+    )
+
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
         require_positive(interval_ms=self.interval_ms)
+        if not 0 <= self.explored_counts <= EXPLORED_COUNTS_MAX:
+            raise PolicyParameterError(f"explored_counts must be from 0 to {EXPLORED_COUNTS_MAX}")
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
         places = _Places(view)
-        starts = CountedStarts(view, remaining_ms=self.interval_ms, choose=places.choose, placed=places.take)
+        explored = explorations(view, self.explored_counts) if self.explored_counts else {}
+        starts = CountedStarts(
+            view,
+            remaining_ms=self.interval_ms,
+            explored=explored.keys(),
+            choose=places.choose,
+            placed=places.take,
+        )
         jobs = _JobTable(view, starts)
         counts = allocate_tasks(jobs.demands(places.room), jobs.remaining_time_of)
-        wanted = {job_id: int(counts.workers[row]) for row, job_id in enumerate(jobs.job_ids)}
+        wanted = {job_id: int(counts.workers[row]) for row, job_id in enumerate(jobs.job_ids)} | explored
         places.servers = {job_id: int(counts.servers[row]) for row, job_id in enumerate(jobs.job_ids)}
         waiting = sorted(view.pending, key=lambda job: _size_order(job, wanted, places.servers))
         return [_with_servers(one, places.servers) for one in starts.carry_out(waiting, wanted)]

@@ -66,6 +66,7 @@ def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
     assert sum(job.counts.migrations for job in jobs) > 5
     assert sum(job.counts.reshapes for job in jobs) > 1
     assert not any(job.counts.restarts or job.counts.preemptions for job in jobs)
+    assert world.preparations > 1
     assert all(job.attempt == 1 + job.counts.migrations + job.counts.reshapes for job in jobs)
 
 

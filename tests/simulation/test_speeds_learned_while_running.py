@@ -29,14 +29,14 @@ COSTS = OverheadCosts(launch_ms=0, restart_ms=100_000, checkpoint_ms=10_000, che
 ALONE_S = 600.0
 
 
-def mean_s(policy: str, predictor: type[TruthPredictor], *, learns_speeds: bool) -> float:
+def mean_s(policy: str, predictor: type[TruthPredictor], *, learns_speeds: bool, **parameters: object) -> float:
     """Mean time from submission to end of 12 jobs of one key on four GPUs; none is faster on several GPUs."""
     jobs = (
         trace_job(f"j{n}", at_s=200.0 * n, seconds=ALONE_S, allowed_gpus=(1, 2, 4), global_batch_size=4)
         for n in range(12)
     )
     trace = trace_of(*jobs)
-    settings = RunSettings(policy=policy, charges=COSTS, learns_speeds=learns_speeds)
+    settings = RunSettings(policy=policy, charges=COSTS, learns_speeds=learns_speeds, parameters=parameters)
     cluster = read_cluster("1x4", device=trace.device)
     done = Simulation(trace, cluster, predictor(trace.truth, NoErrors()), settings).run().jobs
     assert all(job.outcome == "finished" for job in done)
@@ -53,3 +53,9 @@ def test_jobs_end_sooner_when_measured_speeds_take_the_place_of_foreseen_ones(
 
 def test_measured_speeds_that_agree_with_foreseen_ones_change_nothing() -> None:
     assert mean_s("optimus", TruthPredictor, learns_speeds=True) == ALONE_S
+
+
+def test_a_short_run_on_a_second_count_tells_optimus_at_once_what_it_would_learn_late() -> None:
+    late = mean_s("optimus", LinearPredictor, learns_speeds=True)
+    explored = mean_s("optimus", LinearPredictor, learns_speeds=True, explored_counts=2)
+    assert explored <= 1.05 * ALONE_S < 1.3 * ALONE_S < late

@@ -131,6 +131,12 @@ def find_processes(text: str) -> list[int]:
     return found
 
 
+def find_early_processes(folder: Path) -> list[int]:
+    """Programs that were started early, or have begun after that, with the folder in their command line."""
+    early, own = find_processes("prepared_program.py"), find_processes(str(folder))
+    return sorted(set(early) & set(own))
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
     """Wait for something that must come true."""
     until = time.monotonic() + timeout_s

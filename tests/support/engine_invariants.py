@@ -29,6 +29,7 @@ def _job_violations(state: ClusterState) -> Iterator[str]:
     for job in state.jobs.values():
         yield from _one_job(job)
         yield from _pause_violations(job)
+        yield from _preparation_violations(job, state.next_fence)
         if job.fence in fences:
             yield f"fence {job.fence} is held twice"
         if job.fence:
@@ -58,6 +59,16 @@ def _one_job(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} moves to an incomplete gang"
     if job.counts.restarts > job.request.restart_limit + 1:
         yield f"{job.job_id} was restarted too often"
+
+
+def _preparation_violations(job: JobRecord, next_fence: int) -> Iterator[str]:
+    preparation = job.preparation
+    if preparation is None:
+        return
+    if job.target is None:
+        yield f"{job.job_id} prepares the attempt {preparation.attempt} and moves nowhere"
+    if not job.attempt < preparation.attempt <= job.prepared_attempt or not job.fence < preparation.fence < next_fence:
+        yield f"{job.job_id} prepares {preparation} beside attempt {job.attempt} with fence {job.fence}"
 
 
 def _pause_violations(job: JobRecord) -> Iterator[str]:

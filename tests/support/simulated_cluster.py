@@ -20,6 +20,7 @@ from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 from tests.support.simulated_answers import fit_speed, refresh_pairs
 from tests.support.simulated_pauses import HOST, carry_out
+from tests.support.simulated_preparations import prepare
 
 LEASE_MS = 20_000
 PAIR_REFRESH_MS = 3_000
@@ -85,7 +86,7 @@ class SimulatedCluster:
         self.first_policy = policy
         self.machines = {f"n{i}": Machine(node(f"n{i}", gpus, **HOST)) for i in range(nodes)}
         self.cancelled: set[str] = set()
-        self.pauses = 0
+        self.pauses = self.preparations = 0
         self.requests = [self._request(index) for index in range(jobs)]
         self._steps_total = {request.job_id: request.steps_total for request in self.requests}
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
@@ -155,6 +156,8 @@ class SimulatedCluster:
             self.at(command.at_ms - self.now_ms, lambda: self.tell(events.TimerFired))
         elif isinstance(command, commands.LaunchJob):
             self.at(delay, lambda: self._launch(command))
+        elif isinstance(command, commands.PrepareJob):
+            self.at(delay, lambda: prepare(self, command))
         elif isinstance(command, commands.StopJob):
             self.at(delay, lambda: self._stop(command))
         elif isinstance(command, commands.PauseJob | commands.ResumeJob):

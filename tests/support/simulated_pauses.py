@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.records import PREPARED_STARTS
 from tests.support.scheduling import GIB
 
 if TYPE_CHECKING:
     from tests.support.simulated_cluster import Machine, SimulatedCluster
 
-HOST: dict[str, Any] = {"host_memory_bytes": 64 * GIB, "enforcements": ("stop_signal",)}
-"""What a simulated node has beside its devices: it can pause."""
+HOST: dict[str, Any] = {"host_memory_bytes": 64 * GIB, "enforcements": ("stop_signal", PREPARED_STARTS)}
+"""What a simulated node has beside its devices: it can pause, and start attempts early."""
 Order = commands.PauseJob | commands.ResumeJob
 
 

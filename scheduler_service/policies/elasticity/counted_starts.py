@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start
@@ -20,6 +21,7 @@ class CountedStarts:
     Args:
         view: The cluster.
         remaining_ms: A running job that started less than this ago keeps its number.
+        explored: Running jobs whose number may change at once, by id.
         choose: Which of the free GPUs of one kind a job takes.
         placed: Called with what a job that starts takes.
 
@@ -33,12 +35,13 @@ class CountedStarts:
         view: SchedulingView,
         *,
         remaining_ms: int,
+        explored: AbstractSet[str] = frozenset(),
         choose: ChooseGpus = choose_free_gpus,
         placed: Placed | None = None,
     ) -> None:
         self._free = ExclusiveRound(view, choose, placed)
         self._others_have_some = False
-        self._reshaper = Reshaper(self._free.ledger, remaining_ms=remaining_ms)
+        self._reshaper = Reshaper(self._free.ledger, remaining_ms=remaining_ms, explored=explored)
         self.adjustable: Mapping[str, JobRequest] = self._reshaper.adjustable if view.can_move else {}
         self.counts: dict[str, list[int]] = {job_id: counts_of(request) for job_id, request in self.adjustable.items()}
         for job in view.pending:
@@ -90,15 +93,18 @@ class Reshaper:
     Args:
         ledger: What this round has given away.
         remaining_ms: A job that started less than this ago is left alone.
+        explored: But for these, by id.
     """
 
-    def __init__(self, ledger: Ledger, *, remaining_ms: int) -> None:
+    def __init__(self, ledger: Ledger, *, remaining_ms: int, explored: AbstractSet[str] = frozenset()) -> None:
         self._ledger = ledger
         now_ms = ledger.view.now_ms
         self._jobs = {
             job_id: job
             for job_id, job in elastic_jobs(ledger.view).items()
-            if now_ms - job.job.started_at_ms >= remaining_ms and len(job.counts) > 1 and job.count in job.counts
+            if len(job.counts) > 1
+            and job.count in job.counts
+            and (now_ms - job.job.started_at_ms >= remaining_ms or job_id in explored)
         }
 
     @property

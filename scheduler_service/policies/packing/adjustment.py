@@ -78,12 +78,19 @@ class Arrangement:
         self._looks = 0
         self._in_order = sorted(view.gpus.values(), key=lambda one: (one.node_id, one.gpu.index, one.gpu.gpu_id))
 
-    def plan(self, cost_of: Callable[[RunningJob], int], cost_max_ms: float) -> list[JobMigration]:
+    def plan(
+        self,
+        cost_of: Callable[[RunningJob], int],
+        cost_max_ms: float,
+        remaining_of: Callable[[RunningJob], float | None] = lambda _: None,
+    ) -> list[JobMigration]:
         """Return moves of the cheapest workers of the worst devices; their costs stay within the limit together.
 
         Args:
             cost_of: What moving a job costs, in ms; a job restarts as a whole, with however many workers it moves.
             cost_max_ms: The limit of Eq. 19, for the whole plan.
+            remaining_of: How long a job would take alone, in ms; where it is known, only moves that gain more time than
+                they cost are made. None = not known.
         """
         moves: list[JobMigration] = []
         left_ms = cost_max_ms
@@ -92,7 +99,7 @@ class Arrangement:
                 continue
             movable = [job for job in self._jobs_on(source) if self._is_movable(job) and cost_of(job) <= left_ms]
             for job in sorted(movable, key=lambda job: (cost_of(job), job.request.gpus, job.request.job_id)):
-                move = self._move(job, source)
+                move = self._move(job, source, cost_of(job), remaining_of)
                 if move is not None:
                     left_ms -= cost_of(job)
                     self._moved.add(move.job_id)
@@ -134,7 +141,13 @@ class Arrangement:
         is_settled = all(entry is not None and not entry.is_releasing for entry in entries)
         return is_settled and not job.is_stopping and job.request.job_id not in self._moved
 
-    def _move(self, job: RunningJob, source: str) -> JobMigration | None:
+    def _move(
+        self,
+        job: RunningJob,
+        source: str,
+        cost_ms: int,
+        remaining_of: Callable[[RunningJob], float | None],
+    ) -> JobMigration | None:
         """Move a job's worker from a device, and others with it where the job would be out of balance without them."""
         suffered = self._suffered(source)
         steps = self._move_one(job, source, suffered) or self._move_several(job, source, suffered)
@@ -143,13 +156,33 @@ class Arrangement:
         job_id, targets = job.request.job_id, tuple(steps.values())
         worst = max(round(self._expected(one), ROUNDING_DIGITS) for one in targets)
         co_located = dict.fromkeys(one for gpu_id in targets for one in self._residents[gpu_id])
+        gained_ms = self._gained_ms(job, source, suffered, worst, remaining_of)
+        if gained_ms is not None and gained_ms <= cost_ms:
+            for old, new in reversed(steps.items()):
+                self._apply(job_id, new, old)
+            return None
+        numbers = {"slowdown_before_ratio": suffered, "slowdown_ratio": worst, "cost_ms": float(cost_ms)}
         reason = Reason(
-            code="MIGRATES_FROM_INTERFERENCE",
-            numbers={"slowdown_before_ratio": suffered, "slowdown_ratio": worst},
+            code="MIGRATES_FROM_INTERFERENCE" if gained_ms is None else "MIGRATES_FOR_GAIN",
+            numbers=numbers if gained_ms is None else {**numbers, "gained_ms": gained_ms},
             job_ids=tuple(one for one in co_located if one != job_id),
             gpu_ids=(*steps, *targets),
         )
         return JobMigration(job_id=job_id, gpu_ids=self._gpu_ids[job_id], reason=reason)
+
+    def _gained_ms(
+        self,
+        job: RunningJob,
+        source: str,
+        suffered: float,
+        worst: float,
+        remaining_of: Callable[[RunningJob], float | None],
+    ) -> float | None:
+        """Return how much sooner the moved job and those it leaves behind end; None = how long they take is unknown."""
+        left = self._expected(source)
+        known = [(remaining_of(job), worst), *((remaining_of(other), left) for other in self._jobs_on(source))]
+        gains = [ms * max(suffered - after, 0.0) for ms, after in known if ms is not None]
+        return sum(gains) if len(gains) == len(known) else None
 
     def _move_one(self, job: RunningJob, source: str, suffered: float) -> dict[str, str]:
         """Move one worker as Algorithm 4 does; return from where to where, empty = no device keeps every constraint."""

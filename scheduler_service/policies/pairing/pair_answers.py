@@ -26,7 +26,7 @@ from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.gpu_arrays import GpuArrays, LoadClass, Positions
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.step_times import steps_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.pair_sharing import micro_batch_sizes_of
@@ -109,11 +109,8 @@ def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, steps_ms: Mappin
 
 def own_steps_ms(request: JobRequest, predictions: Predictions, device: str) -> dict[int, float | None]:
     """Return the time of an optimizer step by micro-batch, largest first; None = unknown."""
-    prediction = predictions.job(request.key, device)
-    return {
-        micro_batch_size: step_ms_of(request, prediction, gpus=request.gpus, micro_batch_size=micro_batch_size)
-        for micro_batch_size in micro_batch_sizes_of(samples_per_gpu(request, request.gpus))
-    }
+    sizes = micro_batch_sizes_of(samples_per_gpu(request, request.gpus))
+    return steps_ms_of(request, predictions.job(request.key, device), gpus=request.gpus, micro_batch_sizes=sizes)
 
 
 def _remaining_per_step_ms(full_ms: float, option: PairOption) -> float:

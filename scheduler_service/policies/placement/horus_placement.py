@@ -109,7 +109,7 @@ class HorusPlacement:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        same = (self._rules, shape_of(request), self._loads_now())
+        same = (self._rules, self._view.nodes_per_job_max, shape_of(request), self._loads_now())
         known = self._view.index.turn_memo.get(same)
         if isinstance(known, Reason):
             return known

@@ -127,7 +127,7 @@ def test_an_address_that_means_the_machine_itself_is_no_use_on_another() -> None
     spanning = Spanning(spanning_node("n0", rendezvous_address="127.0.0.1"), spanning_node("n1"))
     assert spanning.orders == []
     assert spanning.why == "NODES_NOT_REACHABLE"
-    assert "--rendezvous-address" in describe_reason(spanning.engine.explain("j0").reason)
+    assert "--rendezvous-host" in describe_reason(spanning.engine.explain("j0").reason)
     one_machine = [spanning_node(name, rendezvous_address="127.0.0.1", machine_id="m") for name in ("n0", "n1")]
     assert len(Spanning(*one_machine).orders) == 1
 

@@ -338,7 +338,7 @@ def test_a_reliable_prediction_keeps_its_memory_and_utilization_when_the_job_was
         "key-a", sure.device, micro_batch_size=1, memory_peak_bytes=5 * GIB, utilization_ratio=0.9
     )
     known = play.engine.state.predictions.job("key-a", sure.device)
-    assert known == replace(sure, measured_micro_batch_sizes=(1,), step_ms={(1, 1): 100.0})
+    assert known == replace(sure, measured_micro_batch_sizes=(1,), step_ms={(1, 1): 100.0}, measured_gpus=(1,))
 
 
 def crowded(**changes: Any) -> TrialPlay:

@@ -1,0 +1,91 @@
+"""Starting an attempt early: which commands can be, by what they are replaced meanwhile, and the word to begin."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.launch_plan import LaunchPlan
+from cotenant_agent.records import LaunchRequest
+from cotenant_agent.start_barrier import WORDS_BYTES_MAX
+
+PREPARED_STARTS = "prepared_starts"
+"""In the words of the Hello: this agent starts attempts early."""
+NOT_PREPARABLE = "NOT_PREPARABLE"
+"""Code of a refusal to start an attempt early; it can begin from nothing."""
+PREPARATION_LOST = "PREPARATION_LOST"
+"""Code for an attempt that was started early and cannot be gone on with."""
+_RUNNER = str(Path(__file__).with_name("prepared_program.py"))
+_PYTHON = re.compile(r"python(\d(\.\d+)*)?")
+# Options of the interpreter whose value is the next argument.
+_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+_RESUME = "{resume}"
+
+
+def check_preparable(request: LaunchRequest) -> None:
+    """Check that a job is one Python program whose beginning can be told from its run.
+
+    Raises:
+        CommandRefusedError: it can only be started when it may run.
+    """
+    program = Path(request.command[0]).name if request.command else ""
+    if request.has_ranks or not _PYTHON.fullmatch(program) or _target_index(request.command) is None:
+        raise CommandRefusedError(NOT_PREPARABLE, "only `python SCRIPT` and `python -m MODULE` are started early")
+
+
+def early_argv(command: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
+    """What is started in place of a program: the same interpreter, and the file that waits.
+
+    Args:
+        command: As it was submitted.
+        argv: The same with its templates filled and the program found.
+    """
+    index = _target_index(command) or 1
+    # A program that has read where it resumes before it may begin would have read it too early.
+    mode = "imports" if any(_RESUME in argument for argument in command) else "program"
+    return (*argv[:index], _RUNNER, mode, *argv[index:])
+
+
+def words_to_begin(command: Sequence[str], early: Mapping[str, object], plan: LaunchPlan) -> dict[str, object] | None:
+    """What a program that was started early is told at last; None = it must begin from nothing.
+
+    Args:
+        command: As it was submitted.
+        early: Its specification as it was started early.
+        plan: Its launch as it is ordered now.
+    """
+    known = early.get("environment")
+    before = known if isinstance(known, dict) else {}
+    argv = early_argv(command, plan.argv)
+    started = early.get("argv")
+    is_same = isinstance(started, list) and len(started) == len(argv) and plan.argv[0] == started[0]
+    is_in_place = early.get("working_directory") == plan.working_directory
+    if not is_same or not is_in_place or before.keys() - plan.environment.keys():
+        return None
+    changes = {name: value for name, value in plan.environment.items() if before.get(name) != value}
+    words: dict[str, object] = {"environment": changes}
+    if list(argv) != started:
+        mode, target = argv.index(_RUNNER) + 1, argv.index(_RUNNER) + 2
+        if argv[mode] != "imports":
+            # It may have read its arguments by now.
+            return None
+        words["argv"] = list(argv[target + (2 if argv[target] == "-m" else 1) :])
+    return words if len(json.dumps(words).encode()) <= WORDS_BYTES_MAX else None
+
+
+def _target_index(command: Sequence[str]) -> int | None:
+    """Where the script, or -m, stands in a command; None = the interpreter is given none."""
+    index = 1
+    while index < len(command):
+        argument = command[index]
+        if argument == "-m" and index + 1 < len(command):
+            return index
+        if not argument.startswith("-"):
+            return index
+        if argument in ("-", "-c") or argument.startswith("-c") or (argument.startswith("-m") and argument != "-m"):
+            return None
+        index += 2 if argument in _WITH_VALUE else 1
+    return None

@@ -1,0 +1,162 @@
+"""Early initialisation: the next attempt of a job that is moved starts beside the present one, which trains on.
+
+The attempt has a number, a fence and processes of its own, and makes no step: it waits for its launch, which is ordered
+after the confirmed end of the present attempt, as without it. What goes wrong meanwhile gives it up and leaves the
+present attempt as it was; a job of which an attempt was lost so is moved without preparation from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler_service.core.attempts import launch_commands, stop_commands
+from scheduler_service.core.commands import PrepareJob
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.events import AttemptPrepared, PreparationEnded
+from scheduler_service.core.job_records import JobRecord, Target, with_history
+from scheduler_service.core.preparation_records import Preparation
+from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
+from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
+from scheduler_service.core.state import ClusterState
+
+PREPARATION_MS_MAX = 60_000
+"""After this time the present attempt is stopped, however far the next one is."""
+NOT_PREPARABLE = "NOT_PREPARABLE"
+"""An agent's code for what can only begin from nothing; the move goes on without preparation."""
+
+
+def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignment, ...]) -> bool:
+    """Return whether the next attempt of a running job can be started early: on its own node, as one process.
+
+    Args:
+        state: Knows the node.
+        job: Runs.
+        assignments: Where it goes.
+    """
+    node_ids = {state.gpus[part.gpu_id].node_id for part in assignments} | set(job.node_ids)
+    node = state.nodes.get(min(node_ids)) if len(node_ids) == 1 else None
+    if node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
+        return False
+    is_wanted = not (job.request.no_preparation or job.launch.get("ranks") or job.counts.lost_preparations)
+    return is_wanted and job.phase is Phase.RUNNING
+
+
+def order_preparation(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
+    """Have the next attempt of a job with a target started early; `job` was not stored yet."""
+    attempt, fence = next_attempt(state, job)
+    preparation = Preparation(attempt=attempt, fence=fence, until_ms=state.now_ms + PREPARATION_MS_MAX)
+    state.put_job(job.changed(preparation=preparation, prepared_attempt=attempt))
+    step.wakes_at_ms.append(preparation.until_ms)
+    step.commands += preparation_commands(state, state.jobs[job.job_id])
+
+
+def preparation_commands(state: ClusterState, job: JobRecord) -> list[PrepareJob]:
+    """Return the orders that start the next attempt of a job early; none where it is not waited for."""
+    if job.preparation is None or job.target is None or job.preparation.is_handing_over:
+        return []
+    launched = _as_launched(job, job.target, job.preparation)
+    return [PrepareJob(launch=order) for order in launch_commands(state, launched)]
+
+
+def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> JobRecord:
+    """Return the job as its next attempt will have it, as far as an agent is told."""
+    return job.changed(
+        attempt=preparation.attempt,
+        fence=preparation.fence,
+        assignments=target.assignments,
+        micro_batch_size=target.micro_batch_size,
+        accumulation_steps=target.accumulation_steps,
+        memory_reserved_bytes=target.memory_reserved_bytes,
+    )
+
+
+def note_prepared(state: ClusterState, event: AttemptPrepared, step: EventEffects) -> None:
+    """Stop the present attempt, whose next one waits for it."""
+    job = _awaited(state, event)
+    if job is not None:
+        _hand_over(state, job, step, message=f"attempt {event.attempt} is prepared")
+
+
+def note_preparation_ended(state: ClusterState, event: PreparationEnded, step: EventEffects) -> None:
+    """Go on without a prepared attempt: where it was lost while the present one trained, that stays where it is."""
+    job = _awaited(state, event, or_handed_over=True)
+    if job is None:
+        return
+    was_awaited = job.is_preparing
+    message = f"attempt {event.attempt}: {event.code}: {event.message}"
+    job = job.changed(preparation=None)
+    if not was_awaited:
+        state.put_job(with_history(job, at_ms=state.now_ms, kind="preparation", message=message))
+    elif event.code == NOT_PREPARABLE:
+        state.put_job(with_history(job, at_ms=state.now_ms, kind="preparation", message=message))
+        step.commands += stop_commands(job)
+    else:
+        _stay(state, job, message)
+        step.is_decision_due = True
+
+
+def look_after_preparations(state: ClusterState, step: EventEffects) -> None:
+    """Stop attempts whose next one was waited for long enough."""
+    for job_id in tuple(state.in_phase(Phase.STOPPING)):
+        job = state.jobs[job_id]
+        if job.preparation is not None and job.is_preparing:
+            if state.now_ms >= job.preparation.until_ms:
+                _hand_over(state, job, step, message="not prepared in time")
+            else:
+                step.wakes_at_ms.append(job.preparation.until_ms)
+
+
+def reissue_orders(state: ClusterState, step: EventEffects) -> None:
+    """Repeat the orders about attempts whose effect is outstanding: launches, stops, and preparations."""
+    for job_id in state.in_phase(Phase.STARTING):
+        step.commands += launch_commands(state, state.jobs[job_id])
+    for job_id in state.in_phase(Phase.STOPPING):
+        job = state.jobs[job_id]
+        step.commands += preparation_commands(state, job) if job.is_preparing else stop_commands(job)
+
+
+def give_up_preparation(job: JobRecord, step: EventEffects) -> JobRecord:
+    """Return a job without its prepared attempt, which is told to end; one that trained on is told to stop."""
+    was_awaited = job.is_preparing
+    step.commands += discard_commands(job)
+    job = job.changed(preparation=None)
+    if was_awaited:
+        step.commands += stop_commands(job)
+    return job
+
+
+def _hand_over(state: ClusterState, job: JobRecord, step: EventEffects, *, message: str) -> None:
+    if job.preparation is None:
+        return
+    preparation = replace(job.preparation, is_handing_over=True)
+    handed = with_history(job, at_ms=state.now_ms, kind="preparation", message=message, preparation=preparation)
+    handed = handed.changed(moved_at_ms=state.now_ms)
+    state.put_job(handed)
+    step.commands += stop_commands(handed)
+
+
+def _stay(state: ClusterState, job: JobRecord, message: str) -> None:
+    """Let a job go on where it is; its place at the target is free again."""
+    stayed = with_history(
+        job.counting(lost_preparations=1),
+        at_ms=state.now_ms,
+        kind="preparation",
+        message=message,
+        phase=Phase.RUNNING,
+        after_stop=AfterStop.NOTHING,
+        target=None,
+        moved_at_ms=0,
+        reason=Reason(code="MOVE_WITHDRAWN"),
+    )
+    state.put_job(stayed)
+
+
+def _awaited(
+    state: ClusterState, event: AttemptPrepared | PreparationEnded, *, or_handed_over: bool = False
+) -> JobRecord | None:
+    """Return the job that waits for this attempt; None = a report that came too late."""
+    job = state.jobs.get(event.job_id)
+    if job is None or job.preparation is None:
+        return None
+    is_meant = (job.preparation.attempt, job.preparation.fence) == (event.attempt, event.fence)
+    return job if is_meant and (job.is_preparing or or_handed_over) else None

@@ -1,0 +1,212 @@
+"""Programs that are started early: what they do before the word to begin, and what they are afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent import prepared_program
+from cotenant_agent.early_start import check_preparable, early_argv, words_to_begin
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.launch_plan import LaunchPlan
+from cotenant_agent.records import AttemptKey, LaunchRequest
+from tests.support.agent import wait_until
+from tests.support.shim_bench import Bench, running_shims
+
+REPOSITORY = Path(__file__).parents[3]
+RUNNER = str(prepared_program.__file__)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with running_shims(tmp_path) as found:
+        yield found
+
+
+class Early:
+    """One program under a shim, which waits for the word to begin."""
+
+    def __init__(self, bench: Bench, source: str, *, mode: str = "program", arguments: tuple[str, ...] = ()) -> None:
+        self.script = bench.root / "train.py"
+        self.script.write_text(source)
+        (bench.root / "slow_library.py").write_text("print('library', flush=True)\nVALUE = 1\n")
+        argv = [sys.executable, "-S", RUNNER, mode, str(self.script), *arguments]
+        environment = {"MARK": "kept", "PYTHONPATH": str(REPOSITORY), "COTENANT_JOB_ID": "job"}
+        changes = {"argv": argv, "is_early": True, "environment": environment}
+        self.directory = bench.prepare("", changes=changes)
+        self.shim = bench.start(self.directory)
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "out.log").read_text() if (self.directory / "out.log").exists() else ""
+
+    def wait_until_prepared(self) -> None:
+        wait_until((self.directory / "prepared.json").exists, "it is prepared")
+
+    def let_begin(self, **words: object) -> None:
+        (self.directory / "go.tmp").write_text(json.dumps({"environment": {}, **words}))
+        (self.directory / "go.tmp").replace(self.directory / "go.json")
+
+    def end(self) -> dict[str, object]:
+        assert self.shim.wait(30) == 0
+        return dict(json.loads((self.directory / "exit.json").read_text()))
+
+
+def test_an_unchanged_script_imports_early_and_does_nothing_else_before_it_may_begin(bench: Bench) -> None:
+    early = Early(
+        bench,
+        '"""Trains."""\nimport os, sys\nimport slow_library\nLIMIT = 3\ndef step(): pass\n'
+        "os.environ['SET'] = 'x'\nimport json\nprint('step', sys.argv, __name__, __file__, os.environ.get('RESUME'))\n",
+        arguments=("--lr", "1"),
+    )
+    early.wait_until_prepared()
+    assert early.log == "library\n"
+    early.let_begin(environment={"RESUME": "there"})
+    assert early.end()["return_code"] == 0
+    assert early.log == f"library\nstep [{str(early.script)!r}, '--lr', '1'] __main__ {early.script} there\n"
+
+
+@pytest.mark.parametrize(("line", "log"), [("", "torch\ncompiler\n"), ("os.environ['A'] = '1'\n", "torch\n")])
+def test_what_the_first_optimizer_would_import_is_there_unless_the_script_sets_variables_before(
+    bench: Bench, line: str, log: str
+) -> None:
+    (bench.root / "torch").mkdir()
+    (bench.root / "torch" / "__init__.py").write_text("print('torch', flush=True)\n")
+    (bench.root / "torch" / "_dynamo.py").write_text("print('compiler', flush=True)\n")
+    early = Early(bench, f"import os\nimport torch\n{line}")
+    early.wait_until_prepared()
+    assert early.log == log
+    early.let_begin()
+    early.end()
+    assert early.log == log
+
+
+def test_arguments_may_change_until_it_begins(bench: Bench) -> None:
+    early = Early(bench, "import sys\nprint(sys.argv[1:])\n", mode="imports", arguments=("--resume", ""))
+    early.wait_until_prepared()
+    early.let_begin(argv=["--resume", "/there"])
+    early.end()
+    assert early.log == "['--resume', '/there']\n"
+
+
+def test_a_script_that_waits_itself_has_built_its_model_by_then(bench: Bench) -> None:
+    early = Early(
+        bench,
+        "import os\nfrom cotenant import job\nprint('built', flush=True)\njob.wait_for_go()\n"
+        "print(os.environ['COTENANT_RESUME'], 'COTENANT_GO' in os.environ)\njob.wait_for_go()\n",
+    )
+    early.wait_until_prepared()
+    assert early.log == "built\n"
+    early.let_begin(environment={"COTENANT_RESUME": "there"})
+    assert early.end()["return_code"] == 0
+    assert early.log == "built\nthere False\n"
+
+
+def test_a_script_that_passes_its_waiting_by_makes_no_step_all_the_same(bench: Bench) -> None:
+    early = Early(
+        bench,
+        "from cotenant import job\nif not job.inside_cluster():\n    job.wait_for_go()\n"
+        "print(job.resume_directory(), flush=True)\n",
+    )
+    early.wait_until_prepared()
+    assert early.log == ""
+    early.let_begin()
+    early.end()
+    assert early.log == "None\n"
+
+
+def test_errors_and_exit_codes_of_a_script_are_its_own(bench: Bench) -> None:
+    early = Early(bench, "import missing_module\n")
+    early.wait_until_prepared()
+    early.let_begin()
+    assert early.end()["return_code"] == 1
+    assert early.log.startswith("Traceback")
+    assert "prepared_program" not in early.log
+    assert "No module named 'missing_module'" in early.log
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "its shim is killed", "its lease ends"])
+def test_whatever_ends_it_before_it_may_begin_leaves_nothing_and_no_step(bench: Bench, how: str) -> None:
+    early = Early(bench, "import os\nprint('step', flush=True)\n")
+    early.wait_until_prepared()
+    pid = json.loads((early.directory / "state.json").read_text())["job_pid"]
+    if how == "killed":
+        os.kill(pid, signal.SIGKILL)
+    elif how == "stopped":
+        (early.directory / "stop.json").write_text(json.dumps({"cause": "not_needed", "grace_ms": 1}))
+    elif how == "its lease ends":
+        (early.directory / "lease.json").write_text(json.dumps({"deadline_boot_ms": 1, "grace_ms": 0}))
+    else:
+        early.shim.kill()
+    early.shim.wait(30)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "nothing of it runs")
+    assert "step" not in early.log
+
+
+def test_it_begins_without_having_been_prepared_in_time(bench: Bench) -> None:
+    early = Early(bench, "import time\nprint('step')\n")
+    early.let_begin()
+    assert early.end()["return_code"] == 0
+    assert early.log == "step\n"
+
+
+KEY = AttemptKey(job_id="job", attempt=2, fence=5)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("./run.sh",), ("python",), ("python", "-c", "pass"), ("python", "-"), ("python", "-u"), ("torchrun", "x.py"),
+        ("python", "-mtrain"), ("pythonic", "x.py"), ("python", "-m"),
+    ],
+)  # fmt: skip
+def test_what_is_no_python_program_begins_from_nothing(command: tuple[str, ...]) -> None:
+    with pytest.raises(CommandRefusedError, match="NOT_PREPARABLE"):
+        check_preparable(LaunchRequest(key=KEY, command=command))
+
+
+def test_a_gang_begins_from_nothing() -> None:
+    with pytest.raises(CommandRefusedError, match="NOT_PREPARABLE"):
+        check_preparable(LaunchRequest(key=KEY, command=("python", "x.py"), has_ranks=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("python", "x.py", "-c"), ("program", "x.py", "-c")),
+        (("python3.11", "-u", "-X", "dev", "-m", "pkg", "1"), ("program", "-m", "pkg", "1")),
+        (("python", "x.py", "{resume}"), ("imports", "x.py", "")),
+    ],
+)
+def test_the_same_interpreter_is_given_the_file_that_waits(command: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    check_preparable(LaunchRequest(key=KEY, command=command))
+    argv = ("/bin/" + command[0], *(word.replace("{resume}", "") for word in command[1:]))
+    found = early_argv(command, argv)
+    assert found[0] == argv[0]
+    assert found[found.index(RUNNER) + 1 :] == expected
+
+
+def begun(command: tuple[str, ...], *arguments: str, **changes: object) -> dict[str, object] | None:
+    """Return the words for a launch with other arguments than it was prepared with."""
+    plan = LaunchPlan(argv=("/bin/python", "x.py", "1"), environment={"A": "1", "B": ""}, working_directory="/w")
+    early = {"argv": list(early_argv(command, plan.argv)), "environment": plan.environment, "working_directory": "/w"}
+    values = {"argv": ("/bin/python", *arguments), "environment": {"A": "1", "B": "2"}, "working_directory": "/w"}
+    return words_to_begin(command, early, LaunchPlan(**{**values, **changes}))  # type: ignore[arg-type]
+
+
+def test_it_is_told_what_has_changed_since_it_was_started() -> None:
+    assert begun(("python", "x.py", "1"), "x.py", "1") == {"environment": {"B": "2"}}
+    assert begun(("python", "x.py", "{resume}"), "x.py", "/r") == {"environment": {"B": "2"}, "argv": ["/r"]}
+
+
+def test_what_may_have_been_read_too_early_makes_it_begin_from_nothing() -> None:
+    assert begun(("python", "x.py", "1"), "x.py", "2") is None
+    assert begun(("python", "x.py", "1"), "x.py", "1", working_directory="/else") is None
+    assert begun(("python", "x.py", "1"), "x.py", "1", environment={"A": "1"}) is None
+    assert begun(("python", "x.py", "1"), "x.py", "1", environment={"A": "1", "B": "x" * 40_000}) is None

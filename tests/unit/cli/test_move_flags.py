@@ -1,0 +1,38 @@
+"""How a job's owner states what a move costs, and refuses that its next attempt is started early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.client_errors import InputError
+from cotenant.job_file import parse_job
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.grpc_api.translate_jobs import job_request
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakeScheduler
+
+COMMAND = ["python", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [({}, (False, 0)), ({"no_prepare": True}, (True, 0)), ({"migration_cost": "40s"}, (False, 40_000))],
+)
+def test_a_job_file_states_them_and_policies_know_them(content: dict[str, object], expected: tuple[bool, int]) -> None:
+    request = job_request("job", parse_job({"command": COMMAND, "steps": 5, **content}, folder=Path()).spec)
+    assert (request.no_preparation, request.migration_cost_ms) == expected
+
+
+@pytest.mark.parametrize("content", [{"no_prepare": "no"}, {"migration_cost": "much"}, {"migration_cost": -1}])
+def test_anything_else_is_refused(content: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        parse_job({"command": COMMAND, **content}, folder=Path())
+
+
+def test_flags_state_them_as_well(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    flags = ("--no-prepare", "--migration-cost", "1m")
+    assert cotenant("submit", "--name", "job", "--steps", "5", *flags, "--", *COMMAND).code == 0
+    (request,) = [item for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
+    assert (request.spec.no_preparation, request.spec.migration_cost_ms) == (True, 60_000)
