@@ -28,7 +28,7 @@ from scheduler_service.core.records import JobRequest, Share
 
 WORKLOADS = Path(__file__).parent / "workloads"
 POLICIES = ("elastic", "termination_elastic", "kubernetes_default")
-COSTS = ("text", "cotenant")
+COSTS = ("text", "cotenant", "measured")
 COST_PARAMETERS = {
     "elastic": ("reshape_cost_ms", "restart_cost_ms"),
     "termination_elastic": ("restart_cost_ms",),
