@@ -60,7 +60,7 @@ def test_pauses_are_carried_out_and_end_without_a_restart() -> None:
 
 
 def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
-    world = SimulatedCluster(1, faults=Faults(), policy="restless", nodes=4)
+    world = SimulatedCluster(5, faults=Faults(), policy="restless", nodes=4)
     run_to_the_end(world)
     jobs = list(world.engine.state.jobs.values())
     assert sum(job.counts.migrations for job in jobs) > 5

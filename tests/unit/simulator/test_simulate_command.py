@@ -188,6 +188,7 @@ def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> Non
             ["--engine-rules", "pollux", "--report", "x.html"],
             "--report needs --engine-rules live: pollux keeps",
         ),
+        (["--engine-rules", "pollux", "--learn-speeds"], "--learn-speeds needs --engine-rules live: pollux knows"),
     ],
 )
 def test_a_wrong_flag_is_named_with_its_remedy(
