@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -45,6 +46,9 @@ from scheduler_service.policies.placement.sharing_round import SharingRound
 
 DEFAULT_CURVE = Curve(linear=(0.0, 0.5), quadratic=(0.0, 0.0, 0.5))
 """Slowdown 0.5 at utilization 1 and 2.0 at 2: the upper ends of the ranges in Horus 3.2 (1-1.5x, 1.5-3x)."""
+
+
+_SUBMISSION = attrgetter("submitted_at_ms", "request.job_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +101,9 @@ class Horus:
         jobs = view.pending
         if not has_room:
             return jobs
-        features = features_of(view, jobs) if self.queues > 1 else np.zeros((len(jobs), 1))
-        clusters = k_medians(features, self.queues)
+        if self.queues == 1:
+            return sorted(jobs, key=_SUBMISSION)
+        clusters = k_medians(features_of(view, jobs), self.queues)
         return fair_order(jobs, clusters, now_ms=view.now_ms, k=self.queues, slots=self.buffer_jobs)
 
     def _curves(self) -> Mapping[str, Curve]:

@@ -20,7 +20,10 @@ class Waiting:
 
     def add(self, job_id: str, reason: Reason) -> None:
         """Let a job wait; the reasons of equal jobs are one object."""
-        self._job_ids.setdefault(id(reason), (reason, []))[1].append(job_id)
+        known = self._job_ids.get(id(reason))
+        if known is None:
+            known = self._job_ids[id(reason)] = (reason, [])
+        known[1].append(job_id)
 
     def holds(self) -> list[HoldMany]:
         """Return the decisions about them, in the order of the reasons."""

@@ -17,7 +17,7 @@ from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, Rema
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 
-QUEUE_LONG_MIN: Final = 8
+QUEUE_LONG_MIN: Final = 100
 """Shorter queues are looked at job by job, so that every job gets a reason of its own."""
 
 

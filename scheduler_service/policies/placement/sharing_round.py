@@ -71,14 +71,19 @@ class SharingRound:
         decisions: list[Decision] = []
         waiting = Waiting()
         decided: list[str] = []
+        placement, failed, explains = self._placement, self._failed, self._view.explain
         for job in jobs:
-            closed = self._placement.closed() if not self._view.explain else None
-            if closed is not None:
-                rest = HoldRest(queue=self._view.pending, decided=frozenset(decided), reason=closed)
-                return [*decisions, *waiting.holds(), rest]
             job_id = job.request.job_id
+            if explains:
+                known = None if self._view.wants_table(job_id) else self._known_reason(job)
+            else:
+                closed = placement.closed()
+                if closed is not None:
+                    rest = HoldRest(queue=self._view.pending, decided=frozenset(decided), reason=closed)
+                    return [*decisions, *waiting.holds(), rest]
+                # Of a long queue nearly all jobs come no further than this.
+                known = failed.get(placement.key(job))
             decided.append(job_id)
-            known = None if self._view.wants_table(job_id) else self._known_reason(job)
             if known is None:
                 decisions.append(self.decide(job))
             else:
