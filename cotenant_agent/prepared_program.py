@@ -42,7 +42,7 @@ def main() -> None:
     _set_module_path(target, is_module)
     tree = _read(target, is_module)
     if mode == "imports" or not _waits_itself(tree):
-        for name, package, members in _first_imports(tree, target if is_module else ""):
+        for name, package, members in _first_imports(tree, _package_of(target) if is_module else ""):
             _import(name, package, members)
         if not _sets_variables(tree):
             _import_what_follows()
@@ -82,9 +82,19 @@ def _waits_itself(tree: ast.Module) -> bool:
     return any(getattr(call, "attr", getattr(call, "id", "")) == "wait_for_go" for call in calls)
 
 
-def _first_imports(tree: ast.Module, module: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _package_of(module: str) -> str:
+    """Return from where relative names of a module start: a package that is run is its __main__."""
+    parent = module.rpartition(".")[0]
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:
+        # The program itself meets it again when it is run.
+        return parent
+    return module if spec is not None and spec.submodule_search_locations is not None else parent
+
+
+def _first_imports(tree: ast.Module, package: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield (module, package for relative names, members) of the imports at the beginning."""
-    package = module.rpartition(".")[0]
     for statement in tree.body:
         if isinstance(statement, ast.Import):
             for alias in statement.names:

@@ -87,6 +87,38 @@ def test_what_the_first_optimizer_would_import_is_there_unless_the_script_sets_v
     assert early.log == log
 
 
+def test_processes_that_a_script_spawns_find_its_functions(bench: Bench) -> None:
+    early = Early(
+        bench,
+        "import multiprocessing\nimport pickle\ndef doubled(value):\n    return 2 * value\n"
+        "class State: pass\nif __name__ == '__main__':\n    pickle.loads(pickle.dumps(State()))\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n        print(pool.map(doubled, [21]))\n",
+    )
+    early.wait_until_prepared()
+    early.let_begin()
+    assert early.end()["return_code"] == 0
+    assert early.log == "[42]\n"
+
+
+def test_a_module_is_run_as_python_runs_it(bench: Bench) -> None:
+    package = bench.root / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("print('part', flush=True)\nVALUE = 3\n")
+    (package / "__main__.py").write_text(
+        "import sys\nfrom .part import VALUE\nprint(VALUE, sys.argv[1:], __spec__.name)\n"
+    )
+    argv = [sys.executable, "-S", RUNNER, "program", "-m", "package", "--lr", "1"]
+    changes = {"argv": argv, "is_early": True, "environment": {}}
+    directory = bench.prepare("", changes=changes)
+    shim = bench.start(directory)
+    wait_until((directory / "prepared.json").exists, "it is prepared")
+    assert (directory / "out.log").read_text() == "part\n"
+    (directory / "go.json").write_text(json.dumps({"environment": {}}))
+    assert shim.wait(30) == 0
+    assert (directory / "out.log").read_text() == "part\n3 ['--lr', '1'] package.__main__\n"
+
+
 def test_arguments_may_change_until_it_begins(bench: Bench) -> None:
     early = Early(bench, "import sys\nprint(sys.argv[1:])\n", mode="imports", arguments=("--resume", ""))
     early.wait_until_prepared()
