@@ -196,9 +196,9 @@ class NodeAgent:
     async def _converse(self, channel: grpc.aio.Channel) -> float:
         """Talk until the stream ends; how many seconds the scheduler wants to be left alone."""
         self._metrics.conversations.inc()
-        # A machine that has moved has another address.
-        found = self._rules.rendezvous_address or await asyncio.to_thread(find_own_address, self._link.scheduler)
-        self._rendezvous_address = found
+        if self._rules.storage_id and not self._rules.rendezvous_address:
+            # A machine that has moved has another address.
+            self._rendezvous_address = await asyncio.to_thread(find_own_address, self._link.scheduler)
         self._conversation = Conversation(
             table=self._table,
             read_gpus=lambda: self._readings,

@@ -133,8 +133,15 @@ def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
         tasks_max=settings.job_tasks_max,
         namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
         seals=SEALED_FILES in isolation,
-        rendezvous_interface=find_interface(settings.rendezvous_host or find_own_address(settings.scheduler)),
+        rendezvous_interface=_rendezvous_interface(settings),
     )
+
+
+def _rendezvous_interface(settings: AgentSettings) -> str:
+    """Look names up only where gangs across nodes may come: a name server that is down holds an agent up for long."""
+    if not settings.shared_checkpoints:
+        return ""
+    return find_interface(settings.rendezvous_host or find_own_address(settings.scheduler))
 
 
 def _build_inventory(settings: AgentSettings, state: Path, processes: Processes) -> GpuInventory:

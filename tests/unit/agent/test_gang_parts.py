@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,6 +20,7 @@ from cotenant_agent.pause_orders import pause_obstacle
 from cotenant_agent.protocol import launch_from_message, status_to_message
 from cotenant_agent.records import GangPart, LaunchRequest
 from cotenant_agent.rendezvous_addresses import find_interface, find_own_address, is_host
+from cotenant_agent.settings import AgentSettings
 from cotenant_agent.shared_storage import (
     GANG_FILE,
     STORAGE_FILE,
@@ -27,6 +30,7 @@ from cotenant_agent.shared_storage import (
     read_storage_id,
 )
 from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.wiring import build_agent
 from tests.unit.agent.test_checkpoints import write_checkpoint
 from tests.unit.agent.test_rank_plan import GPUS, launch, launcher_of, spec_of
 
@@ -167,6 +171,24 @@ def test_a_node_finds_the_address_from_which_it_dials() -> None:
     assert find_interface("127.0.0.1") == "lo"
     assert find_interface("203.0.113.7") == ""
     assert find_interface("\x00.example") == ""
+
+
+def test_an_agent_that_spans_no_nodes_waits_for_no_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a name was looked up, which takes as long as the name server likes")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "gethostbyname", look_up)
+    settings = AgentSettings(
+        scheduler="scheduler.example:7071",
+        node_id="n1",
+        state_dir=str(tmp_path),
+        standin_cores=(0,),
+        cgroups=False,
+        calibrate=False,
+    )
+    with build_agent(settings):
+        pass
 
 
 def test_an_order_without_a_part_is_for_the_whole_job() -> None:
