@@ -143,6 +143,7 @@ def _learned_alone(
     window_step_ms = report.window_ms / report.window_steps
     step_ms = job.solo_step_ms or window_step_ms if is_doubtful else window_step_ms
     if key:
+        known_before = state.predictions.job(key, device)
         is_new = state.predictions.observe_solo(
             key,
             device,
@@ -157,6 +158,8 @@ def _learned_alone(
         )
         # A policy that lets a job run on a few numbers of GPUs goes on to the next one.
         step.is_decision_due |= is_new and len(job.request.allowed_gpus) > 1
+        if state.predictions.job(key, device) is not known_before:
+            state.touch_jobs_of(key)
         ask_about_speed(state, key, device, step)
     _update_gpus(state, job, 0.0)
     before = job.measured

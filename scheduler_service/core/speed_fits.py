@@ -64,7 +64,7 @@ def speed_fitted(state: ClusterState, event: SpeedFitted, step: EventEffects) ->
         )
         step.is_decision_due = True
     state.predictions.put_speed_fit(event.key, event.device, answered)
-    state.touch_running(event.key)
+    state.touch_jobs_of(event.key)
 
 
 def _is_possible(event: SpeedFitted, fit: SpeedFit) -> bool:

@@ -229,10 +229,16 @@ class ClusterState:
         del self._jobs[oldest]
 
     def touch_running(self, key: str) -> None:
-        """Note that something else is predicted of a key than before."""
+        """Note that something else is predicted of a key than before, for its running jobs."""
         use = self._living_keys.get(key)
         if use is not None and use.jobs > len(self.waiting.with_key(key)):
             self.occupancy.touched_job_ids.update(name for name, job in self._running.items() if job.request.key == key)
+
+    def touch_jobs_of(self, key: str) -> None:
+        """Note that other step times are known of a key than before: its jobs are shorter or longer."""
+        self.touch_running(key)
+        for job_id in self.waiting.with_key(key):
+            self.waiting.change(self._jobs[job_id])
 
     def put_node(self, node: Node) -> None:
         """Store a node with its GPUs and bring the indexes up to date."""
