@@ -74,6 +74,7 @@ class Calibrations:
         self._enabled = enabled
         self._command = command or measuring_command
         self._process: asyncio.subprocess.Process | None = None
+        self._creation = asyncio.Lock()
         self._on_change: Callable[[], None] = lambda: None
         self._kinds = _kinds_of(inventory)
         self._known: dict[tuple[str, str], DeviceCalibration] = {}
@@ -107,7 +108,8 @@ class Calibrations:
 
     async def make_way(self) -> None:
         """End the measuring process, if one runs; returns when it is gone, after seconds at most."""
-        process = self._process
+        async with self._creation:
+            process = self._process
         if process is not None:
             await _end(process)
 
@@ -157,13 +159,15 @@ class Calibrations:
     async def _run_process(self, command: Sequence[str]) -> tuple[int, str]:
         """Exit status and standard error of the measuring process; it never outlives this call."""
         _log.info("calibration_started", extra={"command": " ".join(command[1:5])})
-        self._process = process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        # It runs before it is known here: whoever wants it gone waits until it is.
+        async with self._creation:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
         try:
             async with asyncio.timeout(_MEASURING_S_MAX):
                 _, errors = await process.communicate()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,7 +181,7 @@ def test_a_measuring_process_that_ignores_the_signal_is_killed(tmp_path: Path, m
 
     async def play() -> int | None:
         task = asyncio.create_task(subject.run(lambda: None))
-        await until(ready.exists)
+        await until(lambda: ready.exists() and subject._process is not None)
         process = subject._process
         assert process is not None
         await subject.make_way()
@@ -189,6 +190,37 @@ def test_a_measuring_process_that_ignores_the_signal_is_killed(tmp_path: Path, m
         return process.returncode
 
     assert asyncio.run(asyncio.wait_for(play(), timeout=30)) == -signal.SIGKILL
+
+
+def test_a_measuring_process_that_is_just_being_started_makes_way_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, create = tmp_path / "ready", asyncio.create_subprocess_exec
+
+    async def create_slowly(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await create(*command, **options)
+        await asyncio.sleep(0.3)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create_slowly)
+    script = f"import os, pathlib, time; pathlib.Path({str(ready)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    subject = Calibrations(
+        state_dir=tmp_path,
+        inventory=FakeInventory(["gpu-0"]),
+        is_free=lambda: True,
+        command=lambda device, file: [sys.executable, "-c", script],
+    )
+
+    async def play() -> bool:
+        task = asyncio.create_task(subject.run(lambda: None))
+        await until(lambda: ready.exists() and bool(ready.read_text()))
+        await subject.make_way()
+        is_there = Path(f"/proc/{ready.read_text()}/stat").exists()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return is_there
+
+    assert not asyncio.run(asyncio.wait_for(play(), timeout=30))
 
 
 def test_the_measuring_process_ends_with_the_agent(tmp_path: Path) -> None:
