@@ -211,14 +211,17 @@ def test_a_measuring_process_that_is_just_being_started_makes_way_too(
         command=lambda device, file: [sys.executable, "-c", script],
     )
 
+    def is_there() -> bool:
+        return Path(f"/proc/{ready.read_text()}/stat").exists()
+
     async def play() -> bool:
         task = asyncio.create_task(subject.run(lambda: None))
         await until(lambda: ready.exists() and bool(ready.read_text()))
         await subject.make_way()
-        is_there = Path(f"/proc/{ready.read_text()}/stat").exists()
+        still_there = is_there()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return is_there
+        return still_there
 
     assert not asyncio.run(asyncio.wait_for(play(), timeout=30))
 
