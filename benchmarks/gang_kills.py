@@ -27,10 +27,8 @@ from pathlib import Path
 import grpc
 
 from cotenant.v1 import scheduling_pb2
-from tests.support import gang_training
-from tests.support.agent import find_processes
 from tests.support.gang_journals import check_gang
-from tests.support.two_nodes import NODES, TwoNodes, command_of, two_nodes
+from tests.support.two_nodes import NODES, TwoNodes, two_nodes
 
 KILLS, STEPS, STEP_MS = 60, 60, 25
 VICTIMS = ("rank", "keeper", "agent", "scheduler", "frozen_agent")
@@ -74,8 +72,7 @@ class GangKilling:
         return {**self._judge(jobs), "seconds": round(time.monotonic() - began_s)}
 
     def _ranks(self) -> list[int]:
-        mine = str(self._cluster.folder)
-        return [pid for pid in find_processes(gang_training.__file__) if mine in command_of(pid)]
+        return self._cluster.rank_processes()
 
     def _wait_for_ranks(self) -> None:
         """Let a gang train, where one can: a node that was lost comes back first, and restarts wait ever longer."""

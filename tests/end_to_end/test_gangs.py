@@ -86,6 +86,9 @@ class LiveCluster:
         words = [sys.executable, gang_training.__file__, str(self.folder), str(steps), str(step_ms), *more]
         return self.submit(*words, gpus=2, ranks=2, steps_total=steps, environment={"PYTHONPATH": str(REPOSITORY)})
 
+    def rank_processes(self) -> list[int]:
+        return find_processes(gang_training.__file__, str(self.folder))
+
     def journal(self, job_id: str, rank: int) -> list[list[str]]:
         path = self.folder / f"{job_id}.{rank}.journal"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
@@ -126,14 +129,14 @@ def test_workers_of_torchrun_end_with_their_job(cluster: LiveCluster) -> None:
         wait_until((cluster.folder / f"worker-{rank}-of-2").exists, what=f"worker {rank}", timeout_s=PATIENCE_S)
     cluster.client.stub.CancelJob(scheduling_pb2.CancelJobRequest(job_id=job_id))
     cluster.wait(job_id, "CANCELLED")
-    wait_until(lambda: not find_processes("worker.py"), what="no worker is left")
+    wait_until(lambda: not find_processes("worker.py", str(cluster.folder)), what="no worker is left")
 
 
 def test_a_gang_whose_rank_is_killed_starts_again_from_the_shards_of_all(cluster: LiveCluster) -> None:
     """With checkpoints of rank 0 too: test_killed_gangs.py, which takes minutes."""
     job_id = cluster.witness("sharded")
     wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
-    [victim] = [pid for pid in find_processes(gang_training.__file__) if b"\0RANK=1\0" in environment_of(pid)]
+    [victim] = [pid for pid in cluster.rank_processes() if b"\0RANK=1\0" in environment_of(pid)]
     os.kill(victim, signal.SIGKILL)
     finished = cluster.wait(job_id, "FINISHED")
     assert (finished.restarts, finished.steps_done) == (1, STEPS)
@@ -152,7 +155,7 @@ def test_a_paused_gang_stands_still_as_a_whole_and_goes_on(cluster: LiveCluster)
     wait_until(lambda: len(cluster.journal(job_id, 0)) > 3, what="some steps", timeout_s=PATIENCE_S)
     cluster.cotenant("pause", job_id, "--seconds", "50")
     wait_until(lambda: cluster.client.get(job_id).HasField("pause"), what="it is paused", timeout_s=PATIENCE_S)
-    pids = find_processes(gang_training.__file__)
+    pids = cluster.rank_processes()
     assert [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids] == ["T", "T"]
     cluster.cotenant("resume", job_id)
     finished = cluster.wait(job_id, "FINISHED")

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import gang_training
-from tests.support.agent import find_processes
 from tests.support.scheduler_process import wait_until
 from tests.support.two_nodes import PATIENCE_S, environment_of, two_nodes
 
@@ -22,7 +20,7 @@ def test_a_gang_across_two_nodes_survives_a_killed_rank_with_the_shards_of_both(
     with two_nodes(tmp_path) as cluster:
         job_id = cluster.witness("sharded", steps=STEPS, step_ms=40)
         wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
-        ranks = {pid: environment_of(pid) for pid in find_processes(gang_training.__file__)}
+        ranks = {pid: environment_of(pid) for pid in cluster.rank_processes()}
         [victim] = [pid for pid, variables in ranks.items() if b"\0RANK=1\0" in variables]
         for variable in (b"GROUP_RANK=1", b"LOCAL_RANK=0", b"WORLD_SIZE=2", b"LOCAL_WORLD_SIZE=1"):
             assert b"\0" + variable + b"\0" in ranks[victim]

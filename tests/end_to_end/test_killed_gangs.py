@@ -58,7 +58,7 @@ class Cluster:
             self.agent = start_agent(self.folder, self.scheduler)
         else:
             wanted = gang_training.__file__ if victim == "rank" else "shim.py"
-            pids = [pid for pid in find_processes(wanted) if str(self.folder) in command_of(pid)]
+            pids = find_processes(wanted, str(self.folder))
             if pids:
                 _kill(generator.choice(pids))
 
@@ -72,13 +72,6 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 @contextmanager
@@ -107,7 +100,7 @@ def kill_at_random_moments(folder: Path, *, seed: int, kills: int, gangs: int) -
             wait_until(lambda name=job_id: ended(cluster.client, name), what=f"{job_id} ends", timeout_s=PATIENCE_S)  # type: ignore[misc]
             for job_id in job_ids
         ]
-        wait_until(lambda: not find_processes(gang_training.__file__), what="no rank is left alone")
+        wait_until(lambda: not find_processes(gang_training.__file__, str(folder)), what="no rank is left alone")
     for job in jobs:
         assert job.phase == scheduling_pb2.JOB_PHASE_FINISHED, f"seed {seed}: {job}"
         assert job.steps_done == STEPS

@@ -120,21 +120,24 @@ def end_jobs(state: Path) -> None:
     wait_until(lambda: not find_processes(str(state)), "agents and shims are gone")
 
 
-def find_processes(text: str) -> list[int]:
-    """Living processes with the text in their command line."""
+def find_processes(*texts: str) -> list[int]:
+    """Living processes with all of the texts in their command line.
+
+    Other tests run at the same time: one of the texts should be of this test alone, such as its folder.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if text.encode() in (entry / "cmdline").read_bytes():
+                command = (entry / "cmdline").read_bytes()
+                if all(text.encode() in command for text in texts):
                     found.append(int(entry.name))
     return found
 
 
 def find_early_processes(folder: Path) -> list[int]:
     """Programs that were started early, or have begun after that, with the folder in their command line."""
-    early, own = find_processes("prepared_program.py"), find_processes(str(folder))
-    return sorted(set(early) & set(own))
+    return sorted(find_processes("prepared_program.py", str(folder)))
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:

@@ -68,6 +68,10 @@ class TwoNodes:
         words = [sys.executable, gang_training.__file__, str(self.folder), str(steps), str(step_ms), *more]
         return self.submit(*words, steps_total=steps, **fields)
 
+    def rank_processes(self) -> list[int]:
+        """The living ranks of the witnesses of this cluster."""
+        return find_processes(gang_training.__file__, str(self.folder))
+
     def journal(self, job_id: str, rank: int) -> list[list[str]]:
         """What a rank of the witness has written down."""
         path = self.folder / f"{job_id}.{rank}.journal"
@@ -87,18 +91,10 @@ class TwoNodes:
             self.start_agent(node_id)
         else:
             wanted = gang_training.__file__ if victim == "rank" else "shim.py"
-            pids = [pid for pid in find_processes(wanted) if str(self.folder) in command_of(pid)]
+            pids = find_processes(wanted, str(self.folder))
             if pids:
                 with suppress(ProcessLookupError):
                     os.kill(generator.choice(pids), signal.SIGKILL)
-
-
-def command_of(pid: int) -> str:
-    """The command line of a process; empty where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def environment_of(pid: int) -> bytes:
