@@ -126,6 +126,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "MIGRATES_FOR_GAIN": "The job moves to another GPU, because on its old one the slowdown was "
     "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}): the jobs gain {gained_ms}, and the move "
     "costs {cost_ms}.",
+    "MOVES_APART": "The job leaves {jobs} for GPUs that are idle ({gpus}): the jobs gain {gained_ms} together, beyond "
+    "the {cost_ms} that the move costs.",
     "MOVES_TO_SHARE": "The job moves next to {jobs} on trial, so that a job which must be measured alone can have its "
     "GPU: {gained_ms} are gained, {slowdown_ratio} is expected for this job and {neighbour_slowdown_ratio} for the "
     "other.",
