@@ -120,13 +120,13 @@ def test_a_job_that_waits_comes_first() -> None:
 
 
 def test_a_gang_changes_only_the_gpus_that_it_shares() -> None:
-    gang, lone = held("a", ["n0.0", "n0.1"]), held("b", ["n0.1"], has_checkpoint=False)
-    assert moves(cluster([gang, lone], gpus=3)) == [("a", ["n0.0", "n0.2"])]
+    gang, single_job = held("a", ["n0.0", "n0.1"]), held("b", ["n0.1"], has_checkpoint=False)
+    assert moves(cluster([gang, single_job], gpus=3)) == [("a", ["n0.0", "n0.2"])]
 
 
 def test_a_gang_is_not_spread_over_more_nodes() -> None:
-    gang, lone = held("a", ["n0.0", "n0.1"]), held("b", ["n0.1"], has_checkpoint=False)
-    assert moves(cluster([gang, lone], gpus=(2, 2))) == []
+    gang, single_job = held("a", ["n0.0", "n0.1"]), held("b", ["n0.1"], has_checkpoint=False)
+    assert moves(cluster([gang, single_job], gpus=(2, 2))) == []
     both = held("b", ["n0.0", "n0.1"], has_checkpoint=False)
     assert moves(cluster([gang, both], gpus=(2, 2))) == [("a", ["n1.0", "n1.1"])]
 
