@@ -36,6 +36,7 @@ from scheduler_service.core.events import (
     PreparationEnded,
     RunningAttempt,
 )
+from scheduler_service.core.memory_events import MemoryReported
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 
 # Exit classes that mean "ended because it was asked to".
@@ -254,6 +255,24 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
     )
 
 
+def memory_report(observation: node_agent_pb2.AttemptObservation) -> MemoryReported | None:
+    """Read what a job that releases memory has allocated; None = it does not say, or says what cannot be."""
+    states, key = observation.memory_states, observation.key
+    figures = (observation.allocated_bytes, states.low_bytes, states.extra_bytes)
+    if not observation.HasField("allocated_bytes") or min(figures) < 0 or not 0.0 <= states.high_state_ratio <= 1.0:
+        return None
+    return MemoryReported(
+        at_ms=0,
+        job_id=key.job_id,
+        attempt=key.attempt,
+        fence=key.fence,
+        used_bytes=observation.allocated_bytes,
+        low_bytes=states.low_bytes,
+        extra_bytes=states.extra_bytes,
+        high_state_ratio=states.high_state_ratio,
+    )
+
+
 def pause_change(
     observation: node_agent_pb2.AttemptObservation, *, is_believed_paused: bool
 ) -> AttemptPaused | AttemptResumed | None:
@@ -297,6 +316,7 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             accumulation_steps=command.accumulation_steps,
             granted_fences=command.granted_fences,
             memory_limit_bytes=command.memory_limit_bytes,
+            memory_held_bytes=command.memory_held_bytes,
             steps_done=command.steps_done,
             granted_checkpoints=granted,
             position=identity.position(sequence),

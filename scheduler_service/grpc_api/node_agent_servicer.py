@@ -28,6 +28,7 @@ from scheduler_service.core.events import (
     PartReport,
     UnknownAttemptsFound,
 )
+from scheduler_service.core.peak_pauses import is_news
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
@@ -266,6 +267,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 if state.jobs[observation.key.job_id].node_ids[0] == session.node_id:
                     self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
                     self._note_pause(observation)
+                    self._note_memory(observation)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
@@ -284,6 +286,13 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         change = agent_messages.pause_change(observation, is_believed_paused=is_believed_paused)
         if change is not None and not self._loop.storage_failure:
             self._loop.note(change)
+
+    def _note_memory(self, observation: node_agent_pb2.AttemptObservation) -> None:
+        """Pass on what a job has allocated whose peaks take turns with those of others, or are not known yet."""
+        job = self._loop.engine.state.jobs[observation.key.job_id]
+        report = agent_messages.memory_report(observation) if job.request.releases_memory else None
+        if report is not None and not self._loop.storage_failure and is_news(self._loop.engine.state, job, report):
+            self._loop.note(report)
 
     def tick(self) -> None:
         """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""
