@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import reshape_job
-from tests.end_to_end.test_policies_live import ENDLESS, PATIENCE_S, LiveCluster, live_cluster
 from tests.support.fake_predictor import FakePredictor
+from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
 COLD, IMPORTS, BUILT = "from_nothing", "imports_prepared", "built_beforehand"
@@ -93,7 +93,7 @@ def lost_steps(old: Attempt, new: Attempt) -> float:
 class Scene:
     """A cluster on which jobs are reshaped on demand."""
 
-    def __init__(self, cluster: LiveCluster, model: str, extra_mb: int) -> None:
+    def __init__(self, cluster: PolicyCluster, model: str, extra_mb: int) -> None:
         self._cluster, self._model, self._extra_mb = cluster, model, extra_mb
         self._turns = 0
         cluster.use("drf", "interval_ms=500")
@@ -146,7 +146,7 @@ def measure(repeats: int, model: str, extra_mb: int) -> dict[str, object]:
     with (
         tempfile.TemporaryDirectory() as folder,
         FakePredictor() as predictor,
-        live_cluster(Path(folder), policy="fifo", predictor=predictor, gpus=2) as cluster,
+        policy_cluster(Path(folder), policy="fifo", predictor=predictor, gpus=2) as cluster,
     ):
         scene = Scene(cluster, model, extra_mb)
         while len(gaps[COLD]) < repeats:
