@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # A stranger's choice of PyTorch wheels, e.g. the CPU index of pytorch.org; empty = pip's own configuration.
 TORCH_INDEX_URL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of programs are started by tests: without bytecode on disk each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests that need the public data find it here; they say so when it is absent.
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)

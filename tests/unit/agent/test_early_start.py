@@ -17,6 +17,7 @@ from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launch_plan import LaunchPlan
 from cotenant_agent.records import AttemptKey, LaunchRequest
 from tests.support.agent import wait_until
+from tests.support.cases import for_each
 from tests.support.shim_bench import Bench, running_shims
 
 REPOSITORY = Path(__file__).parents[3]
@@ -191,7 +192,7 @@ def test_it_begins_without_having_been_prepared_in_time(bench: Bench) -> None:
 KEY = AttemptKey(job_id="job", attempt=2, fence=5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         ("./run.sh",), ("python",), ("python", "-c", "pass"), ("python", "-"), ("python", "-u"), ("torchrun", "x.py"),

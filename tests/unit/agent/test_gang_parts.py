@@ -31,6 +31,7 @@ from cotenant_agent.shared_storage import (
 )
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.wiring import build_agent
+from tests.support.cases import for_each
 from tests.unit.agent.test_checkpoints import write_checkpoint
 from tests.unit.agent.test_rank_plan import GPUS, launch, launcher_of, spec_of
 
@@ -88,7 +89,7 @@ def test_a_part_has_its_share_of_what_the_job_asks_of_hosts() -> None:
     assert request.gang_part == SECOND
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "part"),
     [
         ((1, 3), {}), ((), {}), ((2, 3), {}), ((0,), {}), ((1,), {"master_port": 0}), ((1,), {"master_port": 65_536}),
@@ -155,7 +156,7 @@ def test_a_shared_folder_has_one_name_for_all_agents(tmp_path: Path) -> None:
         read_storage_id(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [("10.0.0.1", True), ("node-7.lan", True), ("fe80::1", True), ("10.0.0.1:7000", False), ("0.0.0.0", False),
      ("::", False), ("", False), ("a b", False), ("x" * 254, False)],

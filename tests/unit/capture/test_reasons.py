@@ -11,6 +11,7 @@ from cotenant.capture.captured_files import target_files
 from cotenant.capture.reasons import why_not
 from cotenant.capture.script_run import ScriptOutcome, ScriptPlan
 from cotenant.client_errors import InputError
+from tests.support.cases import for_each
 
 PLAN = ScriptPlan(command=["python", "x.py"], directory=Path(), environment={}, isolated=True, memory_bytes=2**30)
 
@@ -20,7 +21,7 @@ def outcome(**facts: Any) -> ScriptOutcome:
     return ScriptOutcome(**{**usual, **facts})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),

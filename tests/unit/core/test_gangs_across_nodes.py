@@ -17,6 +17,7 @@ from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_invariants import check
 from tests.support.scheduling import job, node, running, view
 
@@ -101,7 +102,7 @@ def test_a_job_that_does_not_say_so_keeps_to_one_node() -> None:
     assert spanning.why == "GANG_NEEDS_MORE_NODES"
 
 
-@pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "sjf_ffs", "srtf", "optimus", "ojpp", "elastic", "tiresias"])
+@for_each("policy", ["horus", "sjf_bsbf", "sjf_ffs", "srtf", "optimus", "ojpp", "elastic", "tiresias"])
 def test_policies_that_place_gangs_over_nodes_do_so_for_it(policy: str) -> None:
     spanning = Spanning(policy=policy)
     assert spanning.record.node_ids == ("n0", "n1")

@@ -19,6 +19,7 @@ from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason, Share
 from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.fifo import Fifo
+from tests.support.cases import for_each
 from tests.support.engine_invariants import check
 from tests.support.scheduling import GIB, all_pairs, job, node, prediction
 
@@ -212,7 +213,7 @@ def test_a_refusal_stops_the_job_with_a_checkpoint_instead(scene: Scene) -> None
     assert scene.record().phase is Phase.STOPPING
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpus", "of_the_node", "decision", "code"),
     [
         (1, {"enforcements": ("watchdog",)}, Pause(job_id="j0", reason=WHY), "NOT_PAUSABLE"),

@@ -11,6 +11,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.preparation import PREPARATION_MS_MAX
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Phase
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, node
 from tests.unit.core.test_moves import Moving, migrate, reshape
 
@@ -138,8 +139,8 @@ ENDS: list[tuple[Callable[[Preparing], list[commands.Command]], Phase]] = [
 ]
 
 
-@pytest.mark.parametrize(("end", "phase"), ENDS, ids=["finished", "failed", "lost", "node lost"])
-@pytest.mark.parametrize("is_prepared", [False, True])
+@for_each(("end", "phase"), ENDS)
+@for_each("is_prepared", [False, True])
 def test_a_job_that_ends_meanwhile_gives_the_prepared_attempt_up(
     end: Callable[[Preparing], list[commands.Command]], phase: Phase, is_prepared: bool
 ) -> None:

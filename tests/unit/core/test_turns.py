@@ -18,6 +18,7 @@ from scheduler_service.core.tenants import USED_TENANTS_MAX, TenantRule, TenantR
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduling import job, node, prediction
 
@@ -42,7 +43,7 @@ def running(scene: Play) -> list[str]:
     return list(scene.engine.state.running)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "sjf", "sjf_bsbf", "horus", "srtf", "tetris", "best_fit"])
+@for_each("policy", ["fifo", "sjf", "sjf_bsbf", "horus", "srtf", "tetris", "best_fit"])
 def test_a_higher_class_goes_first_under_every_policy(policy: str) -> None:
     scene = Play(policy)
     submit(scene, "busy", gpus=1)
@@ -210,7 +211,7 @@ def test_a_policy_that_stops_jobs_leaves_those_of_other_tenants_alone() -> None:
     assert scene.code("short") == "NO_FREE_GPU"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "finding"),
     [
         ("tenants = 3", "tables"),

@@ -12,13 +12,14 @@ from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, a
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.errors import ModelError
 from predictor_service.features.devices import DEVICE_TYPES
+from tests.support.cases import for_each
 from tests.unit.cross_device.test_step_physics import A100, step_work
 
 GPUS = sorted(name for name, device in DEVICE_TYPES.items() if answers_for(device))
 KIND = StepKind(device=A100, precision="fp32", is_training=True)
 
 
-@pytest.mark.parametrize("name", GPUS)
+@for_each("name", GPUS)
 def test_every_type_of_the_table_has_an_answer_with_a_range_around_it(name: str) -> None:
     model = load_step_model()
     for precision in ("fp32", "tf32", "bf16", "fp16"):
@@ -31,7 +32,7 @@ def test_every_type_of_the_table_has_an_answer_with_a_range_around_it(name: str)
         assert (np.diff(found.value) >= 0).all()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "facts",
     [
         {"forward_macs_per_sample": 0.0, "convolution_macs_per_sample": 0.0},
@@ -76,7 +77,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/2"}', "\0"])
+@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/2"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)

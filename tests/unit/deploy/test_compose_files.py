@@ -14,6 +14,7 @@ import yaml
 from cotenant_agent.commands import run_agent
 from predictor_service.commands.program import serve_command
 from scheduler_service.commands.serve import serve
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -127,7 +128,7 @@ def test_the_example_settings_show_every_variable_with_its_default() -> None:
     assert shown == used
 
 
-@pytest.mark.parametrize("source", copied_sources())
+@for_each("source", copied_sources())
 def test_everything_that_the_images_copy_exists_and_reaches_the_build(source: str) -> None:
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert (ROOT / source).exists()

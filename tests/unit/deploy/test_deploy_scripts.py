@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import for_each
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = [".ci/run", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "deploy").glob("*.sh"))]
 
@@ -25,7 +27,7 @@ def run_script(name: str, *arguments: str, path: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@for_each("name", SCRIPTS)
 def test_a_script_parses_and_says_what_it_is_for(name: str) -> None:
     subprocess.run(["bash", "-n", ROOT / name], check=True, timeout=10)
     first, second = (ROOT / name).read_text().splitlines()[:2]
