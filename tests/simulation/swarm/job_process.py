@@ -68,7 +68,7 @@ class JobProcess(MachineProcess):
         ranks: How many it has, or 0.
         leaps: How many it has done.
         launcher: Name of the scheduler that ordered its start.
-        state_dir: Of the agent that started it.
+        memory: What the agent that started it remembers by: its folder, and how often the content of that was lost.
     """
 
     def __init__(self, machine: Machine, shim: ShimProcess, tell_parent: Callable[[int, int], None]) -> None:
@@ -83,7 +83,8 @@ class JobProcess(MachineProcess):
             self.gpu_ids = self.gpu_ids[self.rank : self.rank + 1]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
         self.launcher = machine.world.launchers.get((machine.name, self.key), "")
-        self.state_dir = directory.parent.parent
+        state_dir = directory.parent.parent
+        self.memory = (state_dir, machine.world.losses[state_dir])
         self.begun_s = -1.0
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = 0

@@ -62,8 +62,9 @@ class Witness:
         for gpu_id in process.gpu_ids:
             for other in self._on_gpu[gpu_id]:
                 is_shared = not (process.plan.is_exclusive or other.plan.is_exclusive)
-                # Two agents beside each other, each with a scheduler of its own, know nothing of each other either.
-                is_apart = process.state_dir != other.state_dir and self._is_of_two_schedulers(process, other)
+                # Two agents, beside each other or one after its folder was lost, each with a scheduler of its own, know
+                # nothing of each other either.
+                is_apart = process.memory != other.memory and self._is_of_two_schedulers(process, other)
                 if other.plan.token != token and not other.is_frozen and not is_shared and not is_apart:
                     self._world.violation(f"{gpu_id} is given twice: {_place(other)} and {_place(process)} use it")
 

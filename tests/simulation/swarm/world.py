@@ -90,6 +90,7 @@ class World:
         self.plans: dict[str, JobPlan] = {}
         self.shims: dict[Path, ShimProcess] = {}
         self.copied_s: dict[str, float] = {}
+        self.losses: Counter[Path] = Counter()
         self.launchers: dict[tuple[str, tuple[str, int, int]], str] = {}
         self.witness = Witness(self)
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
