@@ -125,7 +125,8 @@ def test_nothing_is_run_that_was_not_meant_to_be(
 
 def captured_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
     seen: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(submit_capture, "with_python_of_here", lambda command, _: command)
+    for module in (submit_capture, capture_command):
+        monkeypatch.setattr(module, "with_python_of_here", lambda command, _: list(command))
 
     def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
         seen.append((command, environment))
