@@ -64,7 +64,13 @@ def test_a_capture_runs_the_python_that_a_node_of_up_would(foreign: Path, monkey
 
 
 def test_a_submission_is_captured_by_that_python(
-    foreign: Path, cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path, *, monkeypatch: pytest.MonkeyPatch
+    foreign: Path,
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    tmp_path: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     monkeypatch.chdir(tmp_path)
