@@ -15,6 +15,7 @@ from scheduler_service.core.attempts import (
     backoff_ms,
     end,
     expire,
+    hold_until,
     lose,
     note_colocation_change,
     requeue,
@@ -64,6 +65,9 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
     state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
     if cancel_orphan(state, state.jobs[request.job_id], step):
         return
+    # After a restore no agent knows for sure what its node runs: a copy of one, or one that was wiped, joins too.
+    hold_until(state, state.jobs[request.job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
+    job = state.jobs[request.job_id]
     ask_about_job(state, job, step)
     step.is_decision_due = refresh_hold(state, request.job_id)
 
