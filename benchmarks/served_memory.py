@@ -7,8 +7,8 @@ the same function, with the groups that are unseen held out inside them. XGBoost
 of both. One model in COTENANT_BENCHMARK_EVERY (default 1) takes part. With --served-only the fresh model, minutes of
 work, is left out.
 
-Runs that failed are neither learned from nor judged (`learning/failed_runs.py`). The rows of the promoted version are also
-told apart by the domain flag.
+Runs that failed are neither learned from nor judged (`learning/failed_runs.py`). The rows of the promoted version are
+also told apart by the domain flag.
 """
 
 from __future__ import annotations
