@@ -30,6 +30,13 @@ REASON_TEXTS: Mapping[str, str] = {
     "{gpus_held} GPU(s) now.",
     "PROTECTED": "The policy would let {jobs} make room, but a job makes room only for its own tenant, and for its own "
     "class or a higher one.",
+    "RESERVED": "Of the {gpus_needed} GPU(s) that the job needs at once, {gpus_kept} are free now and kept back for "
+    "it, with those that jobs leave ({gpus}); the last is expected to be free in {wait_ms}.",
+    "RESERVED_FOR_NOW": "Of the {gpus_needed} GPU(s) that the job needs at once, {gpus_kept} are free now and kept "
+    "back for it, with those that jobs leave ({gpus}). How long these jobs run is not known: in {wait_ms} others may "
+    "have the GPUs, for an hour.",
+    "KEPT_FOR_OTHER": "{gpus_kept} free GPU(s) are kept back for {jobs}, which comes first and needs {gpus_needed} at "
+    "once ({gpus}); a job that is expected to end before that one starts gets them.",
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
