@@ -36,6 +36,9 @@ POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
 ENDS_WITHIN_S = 600.0
 """After the faults: backoffs of a minute, leases, and the work itself."""
 
+Placed = tuple[str, tuple[str, int, int]]
+"""A machine, and job, attempt and fence of what was ordered there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
@@ -90,7 +93,9 @@ class World:
         self.plans: dict[str, JobPlan] = {}
         self.shims: dict[Path, ShimProcess] = {}
         self.copied_s: dict[str, float] = {}
-        self.launchers: dict[tuple[str, tuple[str, int, int]], str] = {}
+        self.losses: Counter[Path] = Counter()
+        self.orders: dict[Placed, tuple[str, float]] = {}
+        self.keepers: dict[Placed, str] = {}
         self.witness = Witness(self)
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
         self.nodes = [
