@@ -154,6 +154,10 @@ def measure(run: Callable[[], list[dict[str, float]]], jobs: Sequence[tuple[str,
     }
 
 
+def _wait_a_second() -> None:
+    time.sleep(1)
+
+
 def run_repeat(seed: int, count: int) -> Mapping[str, Any]:
     """Run the three ways one after the other, each first in some repeats."""
     ray = importlib.import_module("ray")
@@ -162,21 +166,24 @@ def run_repeat(seed: int, count: int) -> Mapping[str, Any]:
     order = WAYS[seed % 3 :] + WAYS[: seed % 3]
     with RayCluster(("n1",)) as cluster:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        # Nobody's first actor waits for processes that Ray starts once.
-        ray.get([ray.remote(num_cpus=1)(time.sleep).remote(1) for _ in range(4)])
-        for way in order:
-            if way == "cotenant":
-                bridge = cluster.bridge(*BRIDGE)
-                # The bridge has asked Ray for the GPUs by then, as it has long before a user's first job.
-                warm = cotenant.ray.submit(_wishes(1, 1), train, 0.0, 1.0, 1)
-                warm.result(120)
-                told[way] = measure(partial(run_shared, jobs), jobs)
-                bridge.terminate()
-                bridge.wait()
-                cluster.cotenant("engine", "ray", "--give-back")
-            else:
-                told[way] = measure(partial(run_plainly, jobs, 1.0 if way == "whole" else 0.5), jobs)
-        ray.shutdown()
+        try:
+            # Nobody's first actor waits for processes that Ray starts once.
+            ray.get([ray.remote(num_cpus=1)(_wait_a_second).remote() for _ in range(4)])
+            for way in order:
+                if way == "cotenant":
+                    bridge = cluster.bridge(*BRIDGE)
+                    # The bridge has asked Ray for the GPUs by then, as it has long before a user's first job.
+                    warm = cotenant.ray.submit(_wishes(1, 1), train, 0.0, 1.0, 1)
+                    warm.result(120)
+                    told[way] = measure(partial(run_shared, jobs), jobs)
+                    bridge.terminate()
+                    bridge.wait()
+                    cluster.cotenant("engine", "ray", "--give-back")
+                else:
+                    told[way] = measure(partial(run_plainly, jobs, 1.0 if way == "whole" else 0.5), jobs)
+        finally:
+            # While the head still answers: otherwise this process ends before it can say why.
+            ray.shutdown()
     return told
 
 

@@ -17,7 +17,7 @@ Configuration = Mapping[str, Any]
 def trainable(
     function: Callable[[Configuration], Any], wishes: str | Callable[[Configuration], str]
 ) -> Callable[[Configuration], None]:
-    """Return a function for `tune.Tuner`; give it no GPU and no CPU: `tune.with_resources(made, {"CPU": 0})`.
+    """Return a function for `tune.Tuner`; give it no GPU: `tune.with_resources(made, {"CPU": 0.01})`.
 
     Args:
         function: Trains with one configuration and calls `cotenant.ray.report(step, loss=...)`. What was reported last

@@ -31,7 +31,7 @@ def train(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 def search(storage_path: str | None = None) -> Any:  # noqa: ANN401 (Tune's own class)
     """Run one trial for each rate; return Tune's results."""
-    trainable = tune.with_resources(cotenant.ray.trainable(train, WISHES), {"CPU": 0})
+    trainable = tune.with_resources(cotenant.ray.trainable(train, WISHES), {"CPU": 0.01})
     tuner = tune.Tuner(
         trainable,
         param_space={"rate": tune.grid_search(list(RATES))},

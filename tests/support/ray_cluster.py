@@ -43,7 +43,9 @@ def run_in_namespace(module: str, *words: str, timeout_s: float) -> Any:
         isolated, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     if done.returncode != 0 or not done.stdout.strip():
-        raise RuntimeError(f"{module} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
+        # What Ray's own daemons say of their end hides why the module ended.
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "[state-dump]" not in line]
+        raise RuntimeError(f"{module} ended with {done.returncode}:\n" + "\n".join(lines)[-8000:])
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -150,7 +150,9 @@ def main() -> None:
             for log in sorted(cluster.folder.glob("*.log")):
                 sys.stderr.write(f"--- {log.name}\n{log.read_text()[-3000:]}\n")
             raise
-        ray.shutdown()
+        finally:
+            # While the head still answers: otherwise this process ends before it can say why.
+            ray.shutdown()
     sys.stdout.write(json.dumps(told) + "\n")
 
 
