@@ -254,10 +254,12 @@ class AttemptSupervisor:
             self._begin_stop("", now_ms + grace_ms)
 
     def _look_for_silent_ranks(self, now_ms: int) -> None:
-        """End those that one which ended with 0 has left behind, where they only wait for it."""
+        """End those that one which ended with 0, here or on another node, has left behind, where they only wait."""
         # The agent notes there how far the job is.
         signs = (self._outputs, changed_ns("observed.json"))
-        if self._kill_at_ms is None and self._silence.is_over(self._ends, signs, now_ms):
+        told = self._records.read("ended_parts.json") if self._spec.get("is_part") is True else None
+        parts = read_number(told or {}, "parts")
+        if self._kill_at_ms is None and self._silence.is_over(self._ends, signs, now_ms, ended_parts=parts):
             self._begin_stop(SILENT_RANKS, now_ms + lost_grace_ms(read_number(self._spec, "stop_grace_ms")))
 
     def _is_time_to_look(self, now_ms: int) -> bool:
