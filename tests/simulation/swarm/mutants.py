@@ -13,7 +13,7 @@ from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.rank_ends import RankEnds, RankSilence
 from cotenant_agent.records import LogPosition
 from cotenant_agent.shim import AttemptSupervisor
-from scheduler_service.adapters import agent_messages, recovery
+from scheduler_service.adapters import recovery
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.node_leases import NodeLeases
@@ -169,11 +169,6 @@ def _silent_ranks_unnoticed() -> contextlib.AbstractContextManager[None]:
     return _replaced(RankSilence, "is_over", lambda self, ends, signs, now_ms: False)
 
 
-def _ended_parts_unsaid() -> contextlib.AbstractContextManager[None]:
-    """No node hears that the part of a gang on another node has ended with success."""
-    return _replaced(agent_messages, "ended_parts", lambda jobs, renewed: [])
-
-
 @contextlib.contextmanager
 def _lost_part_ends_no_other() -> Iterator[None]:
     """The parts of a gang on other nodes run on when one has failed or is lost."""
@@ -225,7 +220,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "rank_end_ignored": _rank_end_ignored,
     "silent_ranks_unnoticed": _silent_ranks_unnoticed,
     "gang_half_started": _gang_half_started,
-    "ended_parts_unsaid": _ended_parts_unsaid,
     "lost_part_ends_no_other": _lost_part_ends_no_other,
     "gang_free_with_its_first_end": _gang_free_with_its_first_end,
 }
