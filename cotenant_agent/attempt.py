@@ -110,9 +110,9 @@ class Attempt:
         # An attempt of an older agent, which states no total, goes on as it was begun.
         self._recognises = not pattern and "steps_total" in spec
         self._steps_total = read_integer(spec, "steps_total")
-        position = (observed or {}).get("log")
-        position = position if isinstance(position, dict) else None
-        self._log_progress = LogProgress(directory.log, pattern, position) if pattern or self._recognises else None
+        self._log_progress: LogProgress | None = None
+        if pattern or self._recognises:
+            self._log_progress = LogProgress(directory.log, pattern, (observed or {}).get("log"), self._steps_total)
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
         self.spec = spec

@@ -69,8 +69,8 @@ class JobProcess(MachineProcess):
         ranks: How many its gang has on its node, or 0.
         group: All processes of its attempt.
         leaps: How many it has done.
-        launcher: Name of the scheduler that ordered its start.
-        state_dir: Of the agent that started it.
+        launcher: Name of the scheduler that ordered its start, and `ordered_s` when.
+        memory: What the agent that started it remembers by: its folder, and how often the content of that was lost.
     """
 
     def __init__(self, machine: Machine, shim: ShimProcess, tell_parent: Callable[[int, int], None]) -> None:
@@ -86,11 +86,11 @@ class JobProcess(MachineProcess):
         if self.ranks:
             self.gpu_ids = self.gpu_ids[local_rank : local_rank + 1]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
-        self.launcher = machine.world.launchers.get((machine.name, self.key), "")
+        self.launcher, self.ordered_s = machine.world.orders.get((machine.name, self.key), ("", -1.0))
         self.group = group_of(machine, spec, self.launcher, shim.jobs)
         self.group.members.append(self)
-        self.state_dir = directory.parent.parent
-        self.begun_s = -1.0
+        state_dir = directory.parent.parent
+        self.memory = (state_dir, machine.world.losses[state_dir])
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = self.resumed_step = 0
         self.leaps = 0
@@ -100,10 +100,14 @@ class JobProcess(MachineProcess):
         self._tell_parent = tell_parent
         self.at_death.append(self._end)
 
+    @property
+    def keeper(self) -> str:
+        """Name of the scheduler that renewed its lease last, or else ordered its start."""
+        return self.machine.world.keepers.get((self.machine.name, self.key), self.launcher)
+
     def begin(self) -> None:
         """The shim's word has come: go on from the checkpoint, or afresh."""
         self.has_begun = True
-        self.begun_s = self.loop.time()
         self.context.run(self._resume)
         self.machine.world.witness.job_begun(self)
         self.later(ADVANCE_S, self._leap)
