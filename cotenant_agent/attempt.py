@@ -90,7 +90,6 @@ class Attempt:
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
-        self.is_part = spec.get("is_part") is True
         self._world_size = read_integer(spec, "world_size", len(self.ranks))
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")

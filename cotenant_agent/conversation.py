@@ -35,6 +35,7 @@ from cotenant_agent.protocol import (
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
 from cotenant_agent.shared_storage import find_resumable
 from cotenant_agent.state_directory import checkpoint_directory
+from cotenant_agent.stop_orders import note_ended_parts
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
@@ -213,6 +214,7 @@ class Conversation:
             self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
             # What is prepared ends by itself where nobody orders it any more: after a new Hello nothing is ordered yet.
             self._table.renew(self._prepared, deadline_ms, self._rules.grace_ms)
+            note_ended_parts(self._table, {key_from_message(one.key): one.parts for one in ack.ended_parts})
 
     async def _beat(self) -> None:
         async with asyncio.timeout(_WELCOME_TIMEOUT_S):

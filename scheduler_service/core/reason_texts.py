@@ -176,8 +176,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "JOB_NOT_PAUSED": "The policy wanted to let a job go on that is not paused, or was told to go on already.",
     "ALREADY_PAUSED": "The policy wanted to pause a job of which a pause was ordered already.",
     "PAUSE_TOO_LONG": "The policy wanted to pause a job for {paused_max_ms}; 1 ms to {longest_ms} is possible.",
-    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) of this node cannot be paused: only a job on one node can, without "
-    "MPS, where the agent says so; stop it with a checkpoint instead.",
+    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) cannot be paused here: only one without MPS can, where the agent of "
+    "each of its nodes says so; stop it with a checkpoint instead.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "

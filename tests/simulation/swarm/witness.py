@@ -56,8 +56,8 @@ class Witness:
         """A job's program does something: no other of it may, and none that does not share its GPUs."""
         token = process.plan.token
         for other in self._running[token]:
-            is_other_run = other.shim is not process.shim and not other.is_frozen
-            if is_other_run and not self._is_of_two_schedulers(process, other):
+            is_other_run = other.group is not process.group or (other is not process and other.rank == process.rank)
+            if is_other_run and not other.is_frozen and not self._is_of_two_schedulers(process, other):
                 self._world.violation(f"{token} runs twice at once: {_place(other)} and {_place(process)}")
         for gpu_id in process.gpu_ids:
             for other in self._on_gpu[gpu_id]:
