@@ -66,7 +66,9 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
     "--policies", help=f"Names, separated by commas.  [default: {BASELINE},{DEFAULT_POLICY}; {BASELINE} under pollux]"
 )
 @click.option("--parameter", "parameters", multiple=True, help="POLICY.NAME=VALUE of a policy; may be repeated.")
-@click.option("--predictions", default="oracle", show_default=True, help="oracle, trained, noise:SIGMA or error:E.")
+@click.option(
+    "--predictions", default="oracle", show_default=True, help="oracle, trained, held-out, noise:SIGMA or error:E."
+)
 @click.option("--jobs", type=click.Choice(["none", "all"]), default="none", show_default=True, help="List all jobs.")
 @click.option(
     "-o", "--output", type=click.Choice(["json", "table", "csv", "parquet"]), default="table", show_default=True
@@ -85,7 +87,7 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--profiles", type=_PATH, help="Folder of Pollux' profiles; by default the nearest `profiles` above TRACE."
 )
-@click.option("--models", type=_PATH, help="State folder of the predictor, for trained; by default the user's own.")
+@click.option("--models", type=_PATH, help="State folder of the predictor, for trained and held-out.")
 @click.option("--graphs", type=_PATH, help="Folder of SHA256.onnx files, for trained.")
 @_world_options
 @click.pass_context

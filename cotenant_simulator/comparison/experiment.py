@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from cotenant_simulator.errors import InputError, PolicyFaultError
 from cotenant_simulator.readers.chosen_counts import SPEEDUP_POWER, with_gpu_counts
@@ -41,13 +42,13 @@ class Experiment:
         parameters: By policy.
         own_policies: Policies that no registry knows, by the name that they have here; see `Simulation.make`.
         consent: What owners consent to.
-        predictions: oracle, trained, noise:SIGMA or error:E.
+        predictions: oracle, trained, held-out, noise:SIGMA or error:E.
         slowdown_ratio: Of unmeasured pairs; None = as the trace has it.
         measured: Folder of measured jobs that those of the trace are taken for; None = they stay what they are.
         gpu_counts: Numbers of GPUs that every job allows beside its own.
         speedup_power: How fast jobs are on those.
         profiles: Folder of the Pollux family's profiles; None = found above the trace.
-        models: State folder of the predictor, for trained; None = the user's own.
+        models: State folder of the predictor, for trained and held-out; None = the user's own.
         graphs: Folder of SHA256.onnx files, for trained; None = those of the predictor.
     """
 
@@ -102,6 +103,7 @@ class Scenarios:
                 raise InputError(str(error)) from error
         self._fixed_trace: Trace | None = None
         self._measured: MeasuredJobs | None = None
+        self._held_out: Any = None
 
     def of(self, seed: int) -> Scenario:
         """Return the scenario of a seed.
@@ -163,6 +165,11 @@ class Scenarios:
             from cotenant_simulator.trained_predictions import trained_predictor
 
             return trained_predictor(trace, models=asked.models, graphs=asked.graphs)
+        if asked.predictions == "held-out":
+            from cotenant_simulator.trained_predictions import HeldOutErrors, read_held_out
+
+            self._held_out = self._held_out or read_held_out(asked.models)
+            return TruthPredictor(trace.truth, HeldOutErrors(self._held_out, device=trace.device, seed=seed))
         return TruthPredictor(trace.truth, parse_errors(asked.predictions, seed=seed))
 
 

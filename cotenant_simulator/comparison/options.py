@@ -24,7 +24,7 @@ class Options:
 
     Attributes:
         cluster: NODESxGPUS, a TOML file, or own; None = the trace's own machines, or 16x4.
-        predictions: oracle, trained, noise:SIGMA or error:E.
+        predictions: oracle, trained, held-out, noise:SIGMA or error:E.
         parameters: Of policies, by their names.
         max_slowdown: That jobs accept when co-located; 0.2 = steps 20 % longer.
         share: never, safe or any.
@@ -34,7 +34,7 @@ class Options:
         gpu_counts: Numbers of GPUs that all jobs allow beside their own.
         speedup_power: n of these GPUs are n to this power times as fast as one, 0 to 1.
         profiles: Folder of Pollux' profiles; None = the nearest `profiles` above the trace.
-        models: State folder of the predictor, for trained; None = the user's own.
+        models: State folder of the predictor, for trained and held-out; None = the user's own.
         graphs: Folder of SHA256.onnx files, for trained; None = those of the predictor.
         learn_speeds: Policies see measured step times, as on a live cluster.
         node_failure_hours: Mean time between failures of a node; 0 = never.

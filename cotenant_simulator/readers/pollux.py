@@ -44,13 +44,14 @@ class Bounds:
     gpus_max: int = 0
 
 
-def read_pollux(path: Path, consent: Consent, *, profiles: Path | None = None) -> Trace:
+def read_pollux(path: Path, consent: Consent, *, profiles: Path | None = None, is_elastic: bool = True) -> Trace:
     """Read a workload.
 
     Args:
         path: The file.
         consent: What owners consent to.
         profiles: Folder of the measured profiles; None = the nearest `profiles` above the workload.
+        is_elastic: Jobs allow other numbers of GPUs than their own.
 
     Raises:
         TraceError: A line is wrong, or the profiles lack an application.
@@ -70,7 +71,8 @@ def read_pollux(path: Path, consent: Consent, *, profiles: Path | None = None) -
             raise row.error(f"application {application!r} has no profile; there are {', '.join(sorted(steps))}")
         key = f"{application}/batch {batch}/{gpus} GPUs"
         if (key, EVERY_DEVICE) not in kinds:
-            kinds[key, EVERY_DEVICE] = _kind(row, times, bounds[application])
+            known = times if is_elastic else {place: points for place, points in times.items() if place[1] == gpus}
+            kinds[key, EVERY_DEVICE] = _kind(row, known, bounds[application])
         total = max(round(_between(steps[application], batch)), 1)
         request = consent.request(row.text("job_id"), key=key, gpus=gpus, batch=batch, steps_total=total)
         request = replace(request, allowed_gpus=tuple(kinds[key, EVERY_DEVICE].step_ms_by_gpus))

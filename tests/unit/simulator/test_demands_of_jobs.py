@@ -15,6 +15,7 @@ from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.chosen_counts import with_gpu_counts
 from cotenant_simulator.readers.measured_demands import with_measured_demands
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs
+from cotenant_simulator.readers.pollux import read_pollux
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import read_trace
 from cotenant_simulator.report.comparability import caveats_of_trace
@@ -99,6 +100,9 @@ def test_pollux_jobs_allow_the_numbers_of_gpus_that_were_measured(tmp_path: Path
     assert kind.step_ms_by_gpus == {1: pytest.approx(800), 2: pytest.approx(500), 4: pytest.approx(300)}
     assert [kind.memory_at_bytes(samples) for samples in (8, 4, 2)] == [6 * GIB] * 3
     assert caveats_of_trace(trace, ["elastic", "optimus"]) == []
+    rigid = read_pollux(file, Consent(), profiles=profiles, is_elastic=False)
+    assert [job.request.allowed_gpus for job in rigid.jobs] == [(2,), (1,)]
+    assert rigid.truth.kinds[free.request.key, EVERY_DEVICE].step_ms_by_gpus == {2: pytest.approx(500)}
 
 
 def test_public_pollux_jobs_can_be_reshaped() -> None:
