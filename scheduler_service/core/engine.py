@@ -7,7 +7,7 @@ opens no file; the same events give the same commands, which is what makes repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -55,13 +55,13 @@ from scheduler_service.core.pausing import (
     request_resume,
 )
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.policy_answer import decisions_of
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
-from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.trial_pauses import end_trial_pauses
 from scheduler_service.core.trials import judge_due_trials
 from scheduler_service.core.turn_order import Turn
@@ -223,12 +223,10 @@ class SchedulerEngine:
         return refused
 
     def _ask(self, view: SchedulingView, turn: Turn | None) -> tuple[CheckedPlan, AbstractSet[str]]:
-        """Ask the policy and check its answer; one that raises holds every job and is recorded."""
+        """Ask the policy and check its answer; one that raises or answers nonsense holds every job, recorded."""
         pending, refused = self._state.waiting.ready_jobs().by_id, _NOTHING_REFUSED
         try:
-            decisions: Sequence[Decision] = tuple(self._policy.decide(view))
-            if getattr(self._policy, "trial_moves", False):
-                decisions = (*decisions, *trial_moves(view, decisions))
+            decisions = decisions_of(self._policy, view)
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
