@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+
 # Not scipy.stats, whose import takes longer than a small program's whole start.
 from scipy.special import ndtri, stdtrit
 

@@ -61,3 +61,15 @@ def test_ranks_that_wait_for_one_that_ended_with_0_are_silent_since_its_end_or_t
     assert not silence.is_over(ends, 1, 8_500)
     ends.note(0, 0, 0)
     assert not silence.is_over(ends, 1, 99_000)
+
+
+def test_a_part_that_ended_on_another_node_leaves_ranks_behind_as_a_rank_does() -> None:
+    """Nobody has ended here: each shim knows its own ranks only."""
+    ends, silence = RankEnds(2), RankSilence(1_000)
+    assert not silence.is_over(ends, 0, 0)
+    assert [silence.is_over(ends, 0, now_ms, ended_parts=1) for now_ms in (5_000, 5_999, 6_000)] == [False, False, True]
+    assert [silence.is_over(ends, 0, now_ms, ended_parts=2) for now_ms in (6_000, 6_999, 7_000)] == [False, False, True]
+    assert not silence.is_over(ends, 1, 7_500, ended_parts=2)
+    ends.note(0, 0, 0)
+    ends.note(1, 0, 0)
+    assert not silence.is_over(ends, 1, 99_000, ended_parts=2)

@@ -34,6 +34,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
             "failed (exit 3) before its second optimizer step: KeyError: 'HOME'",
         ),
         ({"status": 1, "log": "Traceback\n\x1b[31mValueError\n\n"}, "step: \ufffd[31mValueError"),
+        (
+            {"status": 1, "log": "Traceback\nModuleNotFoundError: No module named 'torch.x'\n"},
+            "the script failed (exit 1): python has no module named torch.x",
+        ),
         ({"status": -11}, "the script crashed"),
         ({"status": 1, "log": "DefaultCPUAllocator: can't allocate memory"}, "more than 1024 MiB"),
         ({"status": 1, "log": "OSError: [Errno 28] No space left on device"}, "more than the overlay"),

@@ -60,9 +60,9 @@ def test_a_higher_class_goes_first_under_every_policy(policy: str) -> None:
 def test_a_lower_class_gets_what_higher_ones_leave() -> None:
     scene = Play("fifo", gpus=4)
     submit(scene, "busy", gpus=3)
-    submit(scene, "high", gpus=2, priority=100)
+    submit(scene, "high", gpus=5, priority=100)
     submit(scene, "low", priority=-5)
-    assert (running(scene), scene.code("high")) == (["busy", "low"], "NO_FREE_GPU")
+    assert (running(scene), scene.code("high")) == (["busy", "low"], "GPUS_NOT_IN_CLUSTER")
 
 
 def test_a_policy_stops_jobs_of_its_own_class_and_lower_ones_never_of_a_higher_one() -> None:
