@@ -90,8 +90,7 @@ class PreparedJob:
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
             utilization = estimator.explain(utilization, UTILIZATION, batch)
-        step = self._widened(step)
-        job_key = self._key_at(batch)
+        step, job_key = self._widened(step), self._key_at(batch)
         predicted_99 = memory.upper_99 or memory.upper
         seen, related = observed.find(device.device.name, job_key), self._related(observed)
         if related:

@@ -76,7 +76,7 @@ def launch(
         assignments = _node_by_node(state, assignments, node_ids)
     gpus = ", ".join([part.gpu_id for part in assignments])
     job = with_history(
-        job,
+        job.changed(memory_surge=start.memory_surge),
         at_ms=state.now_ms,
         kind="launch",
         message=f"attempt {attempt} on {gpus}" + (", prepared" if preparation is not None else ""),
@@ -89,7 +89,6 @@ def launch(
         micro_batch_size=micro_batch_size,
         accumulation_steps=accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
-        memory_surge=start.memory_surge,
         predicted_slowdown_ratio=start.predicted_slowdown_ratio,
         started_at_ms=state.now_ms,
         first_started_at_ms=job.first_started_at_ms or state.now_ms,

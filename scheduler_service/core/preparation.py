@@ -26,7 +26,7 @@ NOT_PREPARABLE = "NOT_PREPARABLE"
 
 
 def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignment, ...]) -> bool:
-    """Return whether the next attempt of a running job can be started early: on its own node, as one process.
+    """Return whether the next attempt of a running job can be started early: on the one node that it has.
 
     Args:
         state: Knows the node.
@@ -37,7 +37,7 @@ def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignme
     node = state.nodes.get(min(node_ids)) if len(node_ids) == 1 else None
     if node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
         return False
-    is_wanted = not (job.request.no_preparation or job.launch.get("ranks") or job.counts.lost_preparations)
+    is_wanted = not (job.request.no_preparation or job.counts.lost_preparations)
     return is_wanted and job.phase is Phase.RUNNING
 
 

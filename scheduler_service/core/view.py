@@ -202,6 +202,7 @@ class SchedulingView:
         protected_job_ids: Running jobs that make no room for those that wait now: of a higher class, or another tenant.
         opportunistic_tau_ratio: How often peaks of memory on one GPU may coincide; 0 = every job holds its reservation
             always.
+        kept_gpu_ids: GPUs that are kept back for a job of another lane; they look as if they released something.
         interference_curves: Of the device types on which pairs were measured: slowdown over summed utilization.
         index: What follows from all this.
     """
@@ -222,6 +223,7 @@ class SchedulingView:
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
     protected_job_ids: AbstractSet[str] = frozenset()
+    kept_gpu_ids: AbstractSet[str] = frozenset()
     interference_curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
     opportunistic_tau_ratio: float = 0.0
     index: ClusterIndex
