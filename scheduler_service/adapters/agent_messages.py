@@ -37,7 +37,6 @@ from scheduler_service.core.events import (
     RunningAttempt,
 )
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.memory_events import MemoryReported
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 
 # Exit classes that mean "ended because it was asked to".
@@ -271,24 +270,6 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
         checkpoint_step=observation.checkpoint_step,
         quality_flags=tuple(sorted(_KNOWN_FLAGS & set(observation.quality_flags))),
         paused_ms=observation.paused_ms,
-    )
-
-
-def memory_report(observation: node_agent_pb2.AttemptObservation) -> MemoryReported | None:
-    """Read what a job that releases memory has allocated; None = it does not say, or says what cannot be."""
-    states, key = observation.memory_states, observation.key
-    figures = (observation.allocated_bytes, states.low_bytes, states.extra_bytes)
-    if not observation.HasField("allocated_bytes") or min(figures) < 0 or not 0.0 <= states.high_state_ratio <= 1.0:
-        return None
-    return MemoryReported(
-        at_ms=0,
-        job_id=key.job_id,
-        attempt=key.attempt,
-        fence=key.fence,
-        used_bytes=observation.allocated_bytes,
-        low_bytes=states.low_bytes,
-        extra_bytes=states.extra_bytes,
-        high_state_ratio=states.high_state_ratio,
     )
 
 
