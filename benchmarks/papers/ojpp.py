@@ -25,6 +25,7 @@ from benchmarks.papers.ojpp_workload import (
     performance_ratio,
     placement_on_fewest,
     slowdowns_of,
+    workload_of,
 )
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.targets import Target, read_targets
@@ -68,6 +69,8 @@ POLICIES: Mapping[str, Policy] = {
 }
 KINDS = ("mixed", "c_high", "i_high", "average")
 PREDICTION_ERROR_RATIO = 0.07
+INSTANTS = 2_000
+"""At which it is drawn whether peaks coincide."""
 
 
 class Placed:
@@ -291,6 +294,65 @@ def measured(seeds: int) -> list[Row]:
     return rows
 
 
+def triples(seeds: int) -> list[Row]:
+    """Fig. 8 and Table 5 with peaks only (Eq. 2) beside the triples (Eq. 3-5), and how often peaks then coincide.
+
+    Peaks only: every worker holds its peak all the time. `opportunistic_memory`: Eq. 5 where all peaks do not fit at
+    once. Coinciding peaks are drawn: at each of 2,000 instants every
+    worker is at its peak with probability p, independently; a shared GPU collides where two are or more.
+    """
+    rows = []
+    for kind in KINDS:
+        workloads = [draw_workload(kind, seed) for seed in range(seeds)]
+        saved = [
+            [one.saved_percent for one in (Outcome(load, OJPP) for load in loads)]
+            for loads in (workloads, [at_their_peaks(load) for load in workloads])
+        ]
+        row = as_row("Fig. 8", f"{kind}, ojpp with triples: GPUs saved, %", None, saved[0])
+        rows += [row | {"peaks_only": round(fmean(saved[1]), 2)}]
+    mixed = [draw_workload("mixed", seed) for seed in range(seeds)]
+    for setting, policy in SETTINGS.items():
+        with_triples = [placement_of(one.instance, policy.decide(one.instance.view())) for one in mixed]
+        collided = [
+            collisions(load, placement, seed)
+            for seed, (load, placement) in enumerate(zip(mixed, with_triples, strict=True))
+        ]
+        saved_percent = [100 * gpus_saved_ratio(load, one) for load, one in zip(mixed, with_triples, strict=True)]
+        peaks = [Outcome(at_their_peaks(one), policy).saved_percent for one in mixed]
+        ours = [Outcome(one, replace(policy, opportunistic_memory=True)).saved_percent for one in mixed]
+        printed = _printed("Table 5", setting, "gpus_saved", "ojpp")
+        row = as_row("Table 5", f"mixed, {setting}, triples: GPUs saved, %", printed, saved_percent)
+        means = [100 * fmean(one) for one in collided if one]
+        worst = max((100 * max(one) for one in collided if one), default=0.0)
+        collision = as_row("Eq. 5", f"mixed, {setting}: shared time with coinciding peaks, %", None, means)
+        rows += [
+            row | {"peaks_only": round(fmean(peaks), 2), "opportunistic_memory": round(fmean(ours), 2)},
+            collision | {"tau_percent": 100 * (policy.tau_max or 0.0), "worst_gpu": round(worst, 2)},
+        ]
+        _say(rows[-2:])
+    return rows
+
+
+def at_their_peaks(workload: Workload) -> Workload:
+    """Return the same jobs, each of which holds its peak all the time."""
+    jobs = [replace(one, gamma=one.gamma + one.delta, delta=0.0, p=0.0) for one in workload.instance.jobs]
+    return workload_of(jobs, workload.types, workload.matrix)
+
+
+def collisions(workload: Workload, placement: Placement, seed: int) -> list[float]:
+    """Return the share of drawn instants at which peaks coincide, of each GPU that is shared."""
+    generator, shares = random.Random(f"peaks {seed}"), []
+    on_gpu: dict[str, list[float]] = {}
+    for name, gpu_ids in placement.items():
+        for gpu_id in gpu_ids:
+            on_gpu.setdefault(gpu_id, []).append(workload.instance.named(name).p)
+    for probabilities in on_gpu.values():
+        if len(probabilities) > 1:
+            drawn = (sum(generator.random() < p for p in probabilities) for _ in range(INSTANTS))
+            shares.append(sum(count > 1 for count in drawn) / INSTANTS)
+    return shares
+
+
 PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "frontier": frontier,
     "policies": policies,
@@ -299,6 +361,7 @@ PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "predicted": predicted,
     "fluctuation": fluctuation,
     "measured": measured,
+    "triples": triples,
 }
 
 

@@ -359,6 +359,8 @@ def _resident_or_obstacle(
 
 
 def _collision(check: _Check, resident: Resident, others: Sequence[Resident], gpu: Gpu) -> Reason | None:
+    if sum(one.memory_reserved_bytes for one in (resident, *others)) <= gpu.memory_bytes:
+        return None
     surges = (resident.memory_surge, *(one.memory_surge for one in others))
     return collision_obstacle(gpu.gpu_id, surges, check.view.opportunistic_tau_ratio)
 

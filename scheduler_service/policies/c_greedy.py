@@ -15,8 +15,9 @@ Source:
 Where we differ:
     Every job's consent is asked as under every policy (share, max_slowdown_ratio). The memory that the engine reserves
     (the 99 % bound, or what the user stated as memory_bytes) has to fit with that of co-located jobs, since a caching
-    allocator keeps its peak. Eq. 3 packs closer only with opportunistic_memory, jobs that release memory between peaks.
-    A job without a memory triple is taken at its reservation all the time (delta = 0, p = 0).
+    allocator keeps its peak. Eq. 3 packs closer only with opportunistic_memory, jobs that release memory between peaks;
+    then Eq. 5 counts only where their peaks do not all fit. A job without a memory triple is taken at its reservation
+    all the time (delta = 0, p = 0).
 
 Cost:
     One look at every GPU in use per different shape of job; Eq. 4 is linear in the jobs on a GPU.
@@ -60,4 +61,9 @@ class CGreedy(PackingParameters):
 
     def rules(self) -> PackingRules:
         """Return those of best fit with one peak and the limit."""
-        return replace(PackingParameters.rules(self), memory=MemoryModel.ONE_SURGE, tau_max=self.tau_max)
+        return replace(
+            PackingParameters.rules(self),
+            memory=MemoryModel.ONE_SURGE,
+            tau_max=self.tau_max,
+            bounds_harmless_collisions=not self.opportunistic_memory,
+        )

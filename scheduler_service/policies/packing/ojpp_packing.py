@@ -94,7 +94,7 @@ class OjppPacking:
             not is_large
             or self._view.explain
             or len(self._inventory.gpus) > 1
-            or self._view.opportunistic_tau_ratio
+            or not self._rules.bounds_harmless_collisions
             or not self._rules.prefers_devices_in_use
         ):
             return None

@@ -30,7 +30,7 @@ ROUNDING_RATIO = 1e-9
 
 OPPORTUNISTIC_DESCRIPTION = (
     "jobs that release memory (--releases-memory) keep what they hold all the time and one peak together, as long as "
-    "peaks coincide tau_max of the time at most; false = every job keeps its peak"
+    "peaks that do not all fit coincide tau_max of the time at most; false = every job keeps its peak"
 )
 
 
@@ -61,6 +61,7 @@ class PackingRules:
         tau_max: Largest collision probability of a device (Eq. 5).
         theta_max: Largest slowdown on a device (Eq. 7).
         theta_diff: Largest difference between the slowdowns of one job's workers (Eq. 8).
+        bounds_harmless_collisions: Whether Eq. 5 counts, as printed, also where all peaks fit at once.
         joins_groups: Whether a job may join several devices at once where one alone breaks Eq. 8 for a job there.
 
     Raises:
@@ -73,6 +74,7 @@ class PackingRules:
     tau_max: float | None = None
     theta_max: float | None = None
     theta_diff: float | None = None
+    bounds_harmless_collisions: bool = True
     joins_groups: bool = False
 
     def __post_init__(self) -> None:
@@ -114,7 +116,8 @@ class PackingRules:
         memory_ratio = self.memory_ratio(demands)
         if self.memory is not MemoryModel.RESERVED and memory_ratio > 1.0 + ROUNDING_RATIO:
             return Reason(code="PEAKS_DO_NOT_FIT", numbers={"memory_ratio": memory_ratio}, gpu_ids=(gpu_id,))
-        if self.tau_max is None:
+        is_harmless = not self.bounds_harmless_collisions and peaks_sum(demands) <= 1.0 + ROUNDING_RATIO
+        if self.tau_max is None or is_harmless:
             return None
         collision_ratio = collision_probability(demand.surge_probability_ratio for demand in demands)
         if collision_ratio <= self.tau_max + ROUNDING_RATIO:
@@ -188,6 +191,7 @@ class OjppParameters(PackingParameters):
             tau_max=self.tau_max,
             theta_max=self.theta_max,
             theta_diff=self.theta_diff,
+            bounds_harmless_collisions=not self.opportunistic_memory,
         )
 
 
