@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, SupportsFloat, TypeAlias
@@ -39,6 +39,7 @@ _DATAGRAM_INTERVAL_NS = 50_000_000
 _PROGRESS_FILE_INTERVAL_NS = 2_000_000_000
 _UNIX_PATH_LIMIT = 107
 _GO_BYTES = 32_768
+_MEMORY_INTERVAL_S = 0.05
 
 
 class _Flags:
@@ -106,6 +107,12 @@ class _Reporter:
         with contextlib.suppress(OSError):
             _replace(self._socket_path.parent / PROGRESS_FILE_NAME, json.dumps(self._latest).encode(), durable=False)
             self._stored = self._latest
+
+    def tell_memory(self, read_bytes: Callable[[], int]) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                self._send(json.dumps({"allocated": int(read_bytes()), "at_ns": _now_ns()}).encode())
+            time.sleep(_MEMORY_INTERVAL_S)
 
     def _send(self, datagram: bytes) -> None:
         # Full buffer, agent restarting, socket not there yet: dropped, the next report carries everything anew.
@@ -266,12 +273,17 @@ def out_of_memory() -> None:
 
 def limit_gpu_memory() -> bool:
     """Keep PyTorch's allocator in this process, and nothing else, below the job's share; True = a limit was set."""
-    fraction = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", "")
-    torch = sys.modules.get("torch")
+    fraction, torch = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", ""), sys.modules.get("torch")
     if not fraction or torch is None or not torch.cuda.is_available():
         return False
     torch.cuda.set_per_process_memory_fraction(float(fraction))
     return True
+
+
+def watch_memory(read_bytes: Callable[[], int]) -> None:
+    """Tell from a thread what is allocated on the device, e.g. by `torch.cuda.memory_allocated`; rank 0's counts."""
+    if (reporter := _reporter()) and rank() == 0:
+        threading.Thread(target=reporter.tell_memory, args=(read_bytes,), daemon=True).start()
 
 
 def resume_directory() -> Path | None:

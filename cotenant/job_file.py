@@ -13,6 +13,7 @@
     across_nodes: false             # true = the ranks may be on several nodes, which share the storage of checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
     no_prepare: false               # true = when it is moved its next attempt begins after the present one
+    releases_memory: false          # true = it gives device memory back between its peaks (docs/training_scripts.md)
     migration_cost: 40s             # what a move to other GPUs costs it; leave out = as measured of moves
 
 Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
@@ -255,6 +256,7 @@ _READERS: Mapping[str, Reader] = {
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
     "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
     "no_prepare": lambda spec, value: setattr(spec, "no_preparation", _truth("no_prepare", value)),
+    "releases_memory": lambda spec, value: setattr(spec, "releases_memory", _truth("releases_memory", value)),
     "migration_cost": lambda spec, value: setattr(spec, "migration_cost_ms", parse_duration_ms(str(value))),
     "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
     **QUEUE_READERS,

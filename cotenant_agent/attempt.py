@@ -17,14 +17,7 @@ from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
 from cotenant_agent.pausing_means import uses_mps
 from cotenant_agent.processes import Processes, ProcessIdentity
-from cotenant_agent.progress import (
-    ProgressReport,
-    ProgressSocket,
-    ProgressTrack,
-    ProgressWindow,
-    is_plausible,
-    parse_report,
-)
+from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, ProgressWindow, parse_report
 from cotenant_agent.rank_plan import log_name
 from cotenant_agent.records import (
     AttemptEnd,
@@ -82,6 +75,7 @@ class Attempt:
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
         self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=read_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
+        self.memory_held_bytes = read_integer(spec, "memory_held_bytes")
         environment = spec.get("environment")
         self.environment = environment if isinstance(environment, dict) else {}
         self.uid = read_integer(spec, "uid", os.geteuid())
@@ -223,9 +217,9 @@ class Attempt:
         """Take in everything that the job reported since the last call."""
         now_ns = steady_ns()
         reports = self.socket.receive() if self.socket is not None else []
-        if reports:
+        if any(report.allocated_bytes is None for report in reports):
             self._stop_recognising()
-        self._accept(reports, now_ns)
+        self.track.accept_plausible(reports, now_ns)
         if self._log_progress is not None:
             self._accept_log(self._log_progress.read(now_ns), now_ns)
 
@@ -239,7 +233,7 @@ class Attempt:
         may_go_on = self._is_written(self.directory.stop) or not self.has_exit_record()
         if self._recognises and self._steps_total and may_go_on:
             reports = [replace(report, step=min(report.step, self._steps_total - 1)) for report in reports]
-        self._accept(reports, now_ns)
+        self.track.accept_plausible(reports, now_ns)
 
     def _read_last_progress(self) -> None:
         """Take in what the job reported before it ended: also a last line without an end, as a bar leaves it."""
@@ -249,17 +243,12 @@ class Attempt:
             now_ns = steady_ns()
             self._accept_log(self._log_progress.read_to_end(now_ns), now_ns)
 
-    def _accept(self, reports: list[ProgressReport], now_ns: int) -> None:
-        for report in reports:
-            if is_plausible(report, now_ns):
-                self.track.accept(report)
-
     def read_progress_file(self) -> None:
         """Take in the file that the helper leaves next to its socket: nothing is lost with a dropped datagram."""
         report = parse_report(read_file(self.run_directory / "progress.json", _PROGRESS_FILE_BYTES))
         if report is not None:
             self._stop_recognising()
-            self._accept([report], steady_ns())
+            self.track.accept_plausible([report], steady_ns())
 
     def lower_memory_limit(self, limit_bytes: int) -> None:
         """Note that less is reserved than at the launch, because the job was measured; nothing raises a limit."""
@@ -278,6 +267,7 @@ class Attempt:
             readings: of the node's devices, as newly as there are any.
         """
         pause = self.pause
+        memory_states, allocated_bytes = self.track.allocated.observe(self.memory_peak_bytes)
         window = self.track.close_window()
         if pause.changes != self.living_attempt.pause_changes:
             # It reaches across the beginning or the end of a pause.
@@ -302,6 +292,8 @@ class Attempt:
             checkpoint_step=self.checkpoint_step,
             quality_flags=window_doubts(self.gpu_ids, readings),
             paused_ms=pause.paused_ms,
+            memory_states=memory_states,
+            allocated_bytes=allocated_bytes,
         )
 
     def conclude(self, *, peak_bytes: int, available_bytes: int, co_located: str) -> AttemptEnd:

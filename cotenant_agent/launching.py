@@ -19,6 +19,7 @@ from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.job_processes import start_ticks
 from cotenant_agent.job_users import JobUsers, Owner, hand_over
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
+from cotenant_agent.memory_watchdog import claimed_bytes, surge_bytes
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.rank_plan import log_limit_bytes
 from cotenant_agent.records import LaunchRequest
@@ -196,8 +197,9 @@ class Launcher:
                 reason = "unknown on this node" if gpu is None else gpu.fault
                 raise CommandRefusedError("DEVICE_UNAVAILABLE", f"{gpu_id}: {reason}")
             here = [item for item in live if gpu_id in item.gpu_ids]
-            taken = sum(max(item.memory_limit_bytes, item.usage.memory_bytes or 0) for item in here)
-            needed = taken + request.memory_limit_bytes
+            taken = claimed_bytes(_claim(item) for item in here)
+            own = request.memory_limit_bytes, surge_bytes(request.memory_limit_bytes, request.memory_held_bytes)
+            needed = claimed_bytes((*map(_claim, here), own))
             if needed > gpu.memory_bytes:
                 co_located = f"({len(here)} other attempts hold {taken})"
                 message = (
@@ -261,6 +263,7 @@ class Launcher:
             "gpu_ids": list(request.gpu_ids),
             "measured_job": None if request.measured_job is None else stored_job(request.measured_job),
             "memory_limit_bytes": request.memory_limit_bytes,
+            "memory_held_bytes": request.memory_held_bytes,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
             "steps_total": request.steps_total,
@@ -330,3 +333,10 @@ def _make_job_directory(path: Path, owner: Owner | None) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     if owner is not None:
         os.chown(path, *owner)
+
+
+def _claim(attempt: Attempt) -> tuple[int, int]:
+    """Return what an attempt is promised or uses, and what of that others may use meanwhile."""
+    limit_bytes = attempt.memory_limit_bytes
+    promised_bytes = max(limit_bytes, attempt.usage.memory_bytes or 0)
+    return promised_bytes, surge_bytes(limit_bytes, attempt.memory_held_bytes)

@@ -8,7 +8,7 @@ furthest over its own limit ends, else the youngest. No other attempt is judged 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cotenant_agent.records import AttemptKey
@@ -18,13 +18,18 @@ SAMPLES_BEFORE_VERDICT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """Device memory of one attempt at one instant; started_ms orders attempts by age."""
+    """Device memory of one attempt at one instant; started_ms orders attempts by age.
+
+    Attributes:
+        held_bytes: what of its limit it holds all the time, others using the rest meanwhile; 0 = all of it.
+    """
 
     key: AttemptKey
     gpu_ids: tuple[str, ...]
     used_bytes: int
     limit_bytes: int
     started_ms: int
+    held_bytes: int = 0
 
     @property
     def excess_bytes(self) -> int:
@@ -33,8 +38,8 @@ class MemorySample:
 
     @property
     def claimed_bytes(self) -> int:
-        """Bytes that no other attempt may have: what is reserved, or used where that is more."""
-        return max(self.used_bytes, self.limit_bytes)
+        """Bytes that no other attempt may have: what is reserved all the time, or used where that is more."""
+        return max(self.used_bytes, self.held_bytes or self.limit_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,21 @@ class Verdict:
     end: bool
     reason: str
     available_bytes: int
+
+
+def surge_bytes(limit_bytes: int, held_bytes: int) -> int:
+    """What of a limit others may use meanwhile."""
+    return max(limit_bytes - held_bytes, 0) if held_bytes > 0 else 0
+
+
+def claimed_bytes(claims: Iterable[tuple[int, int]]) -> int:
+    """What attempts are promised together: of what others may use meanwhile, the largest part only.
+
+    Args:
+        claims: limit, and what of it others may use meanwhile, of each attempt.
+    """
+    found = list(claims)
+    return sum(limit - surge for limit, surge in found) + max((surge for _, surge in found), default=0)
 
 
 class MemoryWatchdog:

@@ -13,10 +13,11 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cotenant_agent.allocated_memory import AllocatedMemory
 from cotenant_agent.records import STEPS_LIMIT
 
 _DATAGRAM_LIMIT_BYTES = 1024
@@ -29,13 +30,18 @@ _REPORT_FROM_FUTURE_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport:
-    """One statement of a job: optimizer steps done over all attempts, at an instant of the steady clock."""
+    """One statement of a job: optimizer steps done over all attempts, at an instant of the steady clock.
+
+    Attributes:
+        allocated_bytes: Device memory that it has allocated; such a statement says nothing else. None = it is no such.
+    """
 
     step: int
     at_ns: int
     epoch: int = 0
     loss: float | None = None
     failure: str = ""
+    allocated_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +60,22 @@ class ProgressTrack:
         self.epoch = 0
         self.loss: float | None = None
         self.failure = ""
+        self.allocated = AllocatedMemory()
         self._newest: ProgressReport | None = None
         self._window_start: ProgressReport | None = None
         self._is_paused = False
 
+    def accept_plausible(self, reports: Iterable[ProgressReport], now_ns: int) -> None:
+        """Take reports in, those that come from the future left out."""
+        for report in reports:
+            if is_plausible(report, now_ns):
+                self.accept(report)
+
     def accept(self, report: ProgressReport) -> None:
         """Take a report in; one that is older than what is known changes nothing."""
+        if report.allocated_bytes is not None:
+            self.allocated.add(report.allocated_bytes)
+            return
         self.failure = self.failure or report.failure
         if self._newest is not None and (report.step < self._newest.step or report.at_ns <= self._newest.at_ns):
             return
@@ -143,6 +159,8 @@ def parse_report(content: bytes) -> ProgressReport | None:
         return None
     if not isinstance(fields, dict):
         return None
+    if "allocated" in fields:
+        return _memory_sample(fields["allocated"], fields.get("at_ns"))
     step, epoch, at_ns = (fields.get(name, 0) for name in ("step", "epoch", "at_ns"))
     loss, failure = fields.get("loss"), fields.get("failure", "")
     if not all(is_counter(value) for value in (step, epoch)) or type(at_ns) is not int or at_ns < 0:
@@ -150,6 +168,12 @@ def parse_report(content: bytes) -> ProgressReport | None:
     return ProgressReport(
         step=step, epoch=epoch, at_ns=at_ns, loss=_finite(loss), failure="gpu_oom" if failure == "gpu_oom" else ""
     )
+
+
+def _memory_sample(allocated: object, at_ns: object) -> ProgressReport | None:
+    if not isinstance(allocated, int) or not is_counter(allocated) or type(at_ns) is not int or at_ns < 0:
+        return None
+    return ProgressReport(step=0, at_ns=at_ns, allocated_bytes=allocated)
 
 
 def is_plausible(report: ProgressReport, now_ns: int) -> bool:

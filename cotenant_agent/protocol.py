@@ -28,6 +28,7 @@ from cotenant_agent.records import (
     LogPosition,
     MeasuredJob,
     MeasurementWindow,
+    MemoryStates,
 )
 from cotenant_agent.rendezvous_addresses import is_host
 
@@ -109,6 +110,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         accumulation_steps=message.accumulation_steps,
         granted=_granted(message),
         memory_limit_bytes=message.memory_limit_bytes,
+        memory_held_bytes=message.memory_held_bytes,
         checkpoint_ms=spec.checkpoint_ms,
         host_memory_bytes=math.ceil(spec.host_memory_bytes * part_ratio),
         cpu_cores=spec.cpu_cores * part_ratio,
@@ -212,6 +214,16 @@ def observation_to_message(observation: AttemptObservation, state: AttemptState)
         quality_flags=observation.quality_flags,
         paused_ms=observation.paused_ms,
         state=_STATES[state],
+        memory_states=_memory_states(observation.memory_states),
+        allocated_bytes=observation.allocated_bytes,
+    )
+
+
+def _memory_states(states: MemoryStates | None) -> resources_pb2.MemoryStates | None:
+    if states is None:
+        return None
+    return resources_pb2.MemoryStates(
+        low_bytes=states.low_bytes, extra_bytes=states.extra_bytes, high_state_ratio=states.high_state_ratio
     )
 
 

@@ -78,6 +78,7 @@ class LaunchRequest:
 
     Attributes:
         memory_limit_bytes: device memory that the attempt may use; 0 = no limit of its own.
+        memory_held_bytes: what of that it holds all the time, others using the rest meanwhile; 0 = all of it.
         co_located_limits: device memory of other attempts on its devices, as it is reserved by now.
         granted: whose checkpoints may be resumed, newest first.
         checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
@@ -104,6 +105,7 @@ class LaunchRequest:
     accumulation_steps: int = 1
     granted: tuple[GrantedCheckpoint, ...] = ()
     memory_limit_bytes: int = 0
+    memory_held_bytes: int = 0
     checkpoint_ms: int = 0
     host_memory_bytes: int = 0
     cpu_cores: float = 0.0
@@ -252,10 +254,20 @@ class AttemptPause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStates:
+    """Device memory of a job that releases memory: `low_bytes` always, `extra_bytes` more a share of the time."""
+
+    low_bytes: int
+    extra_bytes: int
+    high_state_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptObservation:
     """What was measured of a running attempt in one window; None = unknown.
 
     Attributes:
+        allocated_bytes: the most that the job says it had allocated, with what its processes hold besides.
         quality_flags: reasons for doubt of the window.
         paused_ms: how long the attempt has stood still by order, in sum; no part of the window.
     """
@@ -272,6 +284,8 @@ class AttemptObservation:
     checkpoint_step: int
     quality_flags: tuple[str, ...] = ()
     paused_ms: int = 0
+    memory_states: MemoryStates | None = None
+    allocated_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,4 +39,5 @@ def memory_sample(attempt: Attempt) -> MemorySample:
         used_bytes=attempt.usage.memory_bytes or 0,
         limit_bytes=attempt.memory_limit_bytes,
         started_ms=attempt.started_ms,
+        held_bytes=attempt.memory_held_bytes,
     )

@@ -130,7 +130,8 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
     seen = Watched()
     parameters: dict[str, object] = {"compute_requirement": "zero"}
     if policy == "ojpap":
-        parameters["interval_ms"] = workload.judge_interval_ms
+        # The paper's plan moves no job that stays within the limit, however many GPUs are idle.
+        parameters |= {"interval_ms": workload.judge_interval_ms, "unshare": False}
 
     def observe(event: events.Event, orders: Sequence[commands.Command]) -> None:
         minute = event.at_ms // MINUTE_MS

@@ -84,6 +84,9 @@ _FLAGS = (
     ),
     click.option("--no-trial", is_flag=True, default=None, help="Never share a GPU on trial."),
     click.option("--no-prepare", is_flag=True, default=None, help="Start its next attempt after the present one only."),
+    click.option(
+        "--releases-memory", is_flag=True, default=None, help="It gives device memory back between its peaks."
+    ),
     click.option("--migration-cost", metavar="TIME", help="What a move costs it, e.g. 40s.  [default: measured]"),
     click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable."),
     click.option("--workdir", "working_directory", help="Where the command runs.  [default: here]"),
@@ -239,7 +242,8 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio", *SETTING_NAMES)
 _SPEC_FLAGS = (
     "name", "graph", "steps", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex",
-    "collect_profiles", "no_trial", "no_prepare", "migration_cost", "across_nodes", "working_directory",
+    "collect_profiles", "no_trial", "no_prepare", "releases_memory", "migration_cost", "across_nodes",
+    "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 

@@ -508,6 +508,8 @@ class AttemptObservation(_message.Message):
     QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
     PAUSED_MS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    MEMORY_STATES_FIELD_NUMBER: _builtins.int
+    ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
     steps_done: _builtins.int
     epoch: _builtins.int
     loss: _builtins.float
@@ -524,11 +526,17 @@ class AttemptObservation(_message.Message):
     """How long the attempt has stood still by order, in sum; no part of window_ms."""
     state: Global___AttemptState.ValueType
     """Unspecified = an agent that does not say it."""
+    allocated_bytes: _builtins.int
+    """The most that it had allocated since the last heartbeat."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
     def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons for doubt of this window: foreign_load (processes of none of this node's jobs used the device)."""
+
+    @_builtins.property
+    def memory_states(self) -> _resources_pb2.MemoryStates:
+        """Of what the job says that it has allocated, over the newest minutes; absent = it says nothing, or too little so far."""
 
     def __init__(
         self,
@@ -546,21 +554,31 @@ class AttemptObservation(_message.Message):
         quality_flags: _abc.Iterable[_builtins.str] | None = ...,
         paused_ms: _builtins.int = ...,
         state: Global___AttemptState.ValueType = ...,
+        memory_states: _resources_pb2.MemoryStates | None = ...,
+        allocated_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_states", b"memory_states", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
+    _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
     _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_states: _TypeAlias = _typing.Literal["memory_states"]  # noqa: Y015
+    _WhichOneofArgType__memory_states: _TypeAlias = _typing.Literal["_memory_states", b"_memory_states"]  # noqa: Y015
     _WhichOneofReturnType__utilization_ratio: _TypeAlias = _typing.Literal["utilization_ratio"]  # noqa: Y015
     _WhichOneofArgType__utilization_ratio: _TypeAlias = _typing.Literal["_utilization_ratio", b"_utilization_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allocated_bytes) -> _WhichOneofReturnType__allocated_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_states) -> _WhichOneofReturnType__memory_states | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_ratio) -> _WhichOneofReturnType__utilization_ratio | None: ...
 
@@ -868,11 +886,14 @@ class LaunchJob(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     CO_LOCATED_LIMITS_FIELD_NUMBER: _builtins.int
     GANG_PART_FIELD_NUMBER: _builtins.int
+    MEMORY_HELD_BYTES_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
     memory_limit_bytes: _builtins.int
     steps_done: _builtins.int
+    memory_held_bytes: _builtins.int
+    """What of memory_limit_bytes it holds all the time, others using the rest between its peaks; 0 = all of it."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -914,10 +935,11 @@ class LaunchJob(_message.Message):
         position: Global___LogPosition | None = ...,
         co_located_limits: _abc.Iterable[Global___AttemptMemoryLimit] | None = ...,
         gang_part: Global___GangPart | None = ...,
+        memory_held_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gang_part", b"gang_part", "key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_held_bytes", b"memory_held_bytes", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

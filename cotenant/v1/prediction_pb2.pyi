@@ -88,6 +88,7 @@ class PredictJobRequest(_message.Message):
     FIND_LARGEST_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
+    FIND_MEMORY_STATES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """UUID chosen by the caller; same id and body = same answer, other body = ALREADY_EXISTS."""
     validate_only: _builtins.bool
@@ -108,6 +109,8 @@ class PredictJobRequest(_message.Message):
     """Fills largest_batch_size_that_fits."""
     confidence: _builtins.float
     """Coverage of the intervals; 0 = 0.9."""
+    find_memory_states: _builtins.bool
+    """Fills memory_states."""
     @_builtins.property
     def settings(self) -> _resources_pb2.JobSettings: ...
     @_builtins.property
@@ -133,10 +136,11 @@ class PredictJobRequest(_message.Message):
         find_largest_batch_size: _builtins.bool = ...,
         confidence: _builtins.float = ...,
         calibration: _resources_pb2.DeviceCalibration | None = ...,
+        find_memory_states: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "find_memory_states", b"find_memory_states", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_graph: _TypeAlias = _typing.Literal["onnx_graph", "graph_sha256"]  # noqa: Y015
     _WhichOneofArgType_graph: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
@@ -164,6 +168,7 @@ class PredictJobResponse(_message.Message):
     JOB_KEY_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     DEVICE_IS_GENERIC_FIELD_NUMBER: _builtins.int
+    MEMORY_STATES_FIELD_NUMBER: _builtins.int
     prediction_id: _builtins.str
     model_version: _builtins.str
     utilization_metric: _resources_pb2.UtilizationMetric.ValueType
@@ -199,6 +204,10 @@ class PredictJobResponse(_message.Message):
     def graph(self) -> _resources_pb2.GraphSummary: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]: ...
+    @_builtins.property
+    def memory_states(self) -> _resources_pb2.MemoryStates:
+        """Of memory_bytes: what of it is held always by a job that releases memory between its peaks. Only when asked for."""
+
     def __init__(
         self,
         *,
@@ -218,17 +227,22 @@ class PredictJobResponse(_message.Message):
         job_key: _builtins.str = ...,
         device: _builtins.str = ...,
         device_is_generic: _builtins.bool = ...,
+        memory_states: _resources_pb2.MemoryStates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "graph", b"graph", "largest_batch_size_that_fits", b"largest_batch_size_that_fits", "memory_bytes", b"memory_bytes", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits", "_memory_states", b"_memory_states", "_sm_activity_ratio", b"_sm_activity_ratio", "graph", b"graph", "largest_batch_size_that_fits", b"largest_batch_size_that_fits", "memory_bytes", b"memory_bytes", "memory_states", b"memory_states", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "device", b"device", "device_is_generic", b"device_is_generic", "device_memory_bytes", b"device_memory_bytes", "fits", b"fits", "graph", b"graph", "job_key", b"job_key", "largest_batch_size_that_fits", b"largest_batch_size_that_fits", "memory_bytes", b"memory_bytes", "micro_batches", b"micro_batches", "model_version", b"model_version", "prediction_id", b"prediction_id", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_metric", b"utilization_metric", "utilization_ratio", b"utilization_ratio", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits", "_memory_states", b"_memory_states", "_sm_activity_ratio", b"_sm_activity_ratio", "device", b"device", "device_is_generic", b"device_is_generic", "device_memory_bytes", b"device_memory_bytes", "fits", b"fits", "graph", b"graph", "job_key", b"job_key", "largest_batch_size_that_fits", b"largest_batch_size_that_fits", "memory_bytes", b"memory_bytes", "memory_states", b"memory_states", "micro_batches", b"micro_batches", "model_version", b"model_version", "prediction_id", b"prediction_id", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_metric", b"utilization_metric", "utilization_ratio", b"utilization_ratio", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__largest_batch_size_that_fits: _TypeAlias = _typing.Literal["largest_batch_size_that_fits"]  # noqa: Y015
     _WhichOneofArgType__largest_batch_size_that_fits: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits"]  # noqa: Y015
+    _WhichOneofReturnType__memory_states: _TypeAlias = _typing.Literal["memory_states"]  # noqa: Y015
+    _WhichOneofArgType__memory_states: _TypeAlias = _typing.Literal["_memory_states", b"_memory_states"]  # noqa: Y015
     _WhichOneofReturnType__sm_activity_ratio: _TypeAlias = _typing.Literal["sm_activity_ratio"]  # noqa: Y015
     _WhichOneofArgType__sm_activity_ratio: _TypeAlias = _typing.Literal["_sm_activity_ratio", b"_sm_activity_ratio"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__largest_batch_size_that_fits) -> _WhichOneofReturnType__largest_batch_size_that_fits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_states) -> _WhichOneofReturnType__memory_states | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sm_activity_ratio) -> _WhichOneofReturnType__sm_activity_ratio | None: ...
 

@@ -676,3 +676,33 @@ class CalibrationAnchor(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CalibrationAnchor: _TypeAlias = CalibrationAnchor  # noqa: Y015
+
+@_typing.final
+class MemoryStates(_message.Message):
+    """Device memory of a job that releases memory: low between its peaks, high at them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOW_BYTES_FIELD_NUMBER: _builtins.int
+    EXTRA_BYTES_FIELD_NUMBER: _builtins.int
+    HIGH_STATE_RATIO_FIELD_NUMBER: _builtins.int
+    low_bytes: _builtins.int
+    """Held all the time."""
+    extra_bytes: _builtins.int
+    """On top of that at the peaks."""
+    high_state_ratio: _builtins.float
+    """Share of time above low_bytes."""
+    def __init__(
+        self,
+        *,
+        low_bytes: _builtins.int = ...,
+        extra_bytes: _builtins.int = ...,
+        high_state_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extra_bytes", b"extra_bytes", "high_state_ratio", b"high_state_ratio", "low_bytes", b"low_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryStates: _TypeAlias = MemoryStates  # noqa: Y015

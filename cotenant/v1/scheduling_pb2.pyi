@@ -144,6 +144,7 @@ class JobSpec(_message.Message):
     TARGET_LOSS_FIELD_NUMBER: _builtins.int
     NO_PREPARATION_FIELD_NUMBER: _builtins.int
     MIGRATION_COST_MS_FIELD_NUMBER: _builtins.int
+    RELEASES_MEMORY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -210,6 +211,10 @@ class JobSpec(_message.Message):
     """When it is moved or reshaped its next attempt begins from nothing: it is not started early beside the running one."""
     migration_cost_ms: _builtins.int
     """What a move costs it, from its last step on the old GPUs to its first on the new ones; 0 = as is measured of moves."""
+    releases_memory: _builtins.bool
+    """It gives device memory back between its peaks, as no caching allocator does by itself: where the operator allows it, others
+    may use that memory meanwhile.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -272,10 +277,11 @@ class JobSpec(_message.Message):
         target_loss: _builtins.float = ...,
         no_preparation: _builtins.bool = ...,
         migration_cost_ms: _builtins.int = ...,
+        releases_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2670,6 +2676,7 @@ class SnapshotJob(_message.Message):
     STATED_UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
     STATED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     STATED_STEP_MS_FIELD_NUMBER: _builtins.int
+    RELEASES_MEMORY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     tenant: _builtins.str
     job_key: _builtins.str
@@ -2710,6 +2717,8 @@ class SnapshotJob(_message.Message):
     """How much longer a step takes next to any other job than alone, at most: 0.29 = 29 % longer."""
     stated_step_ms: _builtins.float
     """Time of one step alone."""
+    releases_memory: _builtins.bool
+    """As in JobSpec; its memory_triple then counts where the policy lets peaks take turns (opportunistic_memory)."""
     @_builtins.property
     def allowed_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -2765,10 +2774,11 @@ class SnapshotJob(_message.Message):
         stated_utilization_ratio: _builtins.float | None = ...,
         stated_slowdown_ratio: _builtins.float | None = ...,
         stated_step_ms: _builtins.float = ...,
+        releases_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "server_demand", b"server_demand", "settings", b"settings", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_utilization_ratio", b"stated_utilization_ratio", "worker_demand", b"worker_demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "priority", b"priority", "queue", b"queue", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "priority", b"priority", "queue", b"queue", "releases_memory", b"releases_memory", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "worker_demand", b"worker_demand"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["stated_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio"]  # noqa: Y015

@@ -25,6 +25,7 @@ from google.protobuf.descriptor import Descriptor
 
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.memory_states import MemoryStates
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.records import Contribution, Estimate, JobAnswer, MicroBatchEstimate, Notice
 from predictor_service.outcome_journal import write_figures
@@ -71,7 +72,7 @@ def _whole(value: int) -> bytes:
 
 _LENGTHS: Final = tuple(_whole(length) for length in range(4_096))
 _ANSWER: Final = prediction_pb2.PredictJobResponse.DESCRIPTOR
-_PREDICTION_ID, _JOB_KEY, _SHARE, _SM_ACTIVITY, _MEMORY, _STEP, _MICRO_BATCH, _WARNING = _sized_tags(
+_PREDICTION_ID, _JOB_KEY, _SHARE, _SM_ACTIVITY, _MEMORY, _STEP, _MICRO_BATCH, _WARNING, _MEMORY_STATES = _sized_tags(
     _ANSWER,
     "prediction_id",
     "job_key",
@@ -81,6 +82,7 @@ _PREDICTION_ID, _JOB_KEY, _SHARE, _SM_ACTIVITY, _MEMORY, _STEP, _MICRO_BATCH, _W
     "step_ms",
     "micro_batches",
     "warnings",
+    "memory_states",
 )
 _WARNING_CODE, _WARNING_MESSAGE = _sized_tags(resources_pb2.Warning.DESCRIPTOR, "code", "message")
 _FITS, _LARGEST = _varint_tags(_ANSWER, "fits", "largest_batch_size_that_fits")
@@ -124,6 +126,8 @@ def write_answer(answer: JobAnswer, about: bytes | None = None) -> bytes:
         parts.append(_LARGEST + _whole(answer.largest_batch_that_fits))
     if answer.micro_batches:
         parts += [_sized(_MICRO_BATCH, _micro_batch(item)) for item in answer.micro_batches]
+    if answer.memory_states is not None:
+        parts.append(_sized(_MEMORY_STATES, _write_states(answer.memory_states)))
     return b"".join(parts)
 
 
@@ -233,6 +237,14 @@ def _micro_batch(item: MicroBatchEstimate) -> bytes:
             _estimate(_POINT_STEP, item.step_ms),
         )
     )
+
+
+def _write_states(states: MemoryStates) -> bytes:
+    return resources_pb2.MemoryStates(
+        low_bytes=round(states.low_bytes),
+        extra_bytes=round(states.extra_bytes),
+        high_state_ratio=states.high_state_ratio,
+    ).SerializeToString()
 
 
 def _text(tag: bytes, text: str) -> bytes:

@@ -43,6 +43,7 @@ def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
         find_largest_batch=request.find_largest_batch_size,
         confidence=request.confidence or DEFAULT_CONFIDENCE,
         calibration=_calibration(request),
+        find_memory_states=request.find_memory_states,
     )
 
 

@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import Final
 
 from predictor_service.features.device_scale import DeviceScale
+from predictor_service.features.memory_states import MemoryStates
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
 from predictor_service.registry.manifest import BasisRecord
@@ -55,6 +56,10 @@ class CalibratedEstimator(JobEstimator):
     def accumulated_step(self, micro_batch_size: int, passes: int) -> Estimate:
         """See `JobEstimator.accumulated_step`."""
         return self._scaled(self._inner.accumulated_step(micro_batch_size, passes))
+
+    def memory_states(self, batch: int, memory: Estimate) -> MemoryStates:
+        """See `JobEstimator.memory_states`."""
+        return self._inner.memory_states(batch, memory)
 
     def utilization(self, batch: int) -> Estimate:
         """See `JobEstimator.utilization`."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, JobTable
+from predictor_service.features.memory_states import MemoryStates, split_memory
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
@@ -79,6 +80,17 @@ class JobEstimator:
         place = nearest_point(micro_batch_size)
         once_ratio = float(self._samples.table(place + 1).optimizer_ratio[place])
         return accumulate(self.step(micro_batch_size), passes, once_ratio)
+
+    def memory_states(self, batch: int, memory: Estimate) -> MemoryStates:
+        """What of an estimate of its memory at a batch it holds all the time, if it releases the rest in between."""
+        place = nearest_point(batch)
+        table = self._samples.table(place + 1)
+        return split_memory(
+            memory.value,
+            table.counted_memory[place],
+            input_wait_ratio=self._input_wait_ratio,
+            once_ratio=float(table.optimizer_ratio[place]),
+        )
 
     def utilization(self, batch: int) -> Estimate:
         """Share of time in which the device is busy, alone."""

@@ -90,8 +90,7 @@ class PreparedJob:
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
             utilization = estimator.explain(utilization, UTILIZATION, batch)
-        step = self._widened(step)
-        job_key = self._key_at(batch)
+        step, job_key = self._widened(step), self._key_at(batch)
         predicted_99 = memory.upper_99 or memory.upper
         seen, related = observed.find(device.device.name, job_key), self._related(observed)
         if related:
@@ -106,7 +105,7 @@ class PreparedJob:
         notices = _notices(memory, step, memory_bytes, is_generic=device.is_generic)
         if memory_bytes and not fits:
             notices += _risk_notices(estimator, memory, batch, memory_bytes)
-        # By position, in the order of the record: fifteen names double the time.
+        # By position, in the order of the record: sixteen names double the time.
         return JobAnswer(
             prediction_id,
             self.version.version if self.version else NO_VERSION,
@@ -129,6 +128,7 @@ class PreparedJob:
             job_key,
             device.device.name,
             device.is_generic,
+            estimator.memory_states(batch, memory) if question.find_memory_states else None,
         )
 
     @cached_property

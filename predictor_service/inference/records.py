@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.memory_states import MemoryStates
 
 DEFAULT_CONFIDENCE = 0.9
 
@@ -89,6 +90,7 @@ class JobQuestion:
         find_largest_batch: Whether the largest batch that fits is wanted.
         confidence: Coverage of the intervals.
         calibration: What was measured of the device at hand, checked; None = not calibrated.
+        find_memory_states: Whether it is wanted what of its memory the job holds all the time.
     """
 
     settings: JobSettings
@@ -101,6 +103,7 @@ class JobQuestion:
     find_largest_batch: bool = False
     confidence: float = DEFAULT_CONFIDENCE
     calibration: DeviceCalibration | None = None
+    find_memory_states: bool = False
 
 
 class JobAnswer(NamedTuple):
@@ -121,6 +124,7 @@ class JobAnswer(NamedTuple):
     job_key: str
     device: str
     device_is_generic: bool
+    memory_states: MemoryStates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

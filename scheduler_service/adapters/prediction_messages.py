@@ -25,7 +25,14 @@ from scheduler_service.core.commands import (
     RequestSpeedFit,
 )
 from scheduler_service.core.fit_events import LossFitted, SpeedFitted
-from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
+from scheduler_service.core.records import (
+    FOREIGN_LOAD,
+    JobPrediction,
+    MemoryPoint,
+    MemoryRange,
+    MemoryTriple,
+    PairPrediction,
+)
 
 UNUSUAL_FEATURES_MAX: Final = 3
 UNUSUAL_LENGTH_MAX: Final = 200
@@ -43,6 +50,7 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
         device_memory_bytes=command.device_memory_bytes,
         micro_batch_sizes=command.micro_batch_sizes,
         calibration=_calibration(command.calibration),
+        find_memory_states=True,
     )
 
 
@@ -78,6 +86,23 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
             estimate.range_not_calibrated for estimate in (utilization, answer.memory_bytes, answer.step_ms)
         ),
         unusual_features=_unusual_features((answer.memory_bytes, utilization, answer.step_ms)),
+        memory_triple=_memory_triple(command, answer, memory[batch]),
+    )
+
+
+def _memory_triple(
+    command: RequestPrediction, answer: prediction_pb2.PredictJobResponse, memory: MemoryPoint
+) -> MemoryTriple | None:
+    """Return the states of memory as shares of the device, as much larger as the bound is than the estimate."""
+    device_bytes, states = command.device_memory_bytes, answer.memory_states
+    if not answer.HasField("memory_states") or device_bytes <= 0 or memory.memory_bytes <= 0:
+        return None
+    bound_ratio = memory.memory_bytes_upper_99 / memory.memory_bytes
+    gamma_ratio = min(_possible(states.low_bytes) * bound_ratio / device_bytes, 1.0)
+    return MemoryTriple(
+        gamma_ratio=gamma_ratio,
+        delta_ratio=min(_possible(states.extra_bytes) * bound_ratio / device_bytes, 1.0),
+        high_state_ratio=min(_possible(states.high_state_ratio), 1.0),
     )
 
 

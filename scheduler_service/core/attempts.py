@@ -16,6 +16,7 @@ from scheduler_service.core.job_records import (
     JobRecord,
     with_history,
 )
+from scheduler_service.core.opportunistic_sharing import held_bytes
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.preparation_records import Preparation
@@ -75,7 +76,7 @@ def launch(
         assignments = _node_by_node(state, assignments, node_ids)
     gpus = ", ".join([part.gpu_id for part in assignments])
     job = with_history(
-        job,
+        job.changed(memory_surge=start.memory_surge),
         at_ms=state.now_ms,
         kind="launch",
         message=f"attempt {attempt} on {gpus}" + (", prepared" if preparation is not None else ""),
@@ -179,6 +180,7 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             accumulation_steps=job.accumulation_steps,
             granted_fences=job.granted_fences,
             memory_limit_bytes=job.memory_reserved_bytes,
+            memory_held_bytes=held_bytes(job.memory_reserved_bytes, job.memory_surge),
             steps_done=job.steps_done,
             launch=job.launch,
             settings=job.settings,
@@ -335,6 +337,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         assignments=(),
         node_ids=(),
         memory_reserved_bytes=0,
+        memory_surge=None,
         steps_done=max(job.checkpoint_step, 0),
         not_before_ms=state.now_ms + wait_ms if wait_ms else 0,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from scheduler_service.core.opportunistic_sharing import MemorySurge, surge_of
 from scheduler_service.core.records import Gpu, JobPrediction, JobRequest, Level, MemoryPoint, Reason, Share
 from scheduler_service.core.view import Predictions
 
@@ -15,6 +16,7 @@ class Resident:
     Attributes:
         is_gang: It holds other GPUs as well.
         is_on_trial: It shares this GPU on trial, with one other job and no third one.
+        memory_surge: What of its reservation it needs now and then; None = it holds all of it.
     """
 
     request: JobRequest
@@ -22,6 +24,7 @@ class Resident:
     memory_reserved_bytes: int
     is_gang: bool = False
     is_on_trial: bool = False
+    memory_surge: MemorySurge | None = None
 
     @property
     def is_open_to_trial(self) -> bool:
@@ -112,6 +115,21 @@ def resident_on(
         if reserved is None
         else Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
     )
+
+
+def opportunistic(resident: Resident, prediction: JobPrediction | None, gpu: Gpu, tau_ratio: float) -> Resident:
+    """Return a job as it is where peaks of memory may coincide with this probability; 0 = as it was.
+
+    Args:
+        resident: As `resident_on` returns it.
+        prediction: What is known of it there; only what is reliable counts, unless it accepts anything (share: any).
+        gpu: The GPU.
+        tau_ratio: The limit of the cluster.
+    """
+    if tau_ratio <= 0.0 or not (is_reliable(prediction) or resident.request.share is Share.ANY):
+        return resident
+    surge = surge_of(resident.request, prediction, resident.memory_reserved_bytes, gpu)
+    return resident if surge is None else replace(resident, memory_surge=surge)
 
 
 def expected_bytes(request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int) -> int:

@@ -159,7 +159,11 @@ class GangPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob(Command):
-    """Start one attempt on one node, or (with a `gang_part`) the part of it that this node runs."""
+    """Start one attempt on one node, or (with a `gang_part`) the part of it that this node runs.
+
+    Attributes:
+        memory_held_bytes: What of its memory it holds all the time, others using the rest meanwhile; 0 = all of it.
+    """
 
     node_id: str
     job_id: str
@@ -175,6 +179,7 @@ class LaunchJob(Command):
     settings: JobSettings | None = None
     co_located_limits: tuple[CoLocatedLimit, ...] = ()
     gang_part: GangPart | None = None
+    memory_held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

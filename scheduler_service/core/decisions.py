@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, JobRequest, Reason
 
 
@@ -37,11 +38,13 @@ class Placement(Decision):
         predicted_slowdown_ratio: What the jobs there are expected to slow it down by, 0.2 = 20 % longer steps; None =
             it is alone or nothing is known. The plan check states it, whatever the policy says.
         trial_with: The job that it shares with on trial; empty = on no trial. The plan check states it as well.
+        memory_surge: What of its memory it needs now and then; None = it holds all of it. Stated by the plan check too.
     """
 
     assignments: tuple[Assignment, ...]
     predicted_slowdown_ratio: float | None = None
     trial_with: str = ""
+    memory_surge: MemorySurge | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from scheduler_service.core import (
     events,
     job_events,
     node_events,
+    pausing,
+    peak_pauses,
     prediction_events,
     preparation,
     queue_changes,
@@ -51,8 +53,6 @@ from scheduler_service.core.pausing import (
     order_pause,
     order_resume,
     outstanding_commands,
-    request_pause,
-    request_resume,
 )
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.policy_answer import decisions_of
@@ -280,6 +280,7 @@ class SchedulerEngine:
                 nodes_per_job_max=self._nodes_per_job_max,
                 can_move=self._can_move,
                 interference_curves=state.predictions.curves,
+                opportunistic_tau_ratio=getattr(self._policy, "opportunistic_tau_ratio", 0.0),
                 protected_job_ids=turns.find_protected(state, state.waiting.shown_lane),
                 kept_gpu_ids=state.occupancy.kept_gpu_ids,
                 index=self._index,
@@ -376,8 +377,8 @@ class SchedulerEngine:
 _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
     events.JobSubmitted: job_events.submit,
     events.JobCancelled: job_events.cancel,
-    events.PauseRequested: request_pause,
-    events.ResumeRequested: request_resume,
+    **pausing.HANDLERS,
+    **peak_pauses.HANDLERS,
     **prediction_events.HANDLERS,
     events.AttemptPrepared: preparation.note_prepared,
     events.PreparationEnded: preparation.note_preparation_ended,

@@ -81,6 +81,7 @@ class _After:
             preemptions=job.preemptions,
             memory_reserved_bytes=reserved_bytes,
             is_on_trial=bool(start.trial_with),
+            memory_surge=start.memory_surge,
         )
         self.running[start.job_id] = started
         if start.trial_with:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.gang_records import GangAttempt
+from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.records import (
     ENDED_PHASES,
@@ -50,6 +51,7 @@ class Target:
     reason: Reason
     predicted_slowdown_ratio: float | None = None
     trial_with: str = ""
+    memory_surge: MemorySurge | None = None
 
 
 class _Copied:
@@ -83,6 +85,7 @@ class AttemptMeasurements(_Copied):
         solo_utilization_ratio: Of the newest of these windows.
         solo_windows_step_ms: Step times of the newest few of them.
         attempt_peak_bytes: Largest peak.
+        memory_now_bytes: The most that it used since the report before the newest; 0 = it does not say.
         told_peak_bytes: The largest that was reported to the predictor.
         is_outcome_recorded: Its steps were reported to the predictor.
     """
@@ -95,6 +98,7 @@ class AttemptMeasurements(_Copied):
     solo_utilization_ratio: float | None = None
     solo_windows_step_ms: tuple[float, ...] = ()
     attempt_peak_bytes: int = 0
+    memory_now_bytes: int = 0
     told_peak_bytes: int = 0
     is_outcome_recorded: bool = False
 
@@ -111,6 +115,7 @@ class JobCounts(_Copied):
         trials: Times that it joined another job on trial.
         broken_trials: Those that broke, in either role.
         lost_preparations: Attempts that ended while they were prepared.
+        peak_collisions: Stops because its peak of memory met another job's.
     """
 
     restarts: int = 0
@@ -123,6 +128,7 @@ class JobCounts(_Copied):
     trials: int = 0
     broken_trials: int = 0
     lost_preparations: int = 0
+    peak_collisions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +152,11 @@ class JobRecord(_Copied):
         granted_fences: Fences whose checkpoints may be resumed, newest first.
         node_ids: Nodes of the present attempt.
         memory_reserved_bytes: Reserved on each of its GPUs.
+        memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
         checkpoint_step: Newest believed checkpoint; -1 = none.
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
-        predicted_slowdown_ratio: Expected with the co-located jobs of its start; None = it started alone or nothing was
-            known.
+        predicted_slowdown_ratio: Expected with the jobs that were there at its start; None = alone, or not known.
         accrued_at_ms: Until when `attained_gpu_ms` and `ran_ms` were counted.
         ran_ms: How long it held GPUs in sum, pauses left out.
         progressed_ran_ms: `ran_ms` at its newest step; -1 = none in this attempt.
@@ -158,8 +164,7 @@ class JobRecord(_Copied):
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         preparation: The attempt that is prepared for that; None = there is none.
-        moved_at_ms: When an attempt was told to stop for the move to the present or the next one; 0 = for none, or what
-            the move cost is known by now.
+        moved_at_ms: When an attempt was told to stop for the present or next move; 0 = for none, or its cost is known.
         move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
         prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
@@ -188,6 +193,7 @@ class JobRecord(_Copied):
     micro_batch_size: int = 0
     accumulation_steps: int = 1
     memory_reserved_bytes: int = 0
+    memory_surge: MemorySurge | None = None
     steps_done: int = 0
     checkpoint_step: int = -1
     step_ms: float = 0.0
@@ -371,6 +377,7 @@ def running_view(job: JobRecord) -> RunningJob:
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
         move_ms=job.move_ms,
+        memory_surge=job.memory_surge,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from scheduler_service.core.capacity import Resident
+from scheduler_service.core.opportunistic_sharing import MemorySurge, claimed_bytes
 from scheduler_service.core.records import Assignment, JobRequest, Node
 from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 
@@ -40,6 +41,7 @@ class Ledger:
             memory_reserved_bytes=job.memory_reserved_bytes,
             is_gang=len(job.assignments) > 1,
             is_on_trial=job.is_on_trial,
+            memory_surge=job.memory_surge,
         )
         return resident
 
@@ -65,8 +67,19 @@ class Ledger:
 
     def memory_used_bytes(self, gpu_id: str) -> int:
         """Return what is reserved on a GPU."""
-        placed = sum(resident.memory_reserved_bytes for resident in self._placed.get(gpu_id, ()))
-        return self.view.gpus[gpu_id].memory_reserved_bytes + placed + self._grown_bytes.get(gpu_id, 0)
+        entry, placed = self.view.gpus[gpu_id], self._placed.get(gpu_id, ())
+        return self._claimed_bytes(entry, placed) + self._grown_bytes.get(gpu_id, 0)
+
+    def _claimed_bytes(self, entry: GpuView, more: Iterable[Resident]) -> int:
+        before = entry.memory_reserved_bytes, _surge_in(entry)
+        return claimed_bytes((before, *((one.memory_reserved_bytes, one.memory_surge) for one in more)))
+
+    def memory_needed_bytes(self, resident: Resident, entry: GpuView) -> int:
+        """Return what of a GPU's free memory a job would take: a surge only so far as it is the largest one there."""
+        if resident.memory_surge is None:
+            return resident.memory_reserved_bytes
+        placed = self._placed.get(entry.gpu.gpu_id, ())
+        return self._claimed_bytes(entry, (*placed, resident)) - self._claimed_bytes(entry, placed)
 
     def memory_free_bytes(self, view: GpuView) -> int:
         """Return what is left of a GPU's memory."""
@@ -155,6 +168,12 @@ class Ledger:
             cpu_cores=placed.cpu_cores + share.cpu_cores,
             host_memory_bytes=placed.host_memory_bytes + share.host_memory_bytes,
         )
+
+
+def _surge_in(entry: GpuView) -> MemorySurge | None:
+    """Return the largest surge on a GPU as it was, which is a part of what is reserved there."""
+    largest_bytes = entry.memory_surge_bytes
+    return MemorySurge(surge_bytes=largest_bytes, high_state_ratio=0.0) if largest_bytes else None
 
 
 def host_share(request: JobRequest, gpus_here: int, gpus: int) -> HostUse:

@@ -37,6 +37,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         reason=decision.reason,
         predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
         trial_with=decision.trial_with,
+        memory_surge=decision.memory_surge,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     is_prepared = can_prepare(state, job, target.assignments)
@@ -80,6 +81,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         assignments=target.assignments,
         predicted_slowdown_ratio=target.predicted_slowdown_ratio,
         trial_with=target.trial_with,
+        memory_surge=target.memory_surge,
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
     )

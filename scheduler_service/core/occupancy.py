@@ -10,6 +10,7 @@ from types import MappingProxyType
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
+from scheduler_service.core.opportunistic_sharing import MemorySurge, claimed_bytes, largest_surge_bytes
 from scheduler_service.core.records import Assignment, Node
 from scheduler_service.core.view import GpuView, HostUse
 
@@ -213,9 +214,15 @@ class Occupancy:
             gpu=view.gpu,
             node_id=view.node_id,
             job_ids=tuple(job.job_id for job in jobs),
-            memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
+            memory_reserved_bytes=claimed_bytes((job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs),
             is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or any(job.closes_gpus for job in jobs),
+            memory_surge_bytes=largest_surge_bytes(_surge_on(job, gpu_id) for job in jobs),
         )
+
+
+def _surge_on(job: JobRecord, gpu_id: str) -> MemorySurge | None:
+    """Return what of its memory on one GPU a job needs now and then, there or where it moves to."""
+    return job.memory_surge if job.target is None or gpu_id in job.gpu_ids else job.target.memory_surge
 
 
 def _is_usable(node: Node) -> bool:

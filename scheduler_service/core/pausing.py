@@ -7,7 +7,9 @@ here; what ends a paused attempt (a stop, a move, a lost node) ends the pause wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from scheduler_service.core.attempts import accrued, note_colocation_change, stop
 from scheduler_service.core.commands import PauseJob, ResumeJob
@@ -16,6 +18,7 @@ from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
     AttemptPaused,
     AttemptResumed,
+    Event,
     PauseRefused,
     PauseRequested,
     ResumeRequested,
@@ -175,3 +178,10 @@ def look_after_pauses(state: ClusterState, step: EventEffects) -> None:
             state.put_job(lapsed)
             step.commands += resume_commands(lapsed)
             step.is_decision_due = True
+
+
+HANDLERS: Mapping[type[Event], Callable[[ClusterState, Any, EventEffects], None]] = {
+    PauseRequested: request_pause,
+    ResumeRequested: request_resume,
+}
+"""What handles what operators want."""

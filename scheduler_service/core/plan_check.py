@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_service.core.capacity import Resident, expected_bytes, resident_on
+from scheduler_service.core.capacity import Resident, expected_bytes, opportunistic, resident_on
 from scheduler_service.core.colocation_slowdown import ALONE, ExpectedSlowdown, PlacementSlowdown, placement_slowdown
 from scheduler_service.core.decisions import (
     Decision,
@@ -26,6 +26,7 @@ from scheduler_service.core.decisions import (
     unfolded,
 )
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.opportunistic_sharing import MemorySurge, collision_obstacle
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
@@ -72,7 +73,15 @@ class _Check:
     accepted: list[Decision] = field(default_factory=list)
     reservations: dict[str, int] = field(default_factory=dict)
     slowdowns: dict[str, PlacementSlowdown] = field(default_factory=dict)
+    surges: dict[str, MemorySurge] = field(default_factory=dict)
     rejections: list[Rejection] = field(default_factory=list)
+
+    def note(self, resident: Resident) -> None:
+        """Remember what is kept for a job that is given GPUs."""
+        job_id = resident.request.job_id
+        self.reservations[job_id] = resident.memory_reserved_bytes
+        if resident.memory_surge is not None:
+            self.surges[job_id] = resident.memory_surge
 
 
 def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decisions: Iterable[Decision]) -> CheckedPlan:
@@ -124,6 +133,8 @@ def _check_one(check: _Check, decision: Decision) -> None:
         return
     if isinstance(decision, Placement):
         decision = _stated(decision, check.slowdowns[decision.job_id])
+        surge = check.surges.get(decision.job_id)
+        decision = decision if decision.memory_surge == surge else replace(decision, memory_surge=surge)
     check.accepted.append(decision)
     if isinstance(decision, Stop | Migrate | Reshape):
         check.leaving.add(decision.job_id)
@@ -202,7 +213,7 @@ def _start_obstacle(check: _Check, start: Start) -> Reason | None:
     if isinstance(resident, Reason):
         return resident
     check.ledger.place(resident, start.assignments)
-    check.reservations[start.job_id] = resident.memory_reserved_bytes
+    check.note(resident)
     return None
 
 
@@ -230,7 +241,7 @@ def _move_obstacle(check: _Check, running: RunningJob, move: Migrate | Reshape) 
     if isinstance(resident, Reason):
         return resident
     check.ledger.move(running, resident, move.assignments)
-    check.reservations[move.job_id] = resident.memory_reserved_bytes
+    check.note(resident)
     return None
 
 
@@ -338,14 +349,24 @@ def _resident_or_obstacle(
         free_bytes = check.ledger.memory_free_bytes(gpu_view)
         if running is not None and assignment.gpu_id in own_gpu_ids:
             free_bytes += running.memory_reserved_bytes
-        if resident.memory_reserved_bytes > free_bytes:
-            return _memory_reason("MEMORY_DOES_NOT_FIT", gpu_view.gpu, resident.memory_reserved_bytes, free_bytes)
+        needed_bytes = check.ledger.memory_needed_bytes(resident, gpu_view)
+        if needed_bytes > free_bytes:
+            return _memory_reason("MEMORY_DOES_NOT_FIT", gpu_view.gpu, needed_bytes, free_bytes)
+        if resident.memory_surge is not None and (obstacle := _collision(check, resident, others, gpu_view.gpu)):
+            return obstacle
     check.slowdowns[request.job_id] = placement_slowdown(resident, shared) if shared else ALONE
     return resident
 
 
+def _collision(check: _Check, resident: Resident, others: Sequence[Resident], gpu: Gpu) -> Reason | None:
+    surges = (resident.memory_surge, *(one.memory_surge for one in others))
+    return collision_obstacle(gpu.gpu_id, surges, check.view.opportunistic_tau_ratio)
+
+
 def _resident(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Resident | None:
-    return resident_on(request, view.predictions.job(request.key, gpu.device), start.micro_batch_size, gpu)
+    prediction = view.predictions.job(request.key, gpu.device)
+    resident = resident_on(request, prediction, start.micro_batch_size, gpu)
+    return resident and opportunistic(resident, prediction, gpu, view.opportunistic_tau_ratio)
 
 
 def _too_large(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Reason:

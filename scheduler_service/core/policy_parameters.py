@@ -12,6 +12,10 @@ TRIAL_MOVES_DESCRIPTION = (
     "a running job may move next to another one on trial, so that a job which must be measured alone gets its GPU"
 )
 
+UNSHARE_DESCRIPTION = (
+    "jobs that share a GPU are moved apart onto idle ones where they gain more together than the move costs"
+)
+
 
 def require_positive(**parameters: int) -> None:
     """Refuse counts below 1.

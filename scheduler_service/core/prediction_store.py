@@ -14,7 +14,7 @@ from scheduler_service.core.interference_curves import INTERVAL_MS, Interference
 from scheduler_service.core.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.measured_speeds import MeasuredSpeeds, SpeedFit, agrees
 from scheduler_service.core.pair_store import PairStore
-from scheduler_service.core.records import JobPrediction
+from scheduler_service.core.records import JobPrediction, MemoryTriple
 from scheduler_service.core.stored_predictions import PairRefresh, StoredPredictions
 
 LOOKS_PER_CALL_MAX = 16
@@ -37,6 +37,7 @@ class PredictionStore(PairStore):
         self._recent: dict[str, None] = {}
         self._jobs: dict[str, dict[str, JobPrediction]] = {}
         self._predicted: dict[str, dict[str, JobPrediction]] = {}
+        self._memory_states: dict[str, dict[str, MemoryTriple]] = {}
         self._alone: dict[str, dict[tuple[str, int], MeasuredAlone]] = {}
         self._failures: dict[str, dict[str, str]] = {}
         self._outstanding: dict[str, dict[str, None]] = {}
@@ -106,6 +107,7 @@ class PredictionStore(PairStore):
     def _forget(self, key: str) -> None:
         self.changes.note(key)
         tables = self._recent, self._jobs, self._predicted, self._alone, self._failures, self._outstanding
+        self._memory_states.pop(key, None)
         for table in (*tables, self._unpredictable):
             table.pop(key, None)
         self.speeds.forget(key)
@@ -140,6 +142,9 @@ class PredictionStore(PairStore):
         """Keep what `job` returns: the prediction, or what was measured."""
         measured = {size: one for (where, size), one in self._alone.get(key, {}).items() if where == device}
         told = with_measured(key, device, self._predicted.get(key, {}).get(device), measured)
+        states = self._memory_states.get(key, {}).get(device)
+        if told is not None and states is not None:
+            told = replace(told, memory_triple=states)
         known = self.speeds.known(key, device, told)
         if known is not None and known != self.job(key, device):
             self._jobs.setdefault(key, {})[device] = known
@@ -234,6 +239,9 @@ class PredictionStore(PairStore):
             curves=dict(self.curves),
             alone=tuple((key, *shape, one) for key, shapes in self._alone.items() for shape, one in shapes.items()),
             broken_trials=tuple((*pair, at_ms) for pair, at_ms in self._broken_trials.items()),
+            memory_states=tuple(
+                (key, device, one) for key, devices in self._memory_states.items() for device, one in devices.items()
+            ),
         )
 
     def load(self, stored: StoredPredictions) -> None:
@@ -260,6 +268,9 @@ class PredictionStore(PairStore):
         for key, device, micro_batch_size, measured in stored.alone:
             self._alone.setdefault(key, {})[device, micro_batch_size] = measured
             self._serve(key, device)
+        for key, device, states in stored.memory_states:
+            self._memory_states.setdefault(key, {})[device] = states
+            self._serve(key, device)
         self._broken_trials = {(victim, other, device): at_ms for victim, other, device, at_ms in stored.broken_trials}
 
     def observe_alone(
@@ -272,6 +283,12 @@ class PredictionStore(PairStore):
         present = past.joined_by(memory_peak_bytes, utilization_ratio, step_ms or past.step_ms)
         by_shape[device, micro_batch_size] = present
         if present != replace(past, windows=present.windows):
+            self._serve(key, device)
+
+    def observe_memory_states(self, key: str, device: str, states: MemoryTriple) -> None:
+        """Keep what was measured of the memory of a key that releases it; it takes the place of what was predicted."""
+        if self.knows(key):
+            self._memory_states.setdefault(key, {})[device] = states
             self._serve(key, device)
 
     def raise_peak(self, key: str, device: str, *, micro_batch_size: int, memory_peak_bytes: int) -> None:

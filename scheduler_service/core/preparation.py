@@ -67,6 +67,7 @@ def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> Jo
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
         memory_reserved_bytes=target.memory_reserved_bytes,
+        memory_surge=target.memory_surge,
     )
 
 

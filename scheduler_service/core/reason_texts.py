@@ -133,6 +133,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "MIGRATES_FOR_GAIN": "The job moves to another GPU, because on its old one the slowdown was "
     "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}): the jobs gain {gained_ms}, and the move "
     "costs {cost_ms}.",
+    "MOVES_APART": "The job leaves {jobs} for GPUs that are idle ({gpus}): the jobs gain {gained_ms} together, beyond "
+    "the {cost_ms} that the move costs.",
     "MOVES_TO_SHARE": "The job moves next to {jobs} on trial, so that a job which must be measured alone can have its "
     "GPU: {gained_ms} are gained, {slowdown_ratio} is expected for this job and {neighbour_slowdown_ratio} for the "
     "other.",
@@ -191,7 +193,13 @@ REASON_TEXTS: Mapping[str, str] = {
     # while it is paused
     "PAUSED_BY_OPERATOR": "An operator paused the job; it goes on by itself when the pause is over.",
     "PAUSE_UNWANTED": "The node had paused the job although no pause was wanted any more; it was told to go on.",
+    "PEAKS_NEAR": "The job is paused: the memory of {jobs} is at a peak, and with its own peak {needed_bytes} of "
+    "{gpu_memory_bytes} would be needed. It goes on when that peak is over.",
     # while it ends
+    "PEAKS_COINCIDED": "The job is being stopped with a checkpoint, because its peak of memory and that of {jobs} came "
+    "at once: {needed_bytes} of {gpu_memory_bytes} may be needed. It came last and goes on later or elsewhere.",
+    "PEAK_TOO_LONG": "The job is being stopped with a checkpoint: it was paused for the peak of {jobs}, which lasted, "
+    "and with its own {needed_bytes} of {gpu_memory_bytes} would be needed.",
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
     "STOPPING_WITH_GANG": "One part of the job has ended, so its parts on the other nodes are being stopped, with a "

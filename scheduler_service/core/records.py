@@ -159,6 +159,7 @@ class JobRequest:
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
         no_trial: It never shares a GPU on trial, nor is another job tried next to it.
         no_preparation: When it is moved its next attempt is not started early.
+        releases_memory: It gives device memory back between its peaks, so that others may use it meanwhile.
         terms: What it asks of the queue.
     """
 
@@ -181,6 +182,7 @@ class JobRequest:
     restart_limit: int = 5
     no_trial: bool = False
     no_preparation: bool = False
+    releases_memory: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
     terms: QueueTerms = NO_TERMS

@@ -33,6 +33,7 @@ def shape_of(request: JobRequest) -> object:
         request.memory_request_bytes,
         request.memory_floor_bytes,
         request.no_trial,
+        request.releases_memory,
         request.worker_demand,
         request.server_demand,
     )

@@ -9,7 +9,7 @@ from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.measured_alone import MeasuredAlone
 from scheduler_service.core.measured_averages import SoloStep
 from scheduler_service.core.measured_speeds import SpeedFit
-from scheduler_service.core.records import JobPrediction, PairPrediction
+from scheduler_service.core.records import JobPrediction, MemoryTriple, PairPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +46,4 @@ class StoredPredictions:
     refreshes: Mapping[str, PairRefresh] = field(default_factory=dict)
     speed_fits: tuple[tuple[str, str, SpeedFit], ...] = ()
     curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
+    memory_states: tuple[tuple[str, str, MemoryTriple], ...] = ()

@@ -1,5 +1,7 @@
 """The incoming job of a broken trial leaves: paused where the other job ends soon, else stopped to go on elsewhere.
 
+Jobs that are paused for the peak of another one (`peak_pauses`) are looked after here as well.
+
 A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory. So it is
 for a job that will have the GPU to itself soon; where that does not come true in time it is stopped with a checkpoint.
 """
@@ -11,6 +13,7 @@ from scheduler_service.core.decisions import Pause
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, order_pause, order_resume
+from scheduler_service.core.peak_pauses import PEAKS_NEAR, end_peak_pause
 from scheduler_service.core.records import PAUSED_MS_MAX, PAUSING_ENFORCEMENTS, AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -35,7 +38,11 @@ def end_trial_pauses(state: ClusterState, step: EventEffects) -> None:
     for job_id in tuple(state.pauses):
         job = state.jobs[job_id]
         pause = job.pause
-        if pause is None or pause.is_resuming or pause.reason.code not in TRIAL_CODES:
+        if pause is None or pause.is_resuming:
+            continue
+        if pause.reason.code == PEAKS_NEAR:
+            end_peak_pause(state, job, step)
+        if pause.reason.code not in TRIAL_CODES:
             continue
         limit_ms = WAIT_MS_MAX if job.phase is Phase.PAUSED else CONFIRMATION_MS_MAX
         if not state.occupancy.neighbours(job):

@@ -180,7 +180,9 @@ def refit_memory(state: ClusterState, job_id: str, step: EventEffects) -> None:
     wanted = reserved_bytes(job.request, prediction, job.micro_batch_size, gpu.gpu) if is_measured else None
     wanted = max(wanted or 0, job.measured.attempt_peak_bytes) if wanted is not None or job.trial else 0
     kept = job.memory_reserved_bytes
-    available = gpu.gpu.memory_bytes - gpu.memory_reserved_bytes + kept
+    # What others may have of it meanwhile is not its own to grow into.
+    is_shared_out = job.memory_surge is not None
+    available = kept if is_shared_out else gpu.gpu.memory_bytes - gpu.memory_reserved_bytes + kept
     if (is_measured and wanted < kept) or kept < wanted <= available:
         state.put_job(job.changed(memory_reserved_bytes=wanted))
         step.is_decision_due = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.inventory import Inventory
+from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import Assignment, Gpu, JobPause, JobPrediction, JobRequest, Node, PairPrediction
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class RunningJob:
         has_checkpoint: It has written one that is believed.
         pause: The pause that was ordered, or that lasts; None = there is none.
         move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
+        memory_surge: What of its memory it needs now and then; None = it holds all of it.
     """
 
     request: JobRequest
@@ -70,6 +72,7 @@ class RunningJob:
     has_checkpoint: bool = False
     pause: JobPause | None = None
     move_ms: int = 0
+    memory_surge: MemorySurge | None = None
 
     @property
     def is_paused(self) -> bool:
@@ -79,13 +82,20 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """A GPU with what it holds; `is_releasing` = closed to others: a job there is stopped or paused, or will come."""
+    """A GPU with what it holds.
+
+    Attributes:
+        memory_reserved_bytes: Of all jobs there; of surges that take turns only the largest.
+        is_releasing: Closed to others: a job there is stopped or paused, or will come.
+        memory_surge_bytes: That largest surge.
+    """
 
     gpu: Gpu
     node_id: str
     job_ids: tuple[str, ...] = ()
     memory_reserved_bytes: int = 0
     is_releasing: bool = False
+    memory_surge_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +200,8 @@ class SchedulingView:
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
         protected_job_ids: Running jobs that make no room for those that wait now: of a higher class, or another tenant.
+        opportunistic_tau_ratio: How often peaks of memory on one GPU may coincide; 0 = every job holds its reservation
+            always.
         kept_gpu_ids: GPUs that are kept back for a job of another lane; they look as if they released something.
         interference_curves: Of the device types on which pairs were measured: slowdown over summed utilization.
         index: What follows from all this.
@@ -213,6 +225,7 @@ class SchedulingView:
     protected_job_ids: AbstractSet[str] = frozenset()
     kept_gpu_ids: AbstractSet[str] = frozenset()
     interference_curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
+    opportunistic_tau_ratio: float = 0.0
     index: ClusterIndex
 
     def __post_init__(self) -> None:

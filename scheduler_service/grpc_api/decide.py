@@ -14,6 +14,7 @@ from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.ledger import host_share
+from scheduler_service.core.opportunistic_sharing import claimed_bytes, largest_surge_bytes
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Reason
 from scheduler_service.core.trial_start import TRIAL_MS
@@ -186,7 +187,7 @@ def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) ->
 
 def _decisions(policy: Policy, read: _ReadSnapshot, *, explain: bool) -> list[scheduling_pb2.Decision]:
     valid, limits = read.valid, translate_snapshot.cluster_limits(read.jobs, read.nodes.queues)
-    view = _view(read, explain=explain)
+    view = _view(read, explain=explain, tau_ratio=getattr(policy, "opportunistic_tau_ratio", 0.0))
     view, expired = stop_expired(view)
     view, beyond_limits = split_by_arrays(view)
     plan = decide_on_snapshot(view, policy, limits, valid.snapshot)
@@ -213,11 +214,11 @@ def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Dec
             yield replace(one, reason=worded_for(request, one.reason, inventory, view.predictions, waiting.get))
 
 
-def _view(read: _ReadSnapshot, *, explain: bool) -> SchedulingView:
+def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> SchedulingView:
     snapshot, nodes = read.valid.snapshot, read.nodes
     running = {
         one.job.job_id: translate_snapshot.running_job(
-            one, gpu=nodes.gpus[one.assignments[0].gpu_id], predictions=read.store
+            one, gpu=nodes.gpus[one.assignments[0].gpu_id], predictions=read.store, tau_ratio=tau_ratio
         )
         for one in snapshot.running
     }
@@ -242,6 +243,7 @@ def _view(read: _ReadSnapshot, *, explain: bool) -> SchedulingView:
         explain=explain,
         host_use=_host_use(gpus, running.values()),
         slowdown_ewma_ratios=nodes.slowdown_ewma_ratios,
+        opportunistic_tau_ratio=tau_ratio,
         index=FreshIndex(),
     )
 
@@ -250,7 +252,8 @@ def _held(empty: GpuView, holders: Sequence[RunningJob]) -> GpuView:
     return replace(
         empty,
         job_ids=tuple(job.request.job_id for job in holders),
-        memory_reserved_bytes=sum(job.memory_reserved_bytes for job in holders),
+        memory_reserved_bytes=claimed_bytes((job.memory_reserved_bytes, job.memory_surge) for job in holders),
+        memory_surge_bytes=largest_surge_bytes(job.memory_surge for job in holders),
     )
 
 

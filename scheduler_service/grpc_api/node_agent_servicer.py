@@ -17,6 +17,7 @@ from scheduler_service.adapters.agent_sessions import AgentSession, AgentSession
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.launch_rules import RANK_PROCESSES, launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
+from scheduler_service.adapters.memory_reports import memory_news
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.core.events import (
@@ -266,6 +267,9 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 # Progress is that of rank 0, and so of the first node of a gang.
                 if state.jobs[observation.key.job_id].node_ids[0] == session.node_id:
                     self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
+                    memory = memory_news(state, observation)
+                    if memory is not None and not self._loop.storage_failure:
+                        self._loop.note(memory)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():

@@ -58,6 +58,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
         no_trial=spec.no_trial,
         no_preparation=spec.no_preparation,
+        releases_memory=spec.releases_memory,
         migration_cost_ms=spec.migration_cost_ms,
         terms=queue_terms(spec),
     )

@@ -9,7 +9,7 @@ from typing import Final
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
-from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.capacity import opportunistic, resident_on, samples_per_gpu
 from scheduler_service.core.placement_limits import NO_LIMITS, ClusterLimits, PlacementLimits
 from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
 from scheduler_service.core.records import (
@@ -120,6 +120,7 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         memory_floor_bytes=message.memory_floor_bytes,
         migration_cost_ms=message.migration_cost_ms,
         no_trial=message.no_trial,
+        releases_memory=message.releases_memory,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
         terms=QueueTerms(**dict(zip(_TERM_NAMES, terms, strict=True))) if any(terms := _TERMS(message)) else NO_TERMS,
@@ -158,18 +159,22 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
     )
 
 
-def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, predictions: Predictions) -> RunningJob:
+def running_job(
+    message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, predictions: Predictions, tau_ratio: float = 0.0
+) -> RunningJob:
     """Read a running job; without a micro-batch it takes its share of the batch at once.
 
     Args:
         message: The job.
         gpu: Its first GPU; it occupies what we would have reserved there, else all of it.
         predictions: What is known of it there.
+        tau_ratio: How often peaks of memory on one GPU may coincide; 0 = it holds its reservation always.
     """
     asked = request(message.job)
     prediction = predictions.job(asked.key, gpu.device)
     micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(message.assignments))
-    reserved = reserved_bytes(asked, prediction, micro_batch_size, gpu)
+    there = resident_on(asked, prediction, micro_batch_size, gpu)
+    there = there and opportunistic(there, prediction, gpu, tau_ratio)
     return RunningJob(
         request=asked,
         attempt=message.attempt,
@@ -183,7 +188,8 @@ def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction
         observed_slowdown_ratio=message.observed_slowdown_ratio
         if message.HasField("observed_slowdown_ratio")
         else None,
-        memory_reserved_bytes=gpu.memory_bytes if reserved is None else reserved,
+        memory_reserved_bytes=gpu.memory_bytes if there is None else there.memory_reserved_bytes,
+        memory_surge=None if there is None else there.memory_surge,
     )
 
 

@@ -15,8 +15,8 @@ Source:
 Where we differ:
     Every job's consent is asked as under every policy (share, max_slowdown_ratio). The memory that the engine reserves
     (the 99 % bound, or what the user stated as memory_bytes) has to fit with that of co-located jobs, since a caching
-    allocator keeps its peak; so Eq. 3 packs closer than reservations only where users state less than their peak. A job
-    without a memory triple is taken at its reservation all the time (delta = 0, p = 0).
+    allocator keeps its peak. Eq. 3 packs closer only with opportunistic_memory, jobs that release memory between peaks.
+    A job without a memory triple is taken at its reservation all the time (delta = 0, p = 0).
 
 Cost:
     One look at every GPU in use per different shape of job; Eq. 4 is linear in the jobs on a GPU.
@@ -31,7 +31,12 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing.ojpp_packing import pack
 from scheduler_service.policies.packing.packing_orders import by_resources
-from scheduler_service.policies.packing.packing_rules import MemoryModel, PackingParameters, PackingRules
+from scheduler_service.policies.packing.packing_rules import (
+    OPPORTUNISTIC_DESCRIPTION,
+    MemoryModel,
+    PackingParameters,
+    PackingRules,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,13 @@ class CGreedy(PackingParameters):
     tau_max: float = field(
         default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
     )
+
+    opportunistic_memory: bool = field(default=False, metadata={"description": OPPORTUNISTIC_DESCRIPTION})
+
+    @property
+    def opportunistic_tau_ratio(self) -> float:
+        """How often peaks of jobs that release memory may coincide; 0 = every job keeps its peak."""
+        return self.tau_max if self.opportunistic_memory else 0.0
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""

@@ -3,7 +3,7 @@
 What it does:
     Takes pending jobs in the order of weighted fair queues and puts each on the GPUs of least cost, where the cost of a
     job on a GPU is the share of memory that would then be in use plus the slowdown expected at the summed utilization.
-    GPUs may hold several jobs if all of them consent. Running jobs are never touched.
+    GPUs may hold several jobs if all of them consent. Running jobs are never touched, unless `unshare` moves them.
 
 Why:
     Jobs that use little of a GPU lose little by sharing it; knowing utilization and memory before a job runs, the
@@ -36,13 +36,14 @@ import numpy as np
 from scheduler_service.core.capacity import is_reliable, memory_point, samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.policy_parameters import TRIAL_MOVES_DESCRIPTION
+from scheduler_service.core.policy_parameters import TRIAL_MOVES_DESCRIPTION, UNSHARE_DESCRIPTION
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians
 from scheduler_service.policies.placement.horus_costs import CostModel, Curve
 from scheduler_service.policies.placement.horus_placement import HorusPlacement
 from scheduler_service.policies.placement.sharing_round import SharingRound
+from scheduler_service.policies.placement.unsharing import with_jobs_apart
 
 DEFAULT_CURVE = Curve(linear=(0.0, 0.5), quadratic=(0.0, 0.0, 0.5))
 """Slowdown 0.5 at utilization 1 and 2.0 at 2: the upper ends of the ranges in Horus 3.2 (1-1.5x, 1.5-3x)."""
@@ -79,6 +80,7 @@ class Horus:
     )
 
     trial_moves: bool = field(default=True, metadata={"description": TRIAL_MOVES_DESCRIPTION})
+    unshare: bool = field(default=False, metadata={"description": UNSHARE_DESCRIPTION})
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
@@ -92,9 +94,11 @@ class Horus:
         _ = self._curves()
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
-        """Return one decision per pending job."""
+        """Return one decision per pending job, and moves of running jobs apart where that is wanted."""
         placement = HorusPlacement(view, self._costs(view))
-        return SharingRound(view, placement).decide_all(self._ordered(view, has_room=placement.closed() is None))
+        has_room = placement.closed() is None
+        decisions = SharingRound(view, placement).decide_all(self._ordered(view, has_room=has_room))
+        return with_jobs_apart(view, decisions) if self.unshare else decisions
 
     def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
         """Return the jobs in the order of the fair queues; where no job can start, order does not matter."""

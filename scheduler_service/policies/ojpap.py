@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Migrate, Start
-from scheduler_service.core.policy_parameters import require_not_negative, require_positive
+from scheduler_service.core.policy_parameters import UNSHARE_DESCRIPTION, require_not_negative, require_positive
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.policies.packing.adjustment import Arrangement
@@ -41,6 +41,7 @@ from scheduler_service.policies.packing.packing_orders import by_gregariousness
 from scheduler_service.policies.packing.packing_rules import OjppParameters
 from scheduler_service.policies.packing.packing_search import search_plan
 from scheduler_service.policies.placement.free_gpus import ranked
+from scheduler_service.policies.placement.unsharing import with_jobs_apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class Ojpap(OjppParameters):
         default=60_000, metadata={"description": "a GPU is judged when its jobs have been together so long, in ms"}
     )
     interval_ms: int = field(default=30_000, metadata={"description": "how often GPUs are judged, in ms"})
+    unshare: bool = field(default=True, metadata={"description": UNSHARE_DESCRIPTION})
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
@@ -82,7 +84,11 @@ class Ojpap(OjppParameters):
         )
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
-        """Return migrations, then one decision per pending job."""
+        """Return migrations, one decision per pending job, then moves of running jobs apart where that is wanted."""
+        decisions = self._adjusted(view)
+        return with_jobs_apart(view, decisions) if self.unshare else decisions
+
+    def _adjusted(self, view: SchedulingView) -> Sequence[Decision]:
         decisions = search_plan(view, self.rules(), by_gregariousness, self.looks_max)
         if any(isinstance(decision, Start) for decision in decisions):
             return decisions

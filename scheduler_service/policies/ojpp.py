@@ -16,13 +16,13 @@ Source:
 Where we differ:
     Every job's consent is asked as under every policy (share, max_slowdown_ratio). The memory that the engine reserves
     (the 99 % bound, or what the user stated as memory_bytes) has to fit with that of co-located jobs, since a caching
-    allocator keeps its peak; so Eq. 3 packs closer than reservations only where users state less than their peak. A job
-    without a memory triple is taken at its reservation all the time (delta = 0, p = 0); one that ran out of memory is
-    too. The undefined alpha is SM activity where known, else utilization (compute_requirement). Among more than two
-    jobs pairwise slowdowns are added up; an unknown pair counts as 0 among jobs with share: any. Of equally slow GPUs
-    the one that is left fullest is taken. A job's workers are on different GPUs of one kind; if they take new GPUs too,
-    a slowdown of 0 counts from the first worker on, so that those never break Eq. 8. A worker too large for an empty
-    GPU makes its job wait with a reason, which the paper does not check.
+    allocator keeps its peak. Eq. 3 packs closer only with opportunistic_memory, jobs that release memory. A job without
+    a memory triple is taken at its reservation all the time (delta = 0, p = 0); one that ran out of memory is too. The
+    undefined alpha is SM activity where known, else utilization (compute_requirement). Among more than two jobs
+    pairwise slowdowns are added up; an unknown pair counts as 0 among jobs with share: any. Of equally slow GPUs the
+    one that is left fullest is taken. A job's workers are on different GPUs of one kind; if they take new GPUs too, a
+    slowdown of 0 counts from the first worker on, so that those never break Eq. 8. A worker too large for an empty GPU
+    makes its job wait with a reason, which the paper does not check.
     The paper's order is the one of the text, sorted once: taking the front job never changes the order of the rest. The
     printed Algorithm 3 takes the largest job before it sorts (listing_order). The paper makes one plan and looks at one
     device at a time (looks_max = 0). We compare plans, the widest jobs first, the paper's, some by lot, as many as
@@ -31,7 +31,8 @@ Where we differ:
 
 Cost:
     A plan: one sort; per job one expression over all GPUs, and one look at the workers of every job touched. More than
-    one plan only where queue and cluster together are smaller than half of looks_max.
+    one plan only where queue and cluster together are smaller than half of looks_max. With opportunistic_memory each
+    job looks at every GPU, also on a large cluster.
 """
 
 from __future__ import annotations

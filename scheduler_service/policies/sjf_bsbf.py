@@ -4,7 +4,7 @@ What it does:
     Takes pending jobs in the order of their predicted remaining time. With enough free GPUs a job starts alone. Else
     every GPU that holds exactly one job is weighed: for the batch and its halves (gradient accumulation) the sum of
     both jobs' ends is compared with waiting for the running job, and the pairs with the least sums are taken, free GPUs
-    last. Running jobs are never touched.
+    last. Running jobs are never touched, unless `unshare` moves them apart.
 
 Why:
     Sharing shortens the queue, but with the wrong partner both jobs lose more than waiting costs. Knowing both
@@ -40,6 +40,7 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
     TRIAL_MOVES_DESCRIPTION,
+    UNSHARE_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
     require_not_negative,
     require_positive,
@@ -62,6 +63,7 @@ from scheduler_service.policies.pairing.pair_sharing import (
 )
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.placement.sharing_round import SharingRound
+from scheduler_service.policies.placement.unsharing import with_jobs_apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class SjfBsbf:
     )
 
     trial_moves: bool = field(default=True, metadata={"description": TRIAL_MOVES_DESCRIPTION})
+    unshare: bool = field(default=False, metadata={"description": UNSHARE_DESCRIPTION})
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
@@ -85,9 +88,11 @@ class SjfBsbf:
         require_positive(weighed_jobs_max=self.weighed_jobs_max)
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
-        """Return one decision per pending job."""
-        if not view.pending:
-            return []
+        """Return one decision per pending job, and moves of running jobs apart where that is wanted."""
+        decisions = self._decide_pending(view) if view.pending else []
+        return with_jobs_apart(view, decisions) if self.unshare else decisions
+
+    def _decide_pending(self, view: SchedulingView) -> Sequence[Decision]:
         rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
         placement = SjfSharing(view, rule, weighed_jobs_max=self.weighed_jobs_max)
         is_long = placement.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN

@@ -3,7 +3,7 @@
 What it does:
     Takes pending jobs in the order of their predicted remaining time. With enough free GPUs a job starts alone; else on
     the first GPUs, by node and index, that hold exactly one job, where memory and every job's consent allow it, and on
-    free GPUs for the rest. Running jobs are never touched.
+    free GPUs for the rest. Running jobs are never touched, unless `unshare` moves them apart.
 
 Why:
     The shortest queue that sharing can give. Compared with sjf_bsbf it shows what weighing each pair is worth.
@@ -29,6 +29,7 @@ from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
+    UNSHARE_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
     require_not_negative,
     require_positive,
@@ -41,6 +42,7 @@ from scheduler_service.policies.pairing.offers import Offer
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.placement.sharing_round import SharingRound
+from scheduler_service.policies.placement.unsharing import with_jobs_apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class SjfFfs:
 
     aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
     weighed_jobs_max: int = field(default=100, metadata={"description": WEIGHED_JOBS_DESCRIPTION})
+    unshare: bool = field(default=False, metadata={"description": UNSHARE_DESCRIPTION})
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
@@ -56,10 +59,10 @@ class SjfFfs:
         require_positive(weighed_jobs_max=self.weighed_jobs_max)
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
-        """Return one decision per pending job."""
+        """Return one decision per pending job, and moves of running jobs apart where that is wanted."""
         placement = SjfSharing(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
         round_ = SharingRound(view, placement)
-        return decide_shortest_first(
+        decisions = decide_shortest_first(
             view,
             self.aging_ms,
             round_.decide,
@@ -67,6 +70,7 @@ class SjfFfs:
             placement.candidates,
             closed=placement.closed,
         )
+        return with_jobs_apart(view, decisions) if self.unshare else decisions
 
 
 class _FirstFit:

@@ -48,7 +48,7 @@ def expected(instance: Instance, placement: Placement, gpu: str) -> float:
 
 
 def moves_of(seen: SchedulingView, cost_max_ms: int) -> list[tuple[str, list[str]]]:
-    policy = Ojpap(settle_ms=0, cost_max_ms=cost_max_ms, migration_cost_ms=1_000)
+    policy = Ojpap(settle_ms=0, cost_max_ms=cost_max_ms, migration_cost_ms=1_000, unshare=False)
     decisions = [one for one in policy.decide(seen) if isinstance(one, Migrate)]
     return [(one.job_id, [part.gpu_id.replace("n0.", "g") for part in one.assignments]) for one in decisions]
 

@@ -190,3 +190,23 @@ def test_twenty_jobs_survive_their_agent_and_all_report_their_steps(tmp_path: Pa
         )
         assert b"end at 20" in scheduler.read_log("r")
         second.kill()
+
+
+def test_an_agent_measures_the_states_of_a_job_that_releases_memory(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    """100 MiB for a third of the time on top of 20 MiB: what the processes hold besides is in the low state."""
+    source = (
+        "import time\nfrom cotenant import job\n"
+        "began, held = time.monotonic(), bytearray(b'x') * (100 << 20)\n"
+        "job.watch_memory(lambda: (120 if (time.monotonic() - began) % 0.6 < 0.2 else 20) << 20)\n"
+        "job.report(1)\ntime.sleep(600)\n"
+    )
+    command = [sys.executable, write_script(tmp_path, source)]
+    with running_agent(tmp_path / "state", scheduler):
+        scheduler.send(launch_job=launch("job-1", command, GPU))
+        found = scheduler.wait_for_observation("job-1", lambda one: one.HasField("memory_states"))
+        states = found.memory_states
+        assert states.extra_bytes == 100 << 20
+        assert states.low_bytes >= 20 << 20
+        assert 0.2 < states.high_state_ratio < 0.5
+        assert states.low_bytes <= found.allocated_bytes <= states.low_bytes + states.extra_bytes
+        assert found.steps_done == 1

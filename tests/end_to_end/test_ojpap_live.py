@@ -19,7 +19,14 @@ def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_
         FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,
         policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
     ):
-        cluster.use("ojpap", 'compute_requirement="zero"', "interval_ms=500", "settle_ms=500", "cost_max_ms=60000")
+        cluster.use(
+            "ojpap",
+            'compute_requirement="zero"',
+            "interval_ms=500",
+            "settle_ms=500",
+            "cost_max_ms=60000",
+            "unshare=false",
+        )
         first = cluster.witness("first", steps=ENDLESS)
         cluster.wait(first, "RUNNING")
         wait_until(lambda: cluster.client.get(first).steps_done > 50, what="steps alone", timeout_s=PATIENCE_S)

@@ -52,7 +52,7 @@ def _begin(play: RecordedPlay) -> None:
         "no_trial", "owner", "ranks", "collective_timeout_ms", "across_nodes",
         "priority", "held", "after_job_ids", "after_any", "time_limit_ms", "deadline_at_ms",
         "array_id", "array_index", "array_running_max", "restarts_stalled", "allowed_devices", "retry_of",
-        "no_preparation", "migration_cost_ms",
+        "no_preparation", "migration_cost_ms", "releases_memory",
         "target_loss",
     )  # fmt: skip
     for name in later:  # fields that came after the story was stored

@@ -25,7 +25,7 @@ class Fluctuation:
     """Fig. 10: two jobs on one GPU, another GPU idle; every window lasts about ten seconds."""
 
     def __init__(self) -> None:
-        self.play = Play("ojpap", gpus=2, parameters={"cost_max_ms": 60_000})
+        self.play = Play("ojpap", gpus=2, parameters={"cost_max_ms": 60_000, "unshare": False})
         self.play.submit("a", **self._shape())
         known = prediction("key", memory=memory(1), utilization_ratio=0.3, sm_activity_ratio=0.3)
         self.play.tell(events.PredictionArrived, prediction=known)
@@ -97,7 +97,7 @@ def suffering(instance: Instance, measured: Mapping[str, float], costs_ms: Mappi
 
 
 def moves_of(seen: SchedulingView, **parameters: Any) -> dict[str, list[str]]:
-    policy = Ojpap(**{"settle_ms": 0, "cost_max_ms": 10_000, **parameters})
+    policy = Ojpap(**{"settle_ms": 0, "cost_max_ms": 10_000, "unshare": False, **parameters})
     decisions = unfolded(policy.decide(seen))
     return {
         one.job_id: [part.gpu_id.replace("n0.", "g") for part in one.assignments]

@@ -9,6 +9,7 @@ import pytest
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.decisions import unfolded
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.opportunistic_sharing import collision_probability
 from scheduler_service.core.records import MemoryTriple
 from scheduler_service.core.view import Policy
 from scheduler_service.policies.ojpp import Ojpp
@@ -17,7 +18,6 @@ from scheduler_service.policies.packing.opportunistic_memory import (
     ComputeRequirement,
     Demand,
     base_and_largest_surge,
-    collision_probability,
     demand_of,
 )
 from scheduler_service.policies.packing.packing_orders import as_listed, by_gregariousness, by_resources

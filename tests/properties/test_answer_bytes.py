@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.memory_states import MemoryStates
 from predictor_service.grpc_api.answer_bytes import graph_summary, write_answer
 from predictor_service.inference.records import Contribution, Estimate, JobAnswer, Level, MicroBatchEstimate, Notice
 from tests.support.measured_dataset import graphs
@@ -58,6 +59,8 @@ ANSWERS = st.builds(
     job_key=WORDS,
     device=WORDS,
     device_is_generic=st.booleans(),
+    memory_states=st.none()
+    | st.builds(MemoryStates, low_bytes=WHOLE, extra_bytes=WHOLE, high_state_ratio=st.floats(0, 1)),
 )
 
 
@@ -97,6 +100,7 @@ def set_field_by_field(answer: JobAnswer) -> prediction_pb2.PredictJobResponse:
         job_key=answer.job_key,
         device=answer.device,
         device_is_generic=answer.device_is_generic,
+        memory_states=resources_pb2.MemoryStates(**answer.memory_states._asdict()) if answer.memory_states else None,
     )
 
 
@@ -118,4 +122,4 @@ def test_every_field_of_the_contract_is_among_those_compared() -> None:
             prediction_pb2.PredictJobResponse.DESCRIPTOR,
             prediction_pb2.MicroBatchEstimate.DESCRIPTOR,
         )
-    } == {"Estimate": 10, "PredictJobResponse": 16, "MicroBatchEstimate": 4}
+    } == {"Estimate": 10, "PredictJobResponse": 17, "MicroBatchEstimate": 4}

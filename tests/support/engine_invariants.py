@@ -78,13 +78,20 @@ def _pause_violations(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} is {job.phase} with the pause {job.pause}"
 
 
+def _surge_bytes(job: JobRecord, gpu_id: str) -> int:
+    """What of its memory on a GPU a job leaves to others while it does not need it."""
+    surge = job.memory_surge if job.target is None or gpu_id in job.gpu_ids else job.target.memory_surge
+    return surge.surge_bytes if surge is not None else 0
+
+
 def _gpu_violations(state: ClusterState) -> Iterator[str]:
     for gpu_id, view in state.gpus.items():
         holders = tuple(sorted(job.job_id for job in state.jobs.values() if gpu_id in job.occupied_bytes))
         if tuple(sorted(view.job_ids)) != holders:
             yield f"{gpu_id} is recorded as holding {view.job_ids}, but {holders} hold it"
         jobs = [state.jobs[job_id] for job_id in holders]
-        reserved = sum(job.occupied_bytes[gpu_id] for job in jobs)
+        surges = [_surge_bytes(job, gpu_id) for job in jobs]
+        reserved = sum(job.occupied_bytes[gpu_id] for job in jobs) - sum(surges) + max(surges, default=0)
         if reserved != view.memory_reserved_bytes or reserved > view.gpu.memory_bytes:
             yield f"{gpu_id}: {reserved} of {view.gpu.memory_bytes} bytes held, {view.memory_reserved_bytes} recorded"
         if len(jobs) > 1 and any(job.request.share is Share.NEVER for job in jobs):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from scheduler_service.core.capacity import (
     Resident,
     expected_bytes,
+    opportunistic,
     resident_on,
     samples_per_gpu,
 )
@@ -93,6 +94,7 @@ class OjppPacking:
             not is_large
             or self._view.explain
             or len(self._inventory.gpus) > 1
+            or self._view.opportunistic_tau_ratio
             or not self._rules.prefers_devices_in_use
         ):
             return None
@@ -139,7 +141,8 @@ class OjppPacking:
 
     def _worker(self, request: JobRequest, gpu: Gpu) -> Resident | None:
         prediction = self._view.predictions.job(request.key, gpu.device)
-        return resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
+        worker = resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
+        return worker and opportunistic(worker, prediction, gpu, self._view.opportunistic_tau_ratio)
 
     def _demand(self, resident: Resident, gpu: Gpu) -> Demand:
         return demand_of(resident, gpu, self._view.predictions, self._rules.alpha)
@@ -265,9 +268,9 @@ class OjppPacking:
         if not self._ledger.host_fits(self._view.nodes[entry.node_id], request, gpus_here=1, gpus=request.gpus):
             return host_reason(request)
         free_bytes = self._ledger.memory_free_bytes(entry)
-        if worker.memory_reserved_bytes <= free_bytes:
+        needed_bytes = self._ledger.memory_needed_bytes(worker, entry)
+        if needed_bytes <= free_bytes:
             return None
-        needed_bytes = worker.memory_reserved_bytes
         numbers = {"needed_bytes": needed_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
         return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from scheduler_service.core.capacity import Resident, is_reliable
+from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import Gpu, JobPrediction, MemoryTriple, Share
 from scheduler_service.core.view import Predictions
 
@@ -70,6 +71,8 @@ def demand_of(
     """
     prediction = predictions.job(resident.request.key, gpu.device)
     compute_ratio = _compute_ratio(prediction, compute_requirement)
+    if resident.memory_surge is not None:
+        return _demand_with_surge(resident, resident.memory_surge, gpu, compute_ratio)
     triple = _trusted_triple(resident, prediction)
     if triple is None:
         return Demand(compute_ratio=compute_ratio, base_ratio=resident.memory_reserved_bytes / gpu.memory_bytes)
@@ -78,6 +81,16 @@ def demand_of(
         base_ratio=triple.gamma_ratio,
         surge_ratio=triple.delta_ratio,
         surge_probability_ratio=triple.high_state_ratio,
+    )
+
+
+def _demand_with_surge(resident: Resident, surge: MemorySurge, gpu: Gpu, compute_ratio: float) -> Demand:
+    """Return a worker by what is kept for it: Eq. 3 and 5 hold for what the plan check holds them for."""
+    return Demand(
+        compute_ratio=compute_ratio,
+        base_ratio=(resident.memory_reserved_bytes - surge.surge_bytes) / gpu.memory_bytes,
+        surge_ratio=surge.surge_bytes / gpu.memory_bytes,
+        surge_probability_ratio=surge.high_state_ratio,
     )
 
 
@@ -93,9 +106,14 @@ def _compute_ratio(prediction: JobPrediction | None, requirement: ComputeRequire
 
 
 def _trusted_triple(resident: Resident, prediction: JobPrediction | None) -> MemoryTriple | None:
-    """After an out-of-memory end the measured floor counts, not the triple that was wrong."""
+    """After an out-of-memory end the measured floor counts, not the triple that was wrong.
+
+    What a caller states of a job counts as it is; what our predictor says only of a job that releases memory.
+    """
     request = resident.request
     if prediction is None or request.memory_floor_bytes:
+        return None
+    if prediction.prediction_id and not request.releases_memory:
         return None
     return prediction.memory_triple if is_reliable(prediction) or request.share is Share.ANY else None
 
@@ -113,19 +131,3 @@ def peaks_sum(demands: Iterable[Demand]) -> float:
 def base_and_largest_surge(demands: Sequence[Demand]) -> float:
     """Return the left side of Eq. 3: all in the low state, except the worker with the largest surge in the high one."""
     return sum(demand.base_ratio for demand in demands) + max((demand.surge_ratio for demand in demands), default=0.0)
-
-
-def collision_probability(surge_probabilities: Iterable[float]) -> float:
-    """Return the probability that two workers or more are in the high state at once (Eq. 4).
-
-    Summed up worker by worker instead of subtracted from 1, so that small probabilities keep their digits.
-
-    Args:
-        surge_probabilities: p of every worker on the device, each in [0, 1].
-    """
-    none, one, several = 1.0, 0.0, 0.0
-    for probability in surge_probabilities:
-        several += one * probability
-        one = one * (1.0 - probability) + none * probability
-        none *= 1.0 - probability
-    return several

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.opportunistic_sharing import collision_probability
 from scheduler_service.core.records import Reason
 from scheduler_service.policies.packing.opportunistic_memory import (
     ComputeRequirement,
     Demand,
     base_and_largest_surge,
-    collision_probability,
     compute_sum,
     peaks_sum,
 )
@@ -27,6 +27,11 @@ ROUNDING_DIGITS = 9
 
 ROUNDING_RATIO = 1e-9
 """Sums of fractions may pass a limit by this much: 0.1 + 0.2 is not above 0.3."""
+
+OPPORTUNISTIC_DESCRIPTION = (
+    "jobs that release memory (--releases-memory) keep what they hold all the time and one peak together, as long as "
+    "peaks coincide tau_max of the time at most; false = every job keeps its peak"
+)
 
 
 class MemoryModel(StrEnum):
@@ -167,6 +172,12 @@ class OjppParameters(PackingParameters):
     theta_diff: float = field(
         default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
     )
+    opportunistic_memory: bool = field(default=False, metadata={"description": OPPORTUNISTIC_DESCRIPTION})
+
+    @property
+    def opportunistic_tau_ratio(self) -> float:
+        """How often peaks of jobs that release memory may coincide; 0 = every job keeps its peak."""
+        return self.tau_max if self.opportunistic_memory else 0.0
 
     def rules(self) -> PackingRules:
         """Return them as rules."""

@@ -43,12 +43,14 @@ def launch(
     *,
     gpu_id: str = "gpu-0",
     limits: Mapping[AttemptKey, int] = MappingProxyType({}),
+    held_bytes: int = 0,
 ) -> Attempt:
     request = LaunchRequest(
         key=AttemptKey(job_id=job_id, attempt=1, fence=1),
         command=(sys.executable,),
         gpu_ids=(gpu_id,),
         memory_limit_bytes=limit_bytes,
+        memory_held_bytes=held_bytes,
         co_located_limits=limits,
     )
     return launcher.launch(request, None, live, deadline_boot_ms=1_000, grace_ms=1_000)
@@ -73,6 +75,17 @@ def test_what_is_reserved_for_a_measured_job_makes_room_for_the_next_one(launche
     assert (whole.memory_limit_bytes, second.memory_limit_bytes) == (DEVICE_BYTES - 100, 100)
     with pytest.raises(CommandRefusedError, match="OVER_CAPACITY"):
         launch(launcher, "third", 1, [whole, second], limits={whole.key: DEVICE_BYTES, second.key: 0})
+
+
+def test_jobs_whose_peaks_take_turns_are_promised_one_peak_together(launcher: Launcher) -> None:
+    peak, held = DEVICE_BYTES * 6 // 10, DEVICE_BYTES * 3 // 10
+    first = launch(launcher, "first", peak, held_bytes=held)
+    assert (first.memory_limit_bytes, first.memory_held_bytes) == (peak, held)
+    second = launch(launcher, "second", peak, [first], held_bytes=held)
+    with pytest.raises(CommandRefusedError, match="OVER_CAPACITY"):
+        launch(launcher, "third", peak, [first, second], held_bytes=held)
+    with pytest.raises(CommandRefusedError, match="OVER_CAPACITY"):
+        launch(launcher, "keeps", DEVICE_BYTES * 2 // 10, [first, second])
 
 
 def test_a_device_that_is_not_there_takes_no_job(launcher: Launcher) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog, Verdict
+from dataclasses import replace
+
+from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog, Verdict, claimed_bytes, surge_bytes
 from cotenant_agent.records import AttemptKey
 
 CAPACITY = {"gpu-0": 1000}
@@ -71,3 +73,17 @@ def test_a_verdict_says_what_was_free_and_which_jobs_shared() -> None:
     verdict = last(sample("a", 800, started_ms=2), sample("b", 300, started_ms=1))
     assert verdict.available_bytes == 700
     assert verdict.reason.endswith("co-located: b")
+
+
+def test_what_a_job_does_not_hold_all_the_time_is_no_claim_on_the_device() -> None:
+    """Two peaks of 600 take turns; a third job that takes more than its own ends for what is held all the time only."""
+    taking_turns = [replace(sample(name, 300, limit=600), held_bytes=300) for name in "ab"]
+    assert judge(3, *taking_turns, sample("c", 250, limit=200))[-1] == [("c", False)]
+    assert judge(3, *taking_turns, sample("c", 450, limit=200))[-1] == [("c", True)]
+
+
+def test_promises_add_up_with_the_largest_part_that_others_may_use() -> None:
+    assert claimed_bytes([(600, surge_bytes(600, 300)), (500, surge_bytes(500, 300))]) == 300 + 300 + 300
+    assert claimed_bytes([(600, surge_bytes(600, 0)), (500, surge_bytes(500, 0))]) == 1_100
+    assert surge_bytes(500, 900) == 0
+    assert claimed_bytes([]) == 0

@@ -1,4 +1,4 @@
-"""How a job's owner states what a move costs, and refuses that its next attempt is started early."""
+"""How a job's owner states what a move costs, refuses an early start of its next attempt, and says it frees memory."""
 
 from __future__ import annotations
 
@@ -36,3 +36,15 @@ def test_flags_state_them_as_well(cotenant: CommandLine, scheduler: FakeSchedule
     assert cotenant("submit", "--name", "job", "--steps", "5", *flags, "--", *COMMAND).code == 0
     (request,) = [item for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
     assert (request.spec.no_preparation, request.spec.migration_cost_ms) == (True, 60_000)
+
+
+def test_that_a_job_releases_memory_is_said_in_its_file_or_by_a_flag(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    spec = parse_job({"command": COMMAND, "steps": 5, "releases_memory": True}, folder=Path()).spec
+    assert job_request("job", spec).releases_memory
+    assert cotenant("submit", "--name", "job", "--steps", "5", "--releases-memory", "--", *COMMAND).code == 0
+    (request,) = [item for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
+    assert request.spec.releases_memory
+    with pytest.raises(InputError):
+        parse_job({"command": COMMAND, "releases_memory": "often"}, folder=Path())

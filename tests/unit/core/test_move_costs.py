@@ -91,7 +91,7 @@ class Disturbed:
     """OJPAP with two jobs on one GPU whose steps take far longer than was predicted, and another GPU idle."""
 
     def __init__(self, cost_ms: int = 0, *, step_ms: float = 100.0) -> None:
-        self.play = Play("ojpap", gpus=2, parameters={"cost_max_ms": 10**10, "settle_ms": 0})
+        self.play = Play("ojpap", gpus=2, parameters={"cost_max_ms": 10**10, "settle_ms": 0, "unshare": False})
         shape: dict[str, Any] = {"key": "key", "graph": "g", "share": Share.ANY, "max_slowdown_ratio": 9.0}
         shape |= {"steps_total": 10_000, "migration_cost_ms": cost_ms}
         self.play.submit("a", **shape)

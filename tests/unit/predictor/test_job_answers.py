@@ -111,6 +111,7 @@ CHANGES: list[dict[str, Any]] = [
     {"confidence": 0.5},
     {"explain": True},
     {"find_largest_batch_size": True},
+    {"find_memory_states": True},
     {"settings": {"optimizer": "OPTIMIZER_SGD"}},
     {"settings": {"precision": "PRECISION_BF16"}},
     {"settings": {"mode": "RUN_MODE_INFER"}},
@@ -242,3 +243,15 @@ def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(pipel
     assert first.graph.graph_sha256 == pipeline.hashes["wide"]
     pipeline.answer(request)
     assert pipeline.predictor.prepared == 2
+
+
+def test_memory_states_are_answered_to_those_who_ask_and_add_up_to_the_estimate(pipeline: Desk) -> None:
+    assert not pipeline.ask().HasField("memory_states")
+    found = pipeline.ask(find_memory_states=True)
+    states, peak_bytes = found.memory_states, found.memory_bytes.value
+    assert states.low_bytes + states.extra_bytes == pytest.approx(peak_bytes, abs=2)
+    assert 0 < states.low_bytes < peak_bytes
+    larger = pipeline.ask(batch=256, find_memory_states=True).memory_states
+    assert larger.extra_bytes > states.extra_bytes
+    waiting = pipeline.ask(find_memory_states=True, settings={"input_wait_ratio": 0.5}).memory_states
+    assert waiting.high_state_ratio == pytest.approx(0.5 * states.high_state_ratio, rel=0.01)
