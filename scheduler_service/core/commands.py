@@ -175,6 +175,7 @@ class LaunchJob(Command):
     settings: JobSettings | None = None
     co_located_limits: tuple[CoLocatedLimit, ...] = ()
     gang_part: GangPart | None = None
+    servers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, Self
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.preparation_records import Preparation
+from scheduler_service.core.rank_watch import RankWatch
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
@@ -50,6 +51,7 @@ class Target:
     reason: Reason
     predicted_slowdown_ratio: float | None = None
     trial_with: str = ""
+    servers: int | None = None
 
 
 class _Copied:
@@ -111,6 +113,7 @@ class JobCounts(_Copied):
         trials: Times that it joined another job on trial.
         broken_trials: Those that broke, in either role.
         lost_preparations: Attempts that ended while they were prepared.
+        stragglers_replaced: Moves because one of its ranks was too slow.
     """
 
     restarts: int = 0
@@ -123,6 +126,7 @@ class JobCounts(_Copied):
     trials: int = 0
     broken_trials: int = 0
     lost_preparations: int = 0
+    stragglers_replaced: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,7 @@ class JobRecord(_Copied):
         memory_autopsy: How it last ran out of device memory; None = never.
         gang: The parts of the present attempt; None = it is on one node, or whoever runs it reports of it as a whole.
         training_end: When it reaches its target loss; None = it has none, or reported no loss.
+        rank_watch: What its ranks said of their own step times in this attempt; None = nothing, or nobody asked.
     """
 
     request: JobRequest
@@ -217,6 +222,7 @@ class JobRecord(_Copied):
     memory_autopsy: MemoryAutopsy | None = None
     gang: GangAttempt | None = None
     training_end: TrainingEnd | None = None
+    rank_watch: RankWatch | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 

@@ -17,6 +17,7 @@ from scheduler_service.core.job_records import JobRecord, Target, with_history
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
+from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.state import ClusterState
 
 PREPARATION_MS_MAX = 60_000
@@ -67,6 +68,7 @@ def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> Jo
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
         memory_reserved_bytes=target.memory_reserved_bytes,
+        request=with_servers(job.request, target.servers),
     )
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
+from scheduler_service.core.replica_terms import NO_REPLICAS, ReplicaTerms
 
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"
@@ -160,6 +161,7 @@ class JobRequest:
         no_trial: It never shares a GPU on trial, nor is another job tried next to it.
         no_preparation: When it is moved its next attempt is not started early.
         terms: What it asks of the queue.
+        replicas: What it asks of the group of its processes.
     """
 
     job_id: str
@@ -184,6 +186,7 @@ class JobRequest:
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
     terms: QueueTerms = NO_TERMS
+    replicas: ReplicaTerms = NO_REPLICAS
 
     def __post_init__(self) -> None:
         """Keep one record of asking for nothing: whoever finds it need not look any further."""
