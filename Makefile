@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # A stranger's choice of PyTorch wheels, e.g. the CPU index of pytorch.org; empty = pip's own configuration.
 TORCH_INDEX_URL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of programs are started by tests: without bytecode on disk each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests that need the public data find it here; they say so when it is absent.
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
@@ -14,7 +16,7 @@ endif
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
 TOGETHER := --numprocesses 4 --dist loadfile
 
-.PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test
+.PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test ray-test
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,12 +36,12 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 	$(BIN)/cotenant demo
 
 test: setup check ## checks and every test that needs neither a GPU nor Docker
-	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
 
 test-all: setup check ## the same with the tests that take minutes
-	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm and not kubernetes' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
 
 check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -66,3 +68,11 @@ slurm-test: setup ## the bridge to Slurm with real daemons, which Debian's packa
 
 kubernetes-test: setup ## the same for Kubernetes, whose control plane deploy/build_kubernetes.sh builds (docs/kubernetes.md)
 	$(BIN)/pytest -m kubernetes tests/end_to_end $(PYTEST_ARGS)
+
+ray-test: setup .venv-ray/.ready ## the same for Ray, in an environment of its own and a namespace without a network (docs/ray.md)
+	$(BIN)/pytest -m ray tests/end_to_end $(PYTEST_ARGS)
+
+.venv-ray/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/pip install -e '.[ray]' 'ray[tune]'
+	@touch $@

@@ -30,6 +30,7 @@ from typing import Any
 from benchmarks.simulator import shared_traces
 from benchmarks.wrong_predictions import WORKLOAD, with_slowdowns
 from cotenant_simulator.readers.generated import draw
+from cotenant_simulator.readers.pollux import read_pollux
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import read_trace
 from cotenant_simulator.report.json_report import quantile
@@ -123,8 +124,15 @@ def _traces(workload: Workload, consent: Consent, seed: int) -> list[Trace]:
     if not workload.files:
         data = {**WORKLOAD, "jobs": workload.jobs}
         return [with_slowdowns(draw(Path("drawn"), data, consent, seed=seed), seed)]
-    traces = [read_trace(shared_traces() / file, consent) for file in workload.files]
+    traces = [_rigid(shared_traces() / file, consent) for file in workload.files]
     return [replace(trace, jobs=trace.jobs[: workload.jobs or None]) for trace in traces]
+
+
+def _rigid(path: Path, consent: Consent) -> Trace:
+    """Read a list whose jobs keep their own numbers of GPUs, as those of every other format do."""
+    if path.is_relative_to(shared_traces() / "pollux"):
+        return read_pollux(path, consent, is_elastic=False)
+    return read_trace(path, consent)
 
 
 def measure(name: str, policy: str, **question: str | float) -> dict[str, Any] | None:

@@ -27,8 +27,9 @@ from examples.training import train_all_reduce, train_ddp
 from tests.support import paced_gang, paced_training
 from tests.support.fake_predictor import FakePredictor
 from tests.support.gang_attempts import GangAttempts, Training
+from tests.support.live_cluster import PATIENCE_S
 from tests.support.scheduler_process import wait_until
-from tests.support.two_nodes import PATIENCE_S, TwoNodes, two_nodes
+from tests.support.two_nodes import TwoNodes, two_nodes
 
 STEPS, STEP_MS = 100, 100
 ENDLESS = 1_000_000

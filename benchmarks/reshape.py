@@ -1,11 +1,13 @@
 """What a reshape costs a live job: from nothing, with its imports prepared, and with its network built beforehand.
 
-    python -m benchmarks.reshape [--repeats 20] [--model cnn] [--extra-mb 0]
+    python -m benchmarks.reshape [--repeats 20] [--model cnn] [--extra-mb 0] [--ranks 0]
 
-A real scheduler and agent with two stand-in devices; a job has both, gives one of them up for another job, and has both
-again. A gap is the time between the last step of one attempt and the first of the next, less saving, loading and a
-step. The three ways take turns, so that they meet the same machine. Steps that the present attempt loses while the next
-one is prepared are those that it would have made at its usual pace.
+A real scheduler and agent with two stand-in devices; a job has both, gives one of them up for another job, and has
+both again. With `--ranks 2` it has a process per device, trained with DistributedDataParallel over gloo, and rank 0
+keeps the journal: the gap is that of the gang, its rendezvous included. A gap is the time between the last step of one
+attempt and the first of the next, less saving, loading and a step. The three ways take turns, so that they meet the
+same machine. Steps that the present attempt loses while the next one is prepared are those that it would have made at
+its usual pace.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import reshape_job
-from tests.end_to_end.test_policies_live import ENDLESS, PATIENCE_S, LiveCluster, live_cluster
 from tests.support.fake_predictor import FakePredictor
+from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
 COLD, IMPORTS, BUILT = "from_nothing", "imports_prepared", "built_beforehand"
@@ -93,8 +95,8 @@ def lost_steps(old: Attempt, new: Attempt) -> float:
 class Scene:
     """A cluster on which jobs are reshaped on demand."""
 
-    def __init__(self, cluster: LiveCluster, model: str, extra_mb: int) -> None:
-        self._cluster, self._model, self._extra_mb = cluster, model, extra_mb
+    def __init__(self, cluster: PolicyCluster, model: str, extra_mb: int, ranks: int) -> None:
+        self._cluster, self._model, self._extra_mb, self._ranks = cluster, model, extra_mb, ranks
         self._turns = 0
         cluster.use("drf", "interval_ms=500")
         (cluster.folder / "untouched.py").write_text(_UNTOUCHED)
@@ -109,6 +111,7 @@ class Scene:
             command=[script, str(journal), self._model, str(self._extra_mb), WAYS[way]],
             steps=ENDLESS,
             gpus=2,
+            ranks=self._ranks,
             allowed_gpus=[1, 2],
             share="SHARE_MODE_NEVER",
             no_preparation=way == COLD,
@@ -138,7 +141,7 @@ class Scene:
         wait_until(has_steps, what="steps", timeout_s=PATIENCE_S)
 
 
-def measure(repeats: int, model: str, extra_mb: int) -> dict[str, object]:
+def measure(repeats: int, model: str, extra_mb: int, ranks: int) -> dict[str, object]:
     """Take turns until every way has been measured so often."""
     gaps: dict[str, list[float]] = {way: [] for way in WAYS}
     lost: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -146,9 +149,9 @@ def measure(repeats: int, model: str, extra_mb: int) -> dict[str, object]:
     with (
         tempfile.TemporaryDirectory() as folder,
         FakePredictor() as predictor,
-        live_cluster(Path(folder), policy="fifo", predictor=predictor, gpus=2) as cluster,
+        policy_cluster(Path(folder), policy="fifo", predictor=predictor, gpus=2) as cluster,
     ):
-        scene = Scene(cluster, model, extra_mb)
+        scene = Scene(cluster, model, extra_mb, ranks)
         while len(gaps[COLD]) < repeats:
             for way in WAYS:
                 attempts = scene.reshape(way, min(RESHAPES_PER_TURN, repeats - len(gaps[way])))
@@ -160,6 +163,7 @@ def measure(repeats: int, model: str, extra_mb: int) -> dict[str, object]:
     return {
         "model": model,
         "extra_mb": extra_mb,
+        "ranks": ranks,
         "repeats": repeats,
         "ways": rows,
         "wall_s": time.perf_counter() - begun,
@@ -176,9 +180,9 @@ def _row(gaps: Sequence[float], lost: Sequence[float], cold_ms: float) -> Mappin
     }
 
 
-def main(repeats: int = 20, model: str = "cnn", extra_mb: int = 0) -> dict[str, object]:
-    """Measure all three ways."""
-    return measure(repeats, model, extra_mb)
+def main(repeats: int = 20, model: str = "cnn", extra_mb: int = 0, ranks: int = 0) -> dict[str, object]:
+    """Measure all three ways; `ranks` 2 = a process per device, 0 = one for both."""
+    return measure(repeats, model, extra_mb, ranks)
 
 
 if __name__ == "__main__":
@@ -186,4 +190,5 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--extra-mb", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=0, choices=(0, 2))
     print(json.dumps(main(**vars(parser.parse_args())), indent=1))

@@ -3,8 +3,9 @@
     python reshape_job.py JOURNAL MODEL EXTRA_MB WAITS
 
 Lines of the journal, times in ns since boot: `begin FENCE PROCESS_START_NS`, `go FENCE NS`, `loaded FENCE NS MS`,
-`step FENCE STEP NS`, `saved FENCE MS`. EXTRA_MB is written into every checkpoint as well. With WAITS `imports` it only
-waits where it is started early by the node, before its first line; with `build` after its network is built.
+`step FENCE STEP NS`, `saved FENCE MS`. Of a gang rank 0 writes it, and saves. EXTRA_MB is written into every checkpoint
+as well. With WAITS `imports` it only waits where it is started early by the node, before its first line; with `build`
+after its network is built.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from cotenant import job
-from examples.training import checkpoint, train
+from examples.training import checkpoint, train, train_ddp
 
 ENDLESS = 1_000_000
 
@@ -64,10 +68,23 @@ def load(training: train.Training) -> None:
         training.step = checkpoint.restore(place, training.network, training.optimizer)
 
 
+def join_gang(training: train.Training) -> Callable[[int], object]:
+    """Meet the other ranks; return what does one step with them."""
+    train_ddp.join_gang("cpu")
+    network = DistributedDataParallel(training.network)
+    return partial(train_ddp.take_step, training, network)
+
+
+def should_stop(*, has_ranks: bool) -> bool:
+    """Say whether to stop; ranks agree, since the signal reaches each at another instant."""
+    return train_ddp.agree(job.should_stop())[0] if has_ranks else job.should_stop()
+
+
 def main(journal_path: Path, model: str, extra_mb: int, waits: str) -> None:
     """Train until a stop is asked for."""
-    fence = os.environ["COTENANT_FENCE"]
-    with journal_path.open("a", buffering=1) as journal:
+    fence, has_ranks = os.environ["COTENANT_FENCE"], "RANK" in os.environ
+    path = journal_path if job.rank() == 0 else Path(os.devnull)
+    with path.open("a", buffering=1) as journal:
         journal.write(f"begin {fence} {process_start_ns()}\n")
         options = options_of(model)
         training = train.build_training(options)
@@ -75,16 +92,20 @@ def main(journal_path: Path, model: str, extra_mb: int, waits: str) -> None:
         if waits == "build":
             job.wait_for_go()
         journal.write(f"go {fence} {now_ns()}\n")
+        take_step = join_gang(training) if has_ranks else training.take_step
         begun_ns = now_ns()
         load(training)
         journal.write(f"loaded {fence} {now_ns()} {(now_ns() - begun_ns) / 1e6:.3f}\n")
         batch_size = job.global_batch(training.task.batch_size)
-        while not job.should_stop():
-            training.take_step(batch_size)
+        while not should_stop(has_ranks=has_ranks):
+            take_step(batch_size)
             journal.write(f"step {fence} {training.step} {now_ns()}\n")
             job.report(training.step)
         begun_ns = now_ns()
-        save(training, extra)
+        if job.rank() == 0:
+            save(training, extra)
+        else:
+            job.checkpointed("", training.step)
         journal.write(f"saved {fence} {(now_ns() - begun_ns) / 1e6:.3f}\n")
         job.leave()
 

@@ -7,8 +7,7 @@ the same function, with the groups that are unseen held out inside them. XGBoost
 of both. One model in COTENANT_BENCHMARK_EVERY (default 1) takes part. With --served-only the fresh model, minutes of
 work, is left out.
 
-Beside all rows stand those of runs that worked: of the others less was measured than a step must hold
-(`learning/failed_runs.py`), and a service, which answers for jobs that work, does not learn from them. These rows are
+Runs that failed are neither learned from nor judged (`learning/failed_runs.py`). The rows of the promoted version are
 also told apart by the domain flag.
 """
 

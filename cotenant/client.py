@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from cotenant.access.token_calls import open_with_token
 from cotenant.call_retries import service_config
 from cotenant.client_errors import InputError, explain_mismatch, service_error
+from cotenant.decide_calls import DecideCalls
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
 from cotenant.measurement_calls import MeasurementCalls
@@ -99,7 +100,7 @@ def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-class SchedulerClient(NodeCalls, QueueCalls):
+class SchedulerClient(DecideCalls, NodeCalls, QueueCalls):
     """Jobs, nodes and policies of one cluster."""
 
     def __init__(
@@ -195,10 +196,6 @@ class SchedulerClient(NodeCalls, QueueCalls):
             request_id=str(uuid.uuid4()), validate_only=validate_only, policy=policy, parameters=values
         )
         return self._ask(lambda timeout: self._stub.SetPolicy(request, timeout=timeout))
-
-    def decide(self, request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
-        """Decides on a snapshot of another cluster; nothing is stored."""
-        return self._ask(lambda timeout: self._stub.Decide(request, timeout=timeout))
 
     def read_job_log(
         self,

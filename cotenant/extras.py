@@ -40,7 +40,7 @@ NEEDED_LATER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "predictor_service": ("onnxmltools", "pandas", "pyarrow", "sklearn", "skl2onnx", "threadpoolctl", "xgboost"),
         "cotenant_profiler": ("matplotlib", "onnx", "onnxscript", "pandas"),
-        "cotenant_simulator": ("numpy", "matplotlib", "scipy"),
+        "cotenant_simulator": ("numpy", "matplotlib", "pandas", "pyarrow", "scipy"),
     }
 )
 _OWN: Final = frozenset({"cotenant", "examples", *EXTRAS})

@@ -29,6 +29,7 @@ EXIT_CHECKPOINTED = 85
 MANIFEST_NAME = "cotenant_checkpoint.json"
 PROGRESS_FILE_NAME = "progress.json"
 _SHARD_NAME = "cotenant_shard.{}.json"
+_OWN_NAMES = ("cotenant_checkpoint", "cotenant_shard")
 
 # An array or tensor; a tuple, mapping or list of them (columns of equal length); or a list of samples.
 Batch: TypeAlias = Any
@@ -80,10 +81,11 @@ class _Reporter:
         due = now_ns - self._sent_at_ns >= _DATAGRAM_INTERVAL_NS
         # Reading a loss makes a GPU wait for its queue, hence only when it is sent.
         if due and loss is not None:
-            self._loss = number if math.isfinite(number := float(loss)) else None
+            number = float(loss)
+            self._loss = number if math.isfinite(number) else None
         self.step = step
-        self._latest = {**self._latest, "step": step, "epoch": epoch, "loss": self._loss, "samples": samples}
-        self._latest["at_ns"] = now_ns
+        counters = {"step": step, "epoch": epoch, "loss": self._loss, "samples": samples, "at_ns": now_ns}
+        self._latest = {**self._latest, **counters}
         if due:
             self._sent_at_ns = now_ns
             self._send(json.dumps(self._latest).encode())
@@ -113,7 +115,8 @@ class _Reporter:
             self._socket.sendto(datagram, self._address())
 
     def _address(self) -> str:
-        if len(os.fsencode(path := str(self._socket_path))) <= _UNIX_PATH_LIMIT:
+        path = str(self._socket_path)
+        if len(os.fsencode(path)) <= _UNIX_PATH_LIMIT:
             return path
         # A socket address holds 107 bytes; a descriptor of the directory makes any path short.
         if self._directory is None:
@@ -139,12 +142,16 @@ def wait_for_go() -> None:
 
     Call it before the device or a checkpoint is needed: imports, data and the network on the CPU then cost no time.
     """
-    if barrier := os.environ.pop("COTENANT_GO", ""):
-        with socket.socket(fileno=int(barrier)) as shim:
-            shim.send(b"prepared")
-            words = shim.recv(_GO_BYTES)
-        os.environ.update(json.loads(words)["environment"] if words else os._exit(1))
-        _flags.asked_at_ns = _flags.checkpointed_at_ns = _now_ns()
+    barrier = os.environ.pop("COTENANT_GO", "")
+    if not barrier:
+        return
+    with socket.socket(fileno=int(barrier)) as shim:
+        shim.send(b"prepared")
+        words = shim.recv(_GO_BYTES)
+    if not words:  # The other end is closed: this attempt will not begin.
+        os._exit(1)
+    os.environ.update(json.loads(words)["environment"])
+    _flags.asked_at_ns = _flags.checkpointed_at_ns = _now_ns()
 
 
 def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
@@ -158,7 +165,8 @@ def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samp
     """
     if step < 0 or epoch < 0 or samples < 0:
         raise ValueError(f"step, epoch and samples count from 0; got {step}, {epoch}, {samples}")
-    if (reporter := _reporter()) and rank() == 0:
+    reporter = _reporter()
+    if reporter is not None and rank() == 0:
         reporter.report(step=step, epoch=epoch, loss=loss, samples=samples)
 
 
@@ -186,11 +194,13 @@ def sub_batches(batch: Batch) -> Iterator[tuple[Batch, float]]:
     Yields:
         (part, weight): the part is built like the batch (else ValueError: it is empty); weight = its share of samples.
     """
-    if (total := _length(batch)) == 0:
+    total = _length(batch)
+    if total == 0:
         raise ValueError("an empty batch has no sub-batches")
     size = sub_batch(total)
     for start in range(0, total, size):
-        yield _part(batch, start, start + size), (min(start + size, total) - start) / total
+        stop = min(start + size, total)
+        yield _part(batch, start, stop), (stop - start) / total
 
 
 def checkpointed(path: FilePath, step: int, *, duration_ms: int | None = None, is_shard: bool = False) -> None:
@@ -211,13 +221,24 @@ def checkpointed(path: FilePath, step: int, *, duration_ms: int | None = None, i
     elapsed_ms = (_now_ns() - _flags.asked_at_ns) // 1_000_000 if duration_ms is None else duration_ms
     if is_shard or rank() == 0:
         root = checkpoint_directory()
-        digest, size_bytes = _make_durable(root, files := _files_of(Path(path), root))
-        manifest = {"step": step, "fence": _integer("COTENANT_FENCE"), "files": files, "bytes": size_bytes}
-        manifest |= {"sha256": digest, "duration_ms": elapsed_ms, "job_id": os.environ["COTENANT_JOB_ID"]}
-        manifest |= {"incarnation_id": os.environ.get("COTENANT_INCARNATION_ID"), "world_size": world_size()}
+        files = _files_of(Path(path), root)
+        digest, size_bytes = _make_durable(root, files)
+        manifest = {
+            "step": step,
+            "files": files,
+            "bytes": size_bytes,
+            "sha256": digest,
+            "duration_ms": elapsed_ms,
+            "job_id": os.environ["COTENANT_JOB_ID"],
+            "incarnation_id": os.environ.get("COTENANT_INCARNATION_ID"),
+            "fence": _integer("COTENANT_FENCE"),
+            "world_size": world_size(),
+        }
         if not is_shard or _add_shards(root, manifest):
             _seal(root, manifest)
-    _flags.checkpoint, _flags.declared_step, _flags.checkpointed_at_ns = False, step, _now_ns()
+    _flags.checkpoint = False
+    _flags.declared_step = step
+    _flags.checkpointed_at_ns = _now_ns()
 
 
 def leave() -> NoReturn:
@@ -238,13 +259,15 @@ def finish() -> None:
 
 def out_of_memory() -> None:
     """Report that the device's memory was not enough, for scripts that handle the framework's error themselves."""
-    if reporter := _reporter():
+    reporter = _reporter()
+    if reporter is not None:
         reporter.mark("failure", "gpu_oom")
 
 
 def limit_gpu_memory() -> bool:
     """Keep PyTorch's allocator in this process, and nothing else, below the job's share; True = a limit was set."""
-    fraction, torch = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", ""), sys.modules.get("torch")
+    fraction = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", "")
+    torch = sys.modules.get("torch")
     if not fraction or torch is None or not torch.cuda.is_available():
         return False
     torch.cuda.set_per_process_memory_fraction(float(fraction))
@@ -254,17 +277,20 @@ def limit_gpu_memory() -> bool:
 def resume_directory() -> Path | None:
     """Directory whose checkpoint this attempt continues from (its manifest was verified); None = start afresh."""
     wait_for_go()
-    return Path(os.environ["COTENANT_RESUME"]) if os.environ.get("COTENANT_RESUME") else None
+    path = os.environ.get("COTENANT_RESUME", "")
+    return Path(path) if path else None
 
 
 def resume_step() -> int:
     """Optimizer steps in the checkpoint that is resumed; 0 = start afresh."""
-    return 0 if (directory := resume_directory()) is None else int(_read(directory / MANIFEST_NAME)["step"])
+    directory = resume_directory()
+    return 0 if directory is None else int(_read(directory / MANIFEST_NAME)["step"])
 
 
 def checkpoint_directory(default: FilePath = "checkpoints") -> Path:
     """Where this attempt writes its checkpoints; `default` outside the cluster."""
-    (directory := Path(os.environ.get("COTENANT_CHECKPOINT_DIR", "") or default)).mkdir(parents=True, exist_ok=True)
+    directory = Path(os.environ.get("COTENANT_CHECKPOINT_DIR", "") or default)
+    directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
@@ -299,7 +325,8 @@ def _integer(name: str) -> int:
 
 def _reporter() -> _Reporter | None:
     wait_for_go()
-    if (path := os.environ.get("COTENANT_PROGRESS", "")) and path not in _reporters:
+    path = os.environ.get("COTENANT_PROGRESS", "")
+    if path and path not in _reporters:
         _reporters[path] = _Reporter(Path(path))
     return _reporters.get(path)
 
@@ -314,13 +341,15 @@ def _columns(batch: Batch) -> Sequence[Batch] | None:
 
 
 def _length(batch: Batch) -> int:
-    return len(batch) if (columns := _columns(batch)) is None else max(map(_length, columns), default=0)
+    columns = _columns(batch)
+    return len(batch) if columns is None else max(map(_length, columns), default=0)
 
 
 def _part(batch: Batch, start: int, stop: int) -> Batch:
     if isinstance(batch, Mapping):
         return {key: _part(column, start, stop) for key, column in batch.items()}
-    if (columns := _columns(batch)) is None:
+    columns = _columns(batch)
+    if columns is None:
         return batch[start:stop]
     parts = [_part(column, start, stop) for column in columns]
     return tuple(parts) if isinstance(batch, tuple) else parts
@@ -328,8 +357,9 @@ def _part(batch: Batch, start: int, stop: int) -> Batch:
 
 def _files_of(path: Path, root: Path) -> list[str]:
     """Names of the checkpoint's files relative to its root, sorted."""
-    found, base = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*"))), root.resolve()
-    resolved = [item.resolve() for item in found if not item.name.startswith(("cotenant_checkpoint", "cotenant_shard"))]
+    base = root.resolve()
+    found = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
+    resolved = [item.resolve() for item in found if not item.name.startswith(_OWN_NAMES)]
     if not resolved or not all(item.is_relative_to(base) for item in resolved):
         raise ValueError(f"{path} must hold the checkpoint's files and lie inside {base} (COTENANT_CHECKPOINT_DIR)")
     return sorted(str(item.relative_to(base)) for item in resolved)
@@ -366,26 +396,31 @@ def _add_shards(root: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _seal(root: Path, manifest: Mapping[str, Any]) -> None:
-    previous = _read(root / MANIFEST_NAME)["files"] if (root / MANIFEST_NAME).exists() else ()
-    _replace(root / MANIFEST_NAME, json.dumps(manifest).encode(), durable=True)
+    path = root / MANIFEST_NAME
+    previous = _read(path)["files"] if path.exists() else []
+    _replace(path, json.dumps(manifest).encode(), durable=True)
     for name in set(previous) - set(manifest["files"]):
         with contextlib.suppress(OSError):
             (root / name).unlink()
-    if reporter := _reporter():
+    reporter = _reporter()
+    if reporter is not None:
         reporter.mark("checkpoint_step", manifest["step"])
 
 
 def _renew_manifest() -> None:
     """Make the manifest newer than the stop when it already holds the last step: only a newer one is accepted."""
     path = checkpoint_directory() / MANIFEST_NAME
-    if not (reporter := _reporter()) or rank() > 0 or not path.exists():
+    reporter = _reporter()
+    if reporter is None or rank() > 0 or not path.exists():
         return
-    if (manifest := _read(path))["step"] == reporter.step >= _flags.declared_step:
+    manifest = _read(path)
+    if manifest["step"] == reporter.step >= _flags.declared_step:
         _replace(path, json.dumps(manifest).encode(), durable=True)
 
 
 def _replace(path: Path, content: bytes, *, durable: bool) -> None:
-    with (temporary := path.with_name(f".{path.name}.{rank()}.{os.getpid()}")).open("wb") as file:
+    temporary = path.with_name(f".{path.name}.{rank()}.{os.getpid()}")
+    with temporary.open("wb") as file:
         file.write(content)
         if durable:
             file.flush()
@@ -396,5 +431,8 @@ def _replace(path: Path, content: bytes, *, durable: bool) -> None:
 
 
 def _flush(directory: Path) -> None:
-    os.fsync(descriptor := os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
-    os.close(descriptor)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -91,7 +91,6 @@ class Attempt:
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
-        self.is_part = spec.get("is_part") is True
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.requested_boot_ms = read_integer(spec, "requested_boot_ms")
@@ -112,9 +111,9 @@ class Attempt:
         # An attempt of an older agent, which states no total, goes on as it was begun.
         self._recognises = not pattern and "steps_total" in spec
         self._steps_total = read_integer(spec, "steps_total")
-        position = (observed or {}).get("log")
-        position = position if isinstance(position, dict) else None
-        self._log_progress = LogProgress(directory.log, pattern, position) if pattern or self._recognises else None
+        self._log_progress: LogProgress | None = None
+        if pattern or self._recognises:
+            self._log_progress = LogProgress(directory.log, pattern, (observed or {}).get("log"), self._steps_total)
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
         self.spec = spec

@@ -141,11 +141,11 @@ class AttemptTable:
         if known is not None and not known.is_early:
             known.announced = False
             return known
+        self.refused_launches.check(request.key)
         if known is not None and not (known.has_exit_record() or self._is_lost(known)):
             return self._let_begin(known, request, resume, **lease)
         if known is not None:
             self._forget_early(known)
-        self.refused_launches.check(request.key)
         return self._start(request, resume, deadline_boot_ms, grace_ms, is_early=False)
 
     def prepare(self, request: LaunchRequest, deadline_boot_ms: int, grace_ms: int) -> Attempt:

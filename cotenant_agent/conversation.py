@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, M
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.attempt import AttemptState
+from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.early_attempts import find_prepared
@@ -35,6 +35,7 @@ from cotenant_agent.protocol import (
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
 from cotenant_agent.shared_storage import find_resumable
 from cotenant_agent.state_directory import checkpoint_directory
+from cotenant_agent.stop_orders import note_ended_parts
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
@@ -213,6 +214,7 @@ class Conversation:
             self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
             # What is prepared ends by itself where nobody orders it any more: after a new Hello nothing is ordered yet.
             self._table.renew(self._prepared, deadline_ms, self._rules.grace_ms)
+            note_ended_parts(self._table, {key_from_message(one.key): one.parts for one in ack.ended_parts})
 
     async def _beat(self) -> None:
         async with asyncio.timeout(_WELCOME_TIMEOUT_S):
@@ -306,6 +308,12 @@ class Conversation:
         request = launch_from_message(message)
         if message.HasField("position"):
             self._membership.take_order(position_from_message(message.position))
+        if (begun := self._begun(request.key)) is not None:
+            # Whatever fails below, a refusal would read as the end of what runs here: its GPUs would be given away.
+            begun.announced = False
+            if begun.end is not None:
+                self.announce_end(begun.end)
+            return
         # Before anything is started: a scheduler that does not know of this order must not be obeyed later.
         self._membership.store()
         root = self._table.directory.checkpoints
@@ -320,6 +328,9 @@ class Conversation:
         attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)
         if attempt.end is not None:
             self.announce_end(attempt.end)
+
+    def _begun(self, key: AttemptKey) -> Attempt | None:
+        return next((one for one in self._table if one.key.is_meant_by(key) and not one.is_early), None)
 
     def _prepare(self, message: messages.PrepareJob) -> None:
         """Start an attempt early; the order to launch it follows, or one to stop it."""

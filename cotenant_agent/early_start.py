@@ -26,13 +26,15 @@ _RESUME = "{resume}"
 
 
 def check_preparable(request: LaunchRequest) -> None:
-    """Check that a job is one Python program whose beginning can be told from its run.
+    """Check that a job, or each rank of it, is a Python program here alone whose beginning can be told from its run.
 
     Raises:
         CommandRefusedError: it can only be started when it may run.
     """
     program = Path(request.command[0]).name if request.command else ""
-    if request.has_ranks or not _PYTHON.fullmatch(program) or _target_index(request.command) is None:
+    if request.gang_part is not None:
+        raise CommandRefusedError(NOT_PREPARABLE, "the ranks of one node are not started early without the others")
+    if not _PYTHON.fullmatch(program) or _target_index(request.command) is None:
         raise CommandRefusedError(NOT_PREPARABLE, "only `python SCRIPT` and `python -m MODULE` are started early")
 
 
@@ -50,7 +52,7 @@ def early_argv(command: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def words_to_begin(command: Sequence[str], early: Mapping[str, object], plan: LaunchPlan) -> dict[str, object] | None:
-    """What a program that was started early is told at last; None = it must begin from nothing.
+    """What a program, or every rank of it, is told at last that was started early; None = it must begin from nothing.
 
     Args:
         command: As it was submitted.
@@ -63,9 +65,13 @@ def words_to_begin(command: Sequence[str], early: Mapping[str, object], plan: La
     started = early.get("argv")
     is_same = isinstance(started, list) and len(started) == len(argv) and plan.argv[0] == started[0]
     is_in_place = early.get("working_directory") == plan.working_directory
-    if not is_same or not is_in_place or before.keys() - plan.environment.keys():
+    has_same_ranks = early.get("ranks", []) == [rank.to_record() for rank in plan.ranks]
+    if not (is_same and is_in_place and has_same_ranks) or before.keys() - plan.environment.keys():
         return None
-    changes = {name: value for name, value in plan.environment.items() if before.get(name) != value}
+    # What a rank has of its own is the same as at its start.
+    own = {name for rank in plan.ranks for name in rank.environment}
+    common = {name: value for name, value in plan.environment.items() if name not in own}
+    changes = {name: value for name, value in common.items() if before.get(name) != value}
     words: dict[str, object] = {"environment": changes}
     if list(argv) != started:
         mode, target = argv.index(_RUNNER) + 1, argv.index(_RUNNER) + 2

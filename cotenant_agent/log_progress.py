@@ -20,7 +20,7 @@ from typing import NamedTuple
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.loss_recognition import printed_loss
 from cotenant_agent.progress import ProgressReport, is_counter
-from cotenant_agent.progress_recognition import GROWING_VALUES_MIN, RECOGNISED, is_other_work, steps_of_last_epoch
+from cotenant_agent.progress_recognition import GROWING_VALUES_MIN, is_other_work, recognised, steps_of_last_epoch
 from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
 from cotenant_agent.system_clock import wall_ms
 
@@ -58,13 +58,14 @@ class LogProgress:
     Args:
         path: The log; what was written before it lies next to it, with the suffix `.1`.
         pattern: Expression with a group `step`, and `loss` or `epoch` if it likes; empty = the usual forms count.
-        record: What an agent's earlier life has left (`to_record`).
+        record: What an agent's earlier life has left (`to_record`); anything else counts as nothing.
+        steps_total: What the job states; 0 = nothing. A number before it is progress in any words.
     """
 
-    def __init__(self, path: Path, pattern: str, record: Mapping[str, object] | None = None) -> None:
+    def __init__(self, path: Path, pattern: str, record: object = None, steps_total: int = 0) -> None:
         self._path = path
         self._older_path = path.with_name(f"{path.name}.1")
-        self._pattern: re.Pattern[str] | None = re.compile(pattern or RECOGNISED)
+        self._pattern: re.Pattern[str] | None = re.compile(pattern or recognised(steps_total))
         self._recognises = not pattern
         values_min = 1 if pattern else GROWING_VALUES_MIN
         self._rest = ""
@@ -76,7 +77,8 @@ class LogProgress:
         self._inode, self._offset = 0, 0
         self._written_wall_ms = self._reported_at_ns = 0
         with contextlib.suppress(ValueError):
-            self._counter = StepCounter.from_record(record or {}, values_min)
+            record = record if isinstance(record, Mapping) else {}
+            self._counter = StepCounter.from_record(record, values_min)
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
 
     @property

@@ -20,12 +20,10 @@ def pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:
     """Why an attempt cannot be paused; empty = it can.
 
     All its processes stand still together, those of several devices and the ranks of a gang as well: its keeper holds
-    one tree, and a collective of the frameworks waits for minutes.
+    one tree, and a collective of the frameworks waits for minutes. Parts on other nodes are told by the scheduler.
     """
     if not 1 <= paused_ms_max <= PAUSED_MS_MAX:
         return f"a pause lasts 1 to {PAUSED_MS_MAX} ms, not {paused_ms_max}"
-    if attempt.is_part:
-        return "its ranks are on several nodes, which would stand still and go on at different instants"
     if not attempt.can_pause:
         return "an older agent started it, whose shim cannot pause; it can from its next attempt on"
     return "MPS serves its device, and a client that stands still may hold up the others" if attempt.uses_mps else ""

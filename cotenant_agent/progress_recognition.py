@@ -2,9 +2,10 @@
 
 Bars of tqdm that count iterations, batches or steps, those of Keras, and words before a number: step, global_step,
 iter, iteration, it, update, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`; the count behind an
-epoch, as in `Epoch: [0][ 20/391]` and `Epoch 1/90 [20/391]`. A number counts
-once it has grown: what is only printed once, such as a setting, is no progress. Numbers with a unit behind them are
-measurements, and bars of downloads, of preparing data and of validation are named by their words or units.
+epoch, as in `Epoch: [0][ 20/391]` and `Epoch 1/90 [20/391]`; and, in any words, a number before the number of steps
+that the job states. A number counts once it has grown: what is only printed once, such as a setting, is no progress.
+Numbers with a unit behind them are measurements, and bars of downloads, of preparing data and of validation are named
+by their words or units.
 
 What prints a bar's end only (rich without a terminal, as Lightning does), or epochs alone, is read when the job has
 ended with success: `Epoch 2/2 ━━━ 100/100`.
@@ -31,11 +32,6 @@ _COUNT = r"(?=[0-9]{1,15}/ {0,4}[0-9]{1,15}"
 _EPOCH = rf"epoch:? {{0,3}}[\[(]? {{0,4}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})?[\])]?[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
 # With a percentage behind it a count of an epoch is one of samples, but for timm's.
 _TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
-# One group of one name: the words are looked back at from the number only where there is no bar.
-RECOGNISED = (
-    rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|{_BEGIN}(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={_BAR}|{_OPEN_BAR}))"
-    rf"(?P<step>{_NUMBER})"
-)
 
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|sav|eval|valid|test|predict|infer|pre-?process"
@@ -48,6 +44,19 @@ _LAST_EPOCH = re.compile(
 )
 _TAIL_CHARACTERS = 4096
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def recognised(steps_total: int = 0) -> str:
+    """Returns the expression of all forms.
+
+    Args:
+        steps_total: What the job states; a number right before it counts in any language, as in `Schritt 7 von 600`.
+    """
+    bars = f"{_BAR}|{_OPEN_BAR}"
+    if steps_total > 0:
+        bars += rf"|[0-9]{{1,15}}[^0-9,.%\r\n]{{1,12}}{steps_total}(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
+    # One group of one name: the words are looked back at from the number only where there is no bar.
+    return rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|{_BEGIN}(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={bars}))(?P<step>{_NUMBER})"
 
 
 def steps_of_last_epoch(tail: str, steps_total: int) -> int:

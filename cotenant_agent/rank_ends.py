@@ -110,6 +110,8 @@ class RankEnds:
 class RankSilence:
     """Notices when those that are left of a gang do nothing any more: they may wait for one that has ended with 0.
 
+    It may have ended here, or with its whole part on another node.
+
     Args:
         silent_ms: How long none of them has to give a sign of life.
     """
@@ -119,18 +121,20 @@ class RankSilence:
         self._seen: object = None
         self._since_ms = 0
 
-    def is_over(self, ends: RankEnds, signs: object, now_ms: int) -> bool:
+    def is_over(self, ends: RankEnds, signs: object, now_ms: int, *, ended_parts: int = 0) -> bool:
         """Whether they have been silent for so long since the last end.
 
         Args:
-            ends: Of their gang.
+            ends: Of their gang on this node.
             signs: Is another value after every output and every step.
             now_ms: Milliseconds since boot.
+            ended_parts: How many parts of their gang have ended with success on other nodes.
         """
-        seen = (ends.seen, signs)
+        seen = (ends.seen, ended_parts, signs)
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
-        return 0 < ends.seen < ends.ranks and now_ms - self._since_ms >= self._silent_ms
+        is_left = (ends.seen > 0 or ended_parts > 0) and not ends.are_complete
+        return is_left and now_ms - self._since_ms >= self._silent_ms
 
 
 def lost_grace_ms(stop_grace_ms: int) -> int:

@@ -33,7 +33,7 @@ from cotenant_agent.namespaces import INIT_PID, JobView, control_process, start_
 from cotenant_agent.rank_ends import SILENT_RANKS, RankEnds, RankSilence, lost_grace_ms
 from cotenant_agent.rotating_log import RotatingLog
 from cotenant_agent.shim_records import Records, changed_ns, read_counter, read_number, take_records
-from cotenant_agent.start_barrier import StartBarrier
+from cotenant_agent.start_barrier import StartBarriers
 from cotenant_agent.system_clock import boot_ms
 
 _TICK_MS = 100
@@ -73,7 +73,7 @@ class AttemptSupervisor:
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
         self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
         self._oom_kills_before = self._oom_kills()
-        self._barrier = StartBarrier() if spec.get("is_early") is True else None
+        self._barriers = StartBarriers(len(self._ranks) if spec.get("is_early") is True else 0)
 
     def run(self) -> None:
         """Start the job, keep it until every process of it is gone, write the exit record."""
@@ -95,16 +95,15 @@ class AttemptSupervisor:
 
     def _tick_ms(self) -> int:
         """How long to sleep at most: a job that is prepared and waits for the word to begin waits for nothing else."""
-        is_awaited = self._barrier is not None and self._barrier.is_prepared and not self._barrier.is_open
-        return _AWAITED_TICK_MS if is_awaited else _TICK_MS
+        return _AWAITED_TICK_MS if self._barriers.are_awaited else _TICK_MS
 
-    def _look_at_barrier(self, barrier: StartBarrier) -> None:
+    def _look_at_barriers(self) -> None:
         """Tell the agent that a job which was started early is prepared, and that job that it may begin."""
-        if barrier.look_for_prepared():
+        if self._barriers.look_for_prepared():
             self._records.write("prepared.json", {"prepared_boot_ms": boot_ms()})
-        words = None if barrier.is_open else self._records.read("go.json")
+        words = self._records.read("go.json")
         if words is not None:
-            barrier.open(words)
+            self._barriers.open(words)
 
     def _take_in(self, descriptor: int, logs: Mapping[int, RotatingLog]) -> bool:
         """Read what has become readable; whether more may follow there."""
@@ -131,8 +130,7 @@ class AttemptSupervisor:
             os.close(job_output)
             os.set_blocking(output, False)
         os.close(wait)
-        if self._barrier is not None:
-            self._barrier.close_jobs_end()
+        self._barriers.close_jobs_ends()
         # The job waits for the byte on `go` until this record is on disk: it can never run twice.
         self._records.write(
             "state.json",
@@ -153,7 +151,7 @@ class AttemptSupervisor:
     def _job_of(self, rank: int, output: int, wait: int, go: int, parent: int) -> Callable[[], NoReturn]:
         """What a fork has to do to become one rank; the only process of a job is its rank 0."""
         changes = self._ranks[rank]
-        barrier = self._barrier
+        barrier = self._barriers.of(rank)
         environment = {**self._spec["environment"], **changes.get("environment", {})}
         environment |= barrier.environment if barrier is not None else {}
         spec = {
@@ -239,8 +237,8 @@ class AttemptSupervisor:
             self._look_for_stop(now_ms)
             self._look_for_lost_rank(now_ms)
             self._look_for_silent_ranks(now_ms)
-        if self._barrier is not None:
-            self._look_at_barrier(self._barrier)
+        if self._barriers.are_closed:
+            self._look_at_barriers()
         is_to_run = self._kill_at_ms is not None or self._ends.are_complete
         self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
         overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._has_outlived_its_lease(now_ms))
@@ -263,10 +261,12 @@ class AttemptSupervisor:
         self._begin_stop("", now_ms + grace_ms)
 
     def _look_for_silent_ranks(self, now_ms: int) -> None:
-        """End those that one which ended with 0 has left behind, where they only wait for it."""
+        """End those that one which ended with 0, here or on another node, has left behind, where they only wait."""
         # The agent notes there how far the job is.
         signs = (self._outputs, changed_ns("observed.json"))
-        if self._kill_at_ms is None and self._silence.is_over(self._ends, signs, now_ms):
+        told = self._records.read("ended_parts.json") if self._spec.get("is_part") is True else None
+        parts = read_number(told or {}, "parts")
+        if self._kill_at_ms is None and self._silence.is_over(self._ends, signs, now_ms, ended_parts=parts):
             self._begin_stop(SILENT_RANKS, now_ms + lost_grace_ms(read_number(self._spec, "stop_grace_ms")))
 
     def _is_time_to_look(self, now_ms: int) -> bool:

@@ -1,8 +1,9 @@
 """Between a shim and a job that was started early: the job says that it is prepared, the shim gives the word to begin.
 
-The job inherits one end of a socket, whose number COTENANT_GO tells. It sends a word when it has done what needs
-neither a device nor a checkpoint, and receives one JSON object: `environment`, the variables that have other values
-than at its start, and `argv`, its arguments, where they have. Like the shim this needs the standard library only.
+The job, or each rank of it, inherits one end of a socket, whose number COTENANT_GO tells. It sends a word when it has
+done what needs neither a device nor a checkpoint, and receives one JSON object: `environment`, the variables that have
+other values than at its start, and `argv`, its arguments, where they have. Like the shim this needs the standard
+library only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PREPARED = b"prepared"
 
 
 class StartBarrier:
-    """The shim's side; made before the job is forked."""
+    """The shim's side of one process; made before that is forked."""
 
     def __init__(self) -> None:
         self._shims, self._jobs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -59,3 +60,48 @@ class StartBarrier:
         except OSError:
             # The job has ended, or does not listen: its end, or its lease, is looked after as any other's.
             self.is_open = True
+
+
+class StartBarriers:
+    """Those of all ranks, which are prepared when the last one is; a job without ranks has one.
+
+    Args:
+        ranks: How many processes wait for the word; 0 = none, the job was not started early.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._of_ranks = [StartBarrier() for _ in range(ranks)]
+        self._is_told = False
+
+    def of(self, rank: int) -> StartBarrier | None:
+        """That of one rank, as it counts on this node."""
+        return self._of_ranks[rank] if self._of_ranks else None
+
+    def close_jobs_ends(self) -> None:
+        """In the shim, once all were forked."""
+        for barrier in self._of_ranks:
+            barrier.close_jobs_end()
+
+    @property
+    def are_closed(self) -> bool:
+        """Whether a rank still has to be given the word."""
+        return not all(barrier.is_open for barrier in self._of_ranks)
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether all ranks wait for the word and nothing else."""
+        return self.are_closed and all(barrier.is_prepared for barrier in self._of_ranks)
+
+    def look_for_prepared(self) -> bool:
+        """Whether the last rank has said, since the last look, that it is prepared."""
+        for barrier in self._of_ranks:
+            barrier.look_for_prepared()
+        is_news = not self._is_told and bool(self._of_ranks) and all(one.is_prepared for one in self._of_ranks)
+        self._is_told |= is_news
+        return is_news
+
+    def open(self, words: dict[str, Any]) -> None:
+        """Let all ranks begin."""
+        for barrier in self._of_ranks:
+            if not barrier.is_open:
+                barrier.open(words)

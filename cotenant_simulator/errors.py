@@ -5,6 +5,7 @@ SimulatorError
 │   ├── TraceError           the trace; the message names file and line
 │   ├── ClusterError         the description of the machines
 │   └── PredictionsError     what shall be predicted cannot be
+├── PolicyFaultError         a policy raised, or answered what is no decision
 └── BrokenSimulationError    the simulator contradicts itself: a bug, never the user's fault
 """
 
@@ -41,6 +42,18 @@ class ClusterError(InputError):
 
 class PredictionsError(InputError):
     """Predictions of this kind are not to be had for this trace."""
+
+
+class PolicyFaultError(SimulatorError):
+    """A policy cannot be run to the end.
+
+    Args:
+        policy: Its name.
+        fault: What it raised, or what was wrong with its answer.
+    """
+
+    def __init__(self, policy: str, fault: str) -> None:
+        super().__init__(f"policy {policy} failed: {fault}; mend its decide(view), or leave it out of the policies")
 
 
 class BrokenSimulationError(SimulatorError):

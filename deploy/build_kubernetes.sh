@@ -8,7 +8,16 @@ WORK="$CACHE/build"
 mkdir -p "$WORK/parts" "$WORK/lists/partial"
 
 # The source lists are private to the build, so that the machine's own stay as they are.
-sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources > "$WORK/parts/source.sources"
+# A Debian 12 that was upgraded, or installed by an older installer, has the older format only.
+APT="${APT_FOLDER:-/etc/apt}"
+if [ -r "$APT/sources.list.d/debian.sources" ]; then
+    sed 's/^Types: deb$/Types: deb-src/' "$APT/sources.list.d/debian.sources" > "$WORK/parts/source.sources"
+elif [ -r "$APT/sources.list" ]; then
+    sed -n 's/^deb /deb-src /p' "$APT/sources.list" > "$WORK/parts/source.list"
+else
+    echo "neither $APT/sources.list.d/debian.sources nor $APT/sources.list is there: where does this machine's apt get Debian?" >&2
+    exit 1
+fi
 SOURCES=(-o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$WORK/parts" -o "Dir::State::Lists=$WORK/lists")
 apt-get -qq "${SOURCES[@]}" update
 VERSION=$(apt-cache "${SOURCES[@]}" showsrc kubernetes | awk '/^Version:/ {print $2; exit}')

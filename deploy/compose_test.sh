@@ -46,7 +46,7 @@ choose_compose() {
     else compose=(docker-compose); fi
     # Without buildx only the older builder is there.
     docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
-    compose+=(--file docker-compose.yml)
+    compose+=(--file docker-compose.yml --file docker-compose.metrics.yml)
 }
 
 free_port() { .venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
@@ -77,8 +77,11 @@ if ! docker info >/dev/null 2>&1; then
 fi
 choose_compose
 export COMPOSE_PROJECT_NAME=cotenant-test COTENANT_VERSION=test
-SCHEDULER_PORT=$(free_port) PREDICTOR_PORT=$(free_port)
-export SCHEDULER_PORT PREDICTOR_PORT
+for name in SCHEDULER PREDICTOR SCHEDULER_METRICS PREDICTOR_METRICS AGENT_METRICS; do export "${name}_PORT=$(free_port)"; done
+# A user's own folder, read by the jobs as /jobs.
+export JOBS_FOLDER="$folder/jobs"
+mkdir -m 755 "$JOBS_FOLDER"
+printf 'import time\nfor step in range(1, 301):\n    time.sleep(0.1)\n    print(f"step {step}", flush=True)\n' >"$JOBS_FOLDER/own.py"
 
 if $is_private && [ -z "${BASE_IMAGE:-}" ]; then
     export BASE_IMAGE=cotenant/debian-python:test
@@ -91,7 +94,7 @@ for files in "" "--file docker-compose.gpu.yml"; do
     # shellcheck disable=SC2086  # two words on purpose
     "${compose[@]}" $files config --quiet
 done
-say "both compose files are valid"
+say "the compose files are valid"
 "${compose[@]}" build
 say "images built"
 "${compose[@]}" up --detach
@@ -106,12 +109,27 @@ timeout 300 .venv/bin/cotenant submit --name compose-mlp --graph examples/jobs/g
     --workdir /opt/cotenant --wait -- python -m examples.training.train --model mlp --steps 50
 say "a job was submitted with its graph, run and finished"
 
-docker kill --signal KILL "$(container scheduler)" >/dev/null
+for name in SCHEDULER PREDICTOR AGENT; do
+    port="${name}_METRICS_PORT"
+    .venv/bin/python deploy/health_check.py "http://127.0.0.1:${!port}/metrics"
+done
+say "all programs publish metrics"
+
+.venv/bin/cotenant submit --name own-script --no-capture --steps 300 --workdir /jobs -- python own.py
+is_in() { .venv/bin/cotenant ps --all --output json | .venv/bin/python -c '
+import re, sys
+rows = sys.stdin.read().split("\"job_id\"")
+sys.exit(not any("own-script" in row and re.search(sys.argv[1], row, re.I) for row in rows))' "\"(JOB_PHASE_)?$1\""; }
+wait_until 120 "a script of the user's folder runs" is_in RUNNING
+for name in predictor scheduler agent; do
+    docker kill --signal KILL "$(container "$name")" >/dev/null
+done
 "${compose[@]}" up --detach
-wait_until 60 "scheduler healthy again after kill -9" is_healthy scheduler
+for name in predictor scheduler agent; do wait_until 300 "$name healthy again after kill -9" is_healthy "$name"; done
 jobs=$(.venv/bin/cotenant ps --all --output json)
 grep -q compose-mlp <<<"$jobs" || { say "the job is gone"; exit 1; }
-say "its volume remembers the job"
+wait_until 300 "the script has run to its end nevertheless" is_in FINISHED
+say "the volumes remember all jobs"
 
 "${compose[@]}" down -v --remove-orphans
 say "taken down"

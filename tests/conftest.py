@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 
+from tests.support.cases import case_count
 from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test.
@@ -32,6 +33,11 @@ _LEVEL = logging.getLogger().level
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling:
     """Distributes files as `worker_lanes` says."""
     return LaneScheduling(config, log)
+
+
+def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> str:
+    """Says how many cases the tests run (see `tests.support.cases`)."""
+    return f"{sum(case_count(getattr(item, 'function', None)) for item in items)} cases"
 
 
 @pytest.fixture(autouse=True)

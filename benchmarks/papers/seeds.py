@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
-from statistics import fmean, stdev
-
-from scipy.stats import t as student
+from statistics import fmean
 
 from benchmarks.papers.targets import Value
+from cotenant_simulator.comparison import intervals
 
-CONFIDENCE = 0.95
 Row = dict[str, object]
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of the mean of independent values (Student's t); of one value, the value itself."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return mean, mean
-    half = float(student.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
-    return mean - half, mean + half
+    found = intervals.interval_of(values)
+    if found is None or found.low is None or found.high is None:
+        return fmean(values), fmean(values)
+    return found.low, found.high
 
 
 def means_of(values: Sequence[float], runs: int) -> list[float]:

@@ -90,7 +90,8 @@ def committed_mix(name: str, seed: int, *, jobs: int | None = None) -> Trace:
 
 def pollux_workload(shared: Path, load: str, number: int) -> Trace:
     """Read one of Pollux' own workloads."""
-    return read_pollux(shared / "traces" / "pollux" / "workloads" / load / f"workload-{number}.csv", ANYBODY)
+    path = shared / "traces" / "pollux" / "workloads" / load / f"workload-{number}.csv"
+    return read_pollux(path, ANYBODY, is_elastic=False)
 
 
 def with_slowdown(trace: Trace, xi: float) -> Trace:

@@ -194,7 +194,7 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             f"{result['optimizers']} optimizers; that of the most parameters is named",
         ),
         (
-            result["optimizer"] != result["optimizer_class"].lower() and result["optimizer"] != "momentum",
+            result["optimizer_class"].lower() not in (result["optimizer"], "sgd"),
             f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
         ),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,6 +22,8 @@ _NO_NETWORK: Final = (
     "Temporary failure in name resolution", "Name or service not known", "Network is unreachable", "ConnectionError",
     "Failed to establish a new connection",
 )  # fmt: skip
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_OTHER_PYTHON: Final = "activate the environment in which the script runs, or write its Python in full"
 
 
 class NotCapturedError(CotenantError):
@@ -68,8 +71,11 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     ):
         if any(sign in outcome.log for sign in signs):
             return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
-    remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
     last = next(reversed([line.strip() for line in outcome.log.splitlines() if line.strip()]), "")
+    if missing := _NO_MODULE.match(last):
+        cause = f"{harmless(plan.command[0])} has no module named {missing[1]}"
+        return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)
+    remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
 

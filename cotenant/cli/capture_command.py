@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import click
 from cotenant.capture.captured_files import target_files, write_job
 from cotenant.capture.captured_job import CapturedJob, capture_script
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
+from cotenant.cli.active_environment import with_python_of_here
 from cotenant.cli.session import show, tell
 from cotenant.client_errors import InputError
 from cotenant.quantities import parse_bytes
@@ -63,9 +65,11 @@ def capture_here(
         InputError: There is no overlay, and nobody to be asked.
         NotCapturedError: As `capture_script`; what the script printed is told before.
     """
-    tell("capturing: running the script on the CPU until its second optimizer step", style="dim")
+    started = with_python_of_here(command, environment) if find_spec("torch") else list(command)
+    with_python = f" with {started[0]} (no environment is active)" if started != list(command) else ""
+    tell(f"capturing{with_python}: running the script on the CPU until its second optimizer step", style="dim")
     try:
-        job = _capture(command, directory, environment, is_allowed, memory_bytes)
+        job = _capture(started, directory, environment, is_allowed, memory_bytes)
     except NotCapturedError as error:
         if error.log:
             tell(error.log.rstrip(), style="dim")

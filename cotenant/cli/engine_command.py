@@ -7,13 +7,16 @@ import secrets
 import signal
 import socket
 import threading
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import click
 
 from cotenant import system_clock
+from cotenant.cli.policy_commands import parse_parameters
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import ServiceError
 from cotenant.engines.bridge import Bridge
@@ -26,9 +29,15 @@ from cotenant.engines.kubernetes.extender import Extender
 from cotenant.engines.kubernetes.extender_server import ExtenderServer
 from cotenant.engines.kubernetes.lease import ControllerLease
 from cotenant.engines.port import Engine
+from cotenant.engines.ray.adapter import RayEngine
+from cotenant.engines.ray.connection import ConnectedRay
+from cotenant.engines.ray.lost_jobs import LostJobs
+from cotenant.engines.ray.step_windows import StepWindows, record_request
+from cotenant.engines.records import EngineState
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.option_types import FiniteRange, OptionalFile
+from cotenant.v1 import scheduling_pb2
 
 POLICY = "horus"
 """The default policy weighs how long jobs will run, which jobs of other engines do not state."""
@@ -191,6 +200,104 @@ def kubernetes_extender(
         server.stop()
 
 
+@engine.command(
+    epilog="""\b
+Example:  cotenant engine ray --gpu '*=NVIDIA A100-SXM4-80GB:80GiB'
+          cotenant engine ray --give-back
+"""
+)
+@click.option("--address", default="auto", show_default=True, metavar="HOST:PORT", help="Of the cluster's head.")
+@_gpus
+@_policy
+@click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of it; VALUE is JSON.")
+@_interval
+@click.option("--record", is_flag=True, help="Report step times to the predictor (role observer).")
+@click.option(
+    "--give-back", "gives_back", is_flag=True, help="Give GPUs without a job back to Ray, and do nothing else."
+)
+@_once
+@_order
+@_grace
+@with_session
+def ray(
+    session: Session,
+    /,
+    *,
+    address: str,
+    gpus: tuple[str, ...],
+    policy: str,
+    parameters: tuple[str, ...],
+    interval_s: float,
+    record: bool,
+    gives_back: bool,
+    order: tuple[str, str] | None,
+    grace_s: int,
+    once: bool,
+) -> None:
+    """Place the tasks and actors that cotenant.ray submits, on GPUs that Ray gives it (docs/ray.md)."""
+    rules = [read_device_rule(text) for text in gpus]
+    if not (rules or order or gives_back):
+        raise click.UsageError("Missing option '--gpu': Ray does not say what its GPUs are.")
+    chosen = parse_parameters(parameters)
+    with closing(ConnectedRay.connect(address)) as connected:
+        if order is not None:
+            _give_order(RayEngine(connected, rules), *order, grace_s)
+            return
+        if gives_back:
+            _give_back(connected)
+            return
+        rounds = _RayRounds(session, connected, records=record)
+        ray_engine = RayEngine(connected, rules, prepare=rounds.prepare, look=rounds.look)
+        _run(ray_engine, session, policy, interval_s, places=True, once=once, parameters=chosen)
+
+
+class _RayRounds:
+    """What is done besides deciding, at each reading of Ray.
+
+    Args:
+        session: Reaches the predictor.
+        connected: The cluster.
+        records: The predictor is told of what was measured.
+    """
+
+    def __init__(self, session: Session, connected: ConnectedRay, *, records: bool) -> None:
+        self._session = session
+        self._connected = connected
+        self._records = records
+        self._lost = LostJobs(connected)
+        self._windows = StepWindows(connected)
+
+    def prepare(self) -> None:
+        """Take GPUs that are there now; forget jobs whose driver is gone."""
+        self._connected.claim_gpus()
+        for job_id in self._lost.remove(system_clock.now_ms()):
+            show(f"job {job_id}: forgotten: its driver is gone")
+
+    def look(self, state: EngineState) -> None:
+        """Tell, and report where that is wanted, the step times of windows that have ended."""
+        self._windows.look(state)
+        ended = self._windows.take()
+        for window in ended:
+            show(window.line())
+        request = record_request(ended) if self._records else None
+        if request is not None:
+            try:
+                self._session.predictor().record_measurement_windows(request)
+            except ServiceError as error:
+                count = len(request.measurement_windows)
+                tell(f"error: {count} windows were not recorded: {error.message}", style="red")
+
+
+def _give_back(connected: ConnectedRay) -> None:
+    """Remove the placement groups of GPUs that no job of ours holds."""
+    state = RayEngine(connected, ()).read()
+    held = {gpu_id for job in state.jobs for gpu_id in job.held_slots}
+    for gpu in connected.claimed_gpus():
+        if gpu.gpu_id not in held:
+            connected.give_back(gpu.group_id)
+            show(f"{gpu.gpu_id}: given back")
+
+
 def _give_order(running: Engine, order: str, job_id: str, grace_s: int) -> None:
     if order == "hold":
         running.hold(job_id)
@@ -201,8 +308,23 @@ def _give_order(running: Engine, order: str, job_id: str, grace_s: int) -> None:
     show(f"job {job_id}: {order}: done")
 
 
-def _run(running: Engine, session: Session, policy: str, interval_s: float, *, places: bool, once: bool) -> None:
-    bridge = Bridge(running, session.scheduler().decide, policy=policy, places=places)
+def _run(
+    running: Engine,
+    session: Session,
+    policy: str,
+    interval_s: float,
+    *,
+    places: bool,
+    once: bool,
+    parameters: Mapping[str, float | str | bool] = MappingProxyType({}),
+) -> None:
+    ask = session.scheduler().decide
+
+    def decide(request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
+        request.parameters.update(parameters)
+        return ask(request)
+
+    bridge = Bridge(running, decide, policy=policy, places=places)
     if once:
         _show_round(bridge)
     else:

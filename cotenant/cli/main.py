@@ -52,7 +52,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "log": ("program_commands", "log", "Verify the scheduler's event log, record by record."),
         "certs": ("certs_commands", "certs", "Make and renew certificates with roles, for mutual TLS."),
         "audit": ("program_commands", "audit", "Show who did what, from the scheduler's event log."),
-        "engine": ("engine_command", "engine", "Advise or place the jobs of Slurm or Kubernetes."),
+        "engine": ("engine_command", "engine", "Advise or place jobs of Slurm, Kubernetes or Ray."),
         "observe": ("program_commands", "observe", "Measure what runs on this machine's devices, whoever started it."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
         "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),

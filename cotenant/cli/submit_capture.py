@@ -32,7 +32,7 @@ _FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resum
 
 
 def capture_for_submit(
-    session: Session, content: Mapping[str, Any], folder: Path, *, wanted: bool | None
+    session: Session, content: Mapping[str, Any], folder: Path, *, wanted: bool | None, check: Callable[[], object]
 ) -> CapturedJob | None:
     """Captures the script of a job that names no graph; None = there is one, or none could be captured.
 
@@ -42,6 +42,7 @@ def capture_for_submit(
         folder: What relative paths in it start from.
         wanted: True = also where the script may leave files behind; None = only a Python script that imports torch and
             starts on this machine, and only where it leaves nothing behind.
+        check: Raises what the scheduler refuses the job for in any case; asked before time goes into a capture.
 
     Raises:
         InputError: It was wanted and the job has a graph.
@@ -62,6 +63,7 @@ def capture_for_submit(
         remedy = "give the --graph of one rank, with the batch of all, or leave out --capture"
         raise InputError("ranks with parameter servers cannot be captured: they would wait for them", remedy=remedy)
     if wanted:
+        check()
         return _accepted_anyway(lambda: capture_here(command, directory, environment, is_allowed=True))
     if content.get("servers"):
         return None  # its ranks alone would wait for their servers
@@ -69,6 +71,7 @@ def capture_for_submit(
     is_too_wide = bool(ranks) and (command == words or not isinstance(ranks, int) or ranks > RANKS_CAPTURED_MAX)
     if is_too_wide or not is_torch_script(words, directory) or missing_for_capture() or not _has_predictor(session):
         return None
+    check()
     tell(
         "capturing: two steps of the script on the CPU, nothing is left behind (--no-capture leaves it out)",
         style="dim",

@@ -128,7 +128,7 @@ def submit(
     """Hand a job in."""
     content, folder = read_content_of(job_file_and_command, flags)
     array = plan_array(flags, parse_job(content, folder=folder).spec, wait=wait)
-    captured = _capture(session, content, folder, array, wanted=capture)
+    captured = _capture(session, content, folder, array, wanted=capture, force=force)
     if captured is not None:
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
@@ -163,15 +163,27 @@ def submit(
 
 
 def _capture(
-    session: Session, content: dict[str, Any], folder: Path, array: ArrayTasks | None, *, wanted: bool | None
+    session: Session,
+    content: dict[str, Any],
+    folder: Path,
+    array: ArrayTasks | None,
+    *,
+    wanted: bool | None,
+    force: bool,
 ) -> CapturedJob | None:
     """Reads the graph off the script; off that of the first task where the others differ by their index only."""
-    if array is None:
-        return capture_for_submit(session, content, folder, wanted=wanted)
-    if wanted is None and array.tasks[0].values:  # a row of a sweep may have another batch or another network
-        return None
-    captured = capture_for_submit(session, content_of_first(content, array), folder, wanted=wanted)
-    if captured is not None:
+    if array is not None:
+        if wanted is None and array.tasks[0].values:  # a row of a sweep may have another batch or another network
+            return None
+        content = content_of_first(content, array)
+
+    def check() -> None:
+        client, spec = session.scheduler(), parse_job(content, folder=folder).spec
+        find_parents(client, spec)
+        client.submit(spec, validate_only=True, force=force)
+
+    captured = capture_for_submit(session, content, folder, wanted=wanted, check=check)
+    if captured is not None and array is not None:
         tell("  note: read off the first task; all tasks are predicted as it (--no-capture: none is)", style="yellow")
     return captured
 

@@ -829,6 +829,7 @@ class HeartbeatAck(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RENEWED_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    ENDED_PARTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def renewed(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
@@ -836,20 +837,50 @@ class HeartbeatAck(_message.Message):
 
     @_builtins.property
     def position(self) -> Global___LogPosition: ...
+    @_builtins.property
+    def ended_parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndedParts]:
+        """Of those in `renewed` that are parts of gangs: where others have ended with success. Said again with every heartbeat."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         renewed: _abc.Iterable[Global___AttemptKey] | None = ...,
         position: Global___LogPosition | None = ...,
+        ended_parts: _abc.Iterable[Global___EndedParts] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "renewed", b"renewed", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_parts", b"ended_parts", "position", b"position", "renewed", b"renewed", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatAck: _TypeAlias = HeartbeatAck  # noqa: Y015
+
+@_typing.final
+class EndedParts(_message.Message):
+    """How many other parts of a gang across nodes have ended with 0: ranks that only wait for theirs are ended once they are silent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    parts: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        parts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedParts: _TypeAlias = EndedParts  # noqa: Y015
 
 @_typing.final
 class LaunchJob(_message.Message):

@@ -5,100 +5,134 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotenant_simulator.commands.progress import Progress
-from cotenant_simulator.commands.simulate import CLUSTER
+from cotenant_simulator.comparison.experiment import Experiment, Scenario, Scenarios
+from cotenant_simulator.comparison.runs import Runs, run_all
+from cotenant_simulator.comparison.seeds_report import as_seeds_json
 from cotenant_simulator.errors import InputError
+from cotenant_simulator.readers.chosen_counts import GPU_COUNT_MAX
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.readers.trace_file import fingerprint, read_trace
-from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace
+from cotenant_simulator.readers.trace_file import fingerprint
 from cotenant_simulator.report.json_report import Question, as_json
 from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunResult, RunSettings
-from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.system_clock import cpu_s
-from cotenant_simulator.truth.cluster import Cluster, read_cluster
-from cotenant_simulator.truth.predictions import Predictor, TruthPredictor, parse_errors
-from cotenant_simulator.truth.trace import Trace
-from scheduler_service.core.errors import PolicyError, TenantRulesError
+from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.records import Share
 from scheduler_service.core.tenants import TenantRules, parse_tenants
-from scheduler_service.policy_registry import make_policy
 
 HOUR_MS = 3_600_000
 
 
 def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, object]) -> Mapping[str, Any]:
-    """Run every policy and return the report.
+    """Run every policy on every seed and return the report.
 
     Args:
         flags: Of the command line.
         names: The policies.
-        timings: Gets the CPU time of reading and of every run.
+        timings: Gets the CPU time of reading and of every policy.
 
     Raises:
-        SimulatorError: An input is wrong, or an invariant broke.
+        SimulatorError: An input is wrong, a policy failed, or an invariant broke.
     """
     began_s = cpu_s()
-    every = _settings(flags, names)
-    trace, cluster = _inputs(flags)
-    predictor = _predictor(flags, trace)
-    timings["read"] = {"cpu_s": cpu_s() - began_s}
-    caveats = caveats_of_trace(trace, names, is_truth_predicted=flags["predictions"] == "oracle")
-    results: list[RunResult] = []
-    for settings in every:
-        began_s = cpu_s()
-        with Progress(settings.policy, len(trace.jobs)) as progress:
-            results.append(Simulation(trace, cluster, predictor, settings, advance=progress.advance).run())
-        timings[settings.policy] = {"cpu_s": cpu_s() - began_s, "events": results[-1].events}
-        if results[-1].rejected_decisions:
-            count = results[-1].rejected_decisions
-            sys.stderr.write(f"{settings.policy}: {count} of its decisions were impossible and not carried out\n")
+    experiment = _experiment(flags, names)
+    scenarios = Scenarios(experiment)
+    watched = _Watched(scenarios, timings)
+    runs = run_all(experiment, has_jobs=flags["jobs"] == "all", scenarios=scenarios, run_one=watched.run)
+    timings["read"] = {"cpu_s": cpu_s() - began_s - watched.cpu_s}
+    _tell(flags["trace"], runs)
     question = Question(
         trace_path=str(flags["trace"]),
         trace_sha256=fingerprint(flags["trace"]),
-        trace_jobs=len(trace.jobs),
-        cluster=flags["cluster"],
+        trace_jobs=runs.trace_jobs,
+        cluster=runs.cluster,
         engine_rules="live",
         predictions=flags["predictions"],
         seed=flags["seed"],
         has_jobs=flags["jobs"] == "all",
     )
-    caveats += caveats_of_outcomes(results)
-    for caveat in caveats:
-        sys.stderr.write(f"warning: {caveat.message}\n")
-    report = as_json(question, results, caveats)
+    if len(experiment.seeds) > 1:
+        return as_seeds_json(question, experiment.seeds, runs)
+    report = as_json(question, runs.last_results, runs.caveats)
     if flags["report"] is not None:
         from cotenant_simulator.report.page import write_page
 
-        write_page(flags["report"], report, results, cluster)
+        write_page(flags["report"], report, runs.last_results, runs.machines)
     return report
 
 
-def _inputs(flags: dict[str, Any]) -> tuple[Trace, Cluster]:
-    consent = Consent(
-        share=Share(flags["share"]), max_slowdown_ratio=flags["max_slowdown"], no_trial=flags["no_trials"]
+class _Watched:
+    """Runs policies with a progress bar and adds their CPU times up.
+
+    Args:
+        scenarios: Of the experiment.
+        timings: Gets a policy's CPU seconds and events over all seeds.
+
+    Attributes:
+        cpu_s: Of all runs.
+    """
+
+    def __init__(self, scenarios: Scenarios, timings: dict[str, Any]) -> None:
+        self._worlds, self._timings = scenarios, timings
+        self.cpu_s = 0.0
+
+    def run(self, scenario: Scenario, policy: str, seed: int) -> RunResult:
+        """Run one policy on one seed."""
+        began_s = cpu_s()
+        with Progress(policy, len(scenario.trace.jobs)) as progress:
+            result = self._worlds.run(scenario, policy, seed, advance=progress.advance)
+        spent_s = cpu_s() - began_s
+        self.cpu_s += spent_s
+        before = self._timings.setdefault(policy, {"cpu_s": 0.0, "events": 0})
+        before["cpu_s"] += spent_s
+        before["events"] += result.events
+        return result
+
+
+def _tell(trace: Path, runs: Runs) -> None:
+    """Say on stderr what was left out, what went wrong, and what the comparison cannot show."""
+    for reason, count in runs.skipped.items():
+        sys.stderr.write(f"{trace}: {count} lines left out, {reason}\n")
+    for notice in runs.notices:
+        sys.stderr.write(f"{notice}\n")
+    for caveat in runs.caveats:
+        sys.stderr.write(f"warning: {caveat.message}\n")
+
+
+def _experiment(flags: dict[str, Any], names: Sequence[str]) -> Experiment:
+    if flags["seeds"] > 1 and flags["report"] is not None:
+        raise InputError("--report draws one seed; leave --seeds out, or ask for -o json, csv or parquet")
+    return Experiment(
+        trace=flags["trace"],
+        policies=names,
+        seeds=range(flags["seed"], flags["seed"] + flags["seeds"]),
+        settings=_settings(flags, names[0]),
+        cluster=flags["cluster"],
+        parameters=_parameters(names, flags["parameters"]),
+        consent=Consent(
+            share=Share(flags["share"]), max_slowdown_ratio=flags["max_slowdown"], no_trial=flags["no_trials"]
+        ),
+        predictions=flags["predictions"],
+        slowdown_ratio=flags["slowdown"],
+        measured=flags["measured"],
+        gpu_counts=_gpu_counts(flags["gpu_counts"]),
+        speedup_power=flags["speedup_power"],
+        profiles=flags["profiles"],
+        models=flags["models"],
+        graphs=flags["graphs"],
     )
-    trace = read_trace(flags["trace"], consent, seed=flags["seed"] or None)
-    for reason, count in trace.skipped.items():
-        sys.stderr.write(f"{flags['trace']}: {count} lines left out, {reason}\n")
-    flags["cluster"] = flags["cluster"] or ("own" if trace.nodes else CLUSTER)
-    cluster = read_cluster(flags["cluster"], device=trace.device, own_nodes=trace.nodes)
-    truth = trace.truth if flags["slowdown"] is None else replace(trace.truth, slowdown_ratio=flags["slowdown"])
-    return replace(trace, truth=replace(truth, speeds=cluster.speeds)), cluster
 
 
-def _predictor(flags: dict[str, Any], trace: Trace) -> Predictor:
-    if flags["predictions"] == "trained":
-        from cotenant_simulator.trained_predictions import trained_predictor
-
-        return trained_predictor(trace, models=flags["models"], graphs=flags["graphs"])
-    return TruthPredictor(trace.truth, parse_errors(flags["predictions"], seed=flags["seed"]))
+def _gpu_counts(counts: Sequence[int]) -> Sequence[int]:
+    if any(not 1 <= count <= GPU_COUNT_MAX for count in counts):
+        raise InputError(f"--gpu-counts holds a number outside 1 to {GPU_COUNT_MAX:,}; write for instance 1,2,4,8")
+    return sorted(set(counts))
 
 
-def _settings(flags: dict[str, Any], names: Sequence[str]) -> list[RunSettings]:
+def _settings(flags: dict[str, Any], policy: str) -> RunSettings:
     prepared_s: float | None = flags["prepared_restart_s"]
     charges = OverheadCosts(
         launch_ms=round(flags["launch_s"] * 1_000),
@@ -111,26 +145,15 @@ def _settings(flags: dict[str, Any], names: Sequence[str]) -> list[RunSettings]:
     failures = NodeFailures(
         mean_up_ms=round(flags["node_failure_hours"] * HOUR_MS), repair_ms=round(flags["node_repair_s"] * 1_000)
     )
-    parameters = _parameters(names, flags["parameters"])
-    for name in names:
-        try:
-            make_policy(name, parameters[name])
-        except PolicyError as error:
-            raise InputError(str(error)) from error
-    return [
-        RunSettings(
-            policy=name,
-            parameters=parameters[name],
-            seed=flags["seed"],
-            charges=charges,
-            failures=failures,
-            report_interval_ms=round(flags["report_every_s"] * 1_000),
-            tenants=_tenants(flags["tenants"]),
-            learns_speeds=flags["learn_speeds"],
-            keeps_history=flags["report"] is not None,
-        )
-        for name in names
-    ]
+    return RunSettings(
+        policy=policy,
+        charges=charges,
+        failures=failures,
+        report_interval_ms=round(flags["report_every_s"] * 1_000),
+        tenants=_tenants(flags["tenants"]),
+        learns_speeds=flags["learn_speeds"],
+        keeps_history=flags["report"] is not None,
+    )
 
 
 def _tenants(path: Path | None) -> TenantRules | None:

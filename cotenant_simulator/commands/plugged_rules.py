@@ -54,6 +54,13 @@ def run_plugged(
         )
     if flags["tenants"] is not None:
         raise InputError(f"--tenants needs --engine-rules live: {flags['engine_rules']} knows no tenants")
+    for name, is_asked in (
+        ("--seeds", flags["seeds"] > 1),
+        ("--measured", flags["measured"] is not None),
+        ("--gpu-counts", bool(flags["gpu_counts"])),
+    ):
+        if is_asked:
+            raise InputError(f"{name} needs --engine-rules live: {flags['engine_rules']} draws nothing")
     documents = []
     for name in names:
         began_s = cpu_s()

@@ -21,6 +21,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--sacct", type=_PATH, help="What sacct wrote with --parsable2 (docs/slurm.md has the command).")
 @click.option("--trace", type=_PATH, help="A trace of docs/simulate.md instead; its jobs start when submitted.")
+@click.option("--profiles", type=_PATH, help="Folder of Pollux' profiles, for a trace of that family.")
 @click.option(
     "--measured",
     type=_PATH,
@@ -41,6 +42,7 @@ def shadow(
     *,
     sacct: Path | None,
     trace: Path | None,
+    profiles: Path | None,
     measured: Path,
     cluster: str,
     gpu_memory_gib: float,
@@ -63,7 +65,7 @@ def shadow(
     from cotenant_simulator.report.shadow_page import as_page, as_text
     from cotenant_simulator.report.shadow_report import shadow_report
 
-    table, path = draws.read_past_jobs(sacct, trace), sacct or trace or Path()
+    table, path = draws.read_past_jobs(sacct, trace, profiles), sacct or trace or Path()
     known = read_measured_jobs(measured)
     machines = draws.read_machines(cluster, known.device, gpu_memory_gib)
     runs = []

@@ -23,7 +23,7 @@ from cotenant_simulator.truth.trace import GIB, Trace
 JOBS_MAX = 100_000
 
 
-def read_past_jobs(sacct: Path | None, trace: Path | None) -> Accounting:
+def read_past_jobs(sacct: Path | None, trace: Path | None, profiles: Path | None = None) -> Accounting:
     """Read the jobs of one of an accounting table and a trace.
 
     Raises:
@@ -31,15 +31,15 @@ def read_past_jobs(sacct: Path | None, trace: Path | None) -> Accounting:
     """
     if (sacct is None) == (trace is None):
         raise InputError("name one of --sacct FILE and --trace FILE")
-    table = read_accounting(sacct) if sacct is not None else past_jobs_of_trace(trace or Path())
+    table = read_accounting(sacct) if sacct is not None else past_jobs_of_trace(trace or Path(), profiles)
     if len(table.jobs) > JOBS_MAX:
         raise InputError(f"{len(table.jobs):,} jobs are more than {JOBS_MAX:,}; ask about fewer days")
     return table
 
 
-def past_jobs_of_trace(path: Path) -> Accounting:
+def past_jobs_of_trace(path: Path, profiles: Path | None = None) -> Accounting:
     """Return the jobs of a trace as if each had got its GPUs at once."""
-    found = read_trace(path, Consent())
+    found = read_trace(path, Consent(), profiles=profiles)
     return Accounting(jobs=tuple(_past_job(found, place) for place in range(len(found.jobs))), skipped=found.skipped)
 
 

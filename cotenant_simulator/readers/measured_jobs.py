@@ -1,7 +1,7 @@
 """Kinds of jobs from a folder of our own measurements: solo.csv and pairs.csv in the profile schema.
 
 Rows with status ok count; a job's step time, memory and utilization are the medians of its runs alone, the slowdown of
-a pair the median of its runs. An unmeasured pair is unknown.
+a pair the median of its runs. An unmeasured pair is unknown. The files may be compressed (.csv.gz).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.truth.kinds import Kind
+from cotenant_simulator.truth.trace import JOB_MEMORY_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class MeasuredJob:
     Attributes:
         key: Of the measurements.
         kind: What was measured alone, on one GPU.
-        graph_sha256: Of its ONNX graph.
+        graph_sha256: Of its ONNX graph; empty = the set has none.
         settings: As the predictor takes them.
     """
 
@@ -56,19 +57,26 @@ def read_measured_jobs(folder: Path) -> MeasuredJobs:
         TraceError: It is no such folder, or holds no usable row.
     """
     try:
-        solo = [row for row in read_rows(folder / "solo.csv", SoloRow) if row.status == "ok" and row.gpus == 1]
-        pairs = [row for row in read_rows(folder / "pairs.csv", PairRow) if row.status == "ok"]
+        solo = [row for row in read_rows(_file(folder, "solo.csv"), SoloRow) if row.status == "ok" and row.gpus == 1]
+        pairs = [row for row in read_rows(_file(folder, "pairs.csv"), PairRow) if row.status == "ok"]
     except (OSError, ProfileSchemaError) as error:
-        raise TraceError(folder, f"is no folder of measurements: {error}") from error
-    if not solo:
-        raise TraceError(folder, "holds no row with status ok of a job on one GPU")
-    device = min(row.device for row in solo)
+        raise TraceError(folder, f"is no folder of measurements (solo.csv and pairs.csv): {error}") from error
+    timed = [row for row in solo if row.step_ms_mean is not None]
+    if not timed:
+        raise TraceError(folder, "holds no row with status ok and a step time of a job on one GPU; name another folder")
+    device = min(row.device for row in timed)
     runs: dict[str, list[SoloRow]] = {}
-    for row in solo:
-        if row.device == device and row.graph_sha256 is not None and row.step_ms_mean is not None:
+    for row in timed:
+        if row.device == device:
             runs.setdefault(row.job_key, []).append(row)
     jobs = tuple(_job(key, rows) for key, rows in sorted(runs.items()))
     return MeasuredJobs(device=device, jobs=jobs, slowdowns=_slowdowns(pairs, device))
+
+
+def _file(folder: Path, name: str) -> Path:
+    """Return a file of the folder, compressed where only that is there."""
+    plain, packed = folder / name, folder / f"{name}.gz"
+    return packed if packed.is_file() and not plain.is_file() else plain
 
 
 def _job(key: str, rows: list[SoloRow]) -> MeasuredJob:
@@ -86,7 +94,7 @@ def _job(key: str, rows: list[SoloRow]) -> MeasuredJob:
     kind = Kind(
         step_ms_by_gpus={1: step_ms},
         batch=first.batch,
-        memory_bytes=int(median(memory)) if memory else 0,
+        memory_bytes=int(median(memory)) if memory else JOB_MEMORY_BYTES,
         utilization_ratio=min(median(busy), 1.0) if busy else 0.6,
     )
     return MeasuredJob(key=key, kind=kind, graph_sha256=first.graph_sha256 or "", settings=settings)

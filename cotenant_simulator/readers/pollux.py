@@ -1,13 +1,15 @@
 """Workloads of the Pollux artifact under the live engine's rules, with its measured step times.
 
 A job has no duration: it does the optimizer steps that its batch needs to its last epoch. The profiles lie in a
-folder `profiles` above the workload.
+folder `profiles` above the workload. A job allows every number of GPUs that its application was measured on, as few
+nodes as possible, with at least the fewest samples per GPU that the profiles allow; the batch stays its own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
@@ -25,13 +27,36 @@ Point = tuple[float, float, float]
 """Samples per GPU, step time in s, part of it that waits for the other GPUs in s."""
 
 
-def read_pollux(path: Path, consent: Consent) -> Trace:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What an application was allowed to do.
+
+    Attributes:
+        first_batch: Samples per step that it begins with.
+        most_samples: Most that a GPU takes in one pass.
+        fewest_samples: Fewest that a GPU may have of a step.
+        gpus_max: Most GPUs; 0 = as many as have samples.
+    """
+
+    first_batch: float
+    most_samples: float
+    fewest_samples: float = 1.0
+    gpus_max: int = 0
+
+
+def read_pollux(path: Path, consent: Consent, *, profiles: Path | None = None, is_elastic: bool = True) -> Trace:
     """Read a workload.
+
+    Args:
+        path: The file.
+        consent: What owners consent to.
+        profiles: Folder of the measured profiles; None = the nearest `profiles` above the workload.
+        is_elastic: Jobs allow other numbers of GPUs than their own.
 
     Raises:
         TraceError: A line is wrong, or the profiles lack an application.
     """
-    profiles = find_profiles(path)
+    profiles = profiles or find_profiles(path)
     for name in ("applications.csv", "work.csv", "placements.csv", "scalability.csv"):
         if not (profiles / name).is_file():
             raise TraceError(profiles / name, "is missing; the workload's profiles contain how long its jobs run")
@@ -46,11 +71,11 @@ def read_pollux(path: Path, consent: Consent) -> Trace:
             raise row.error(f"application {application!r} has no profile; there are {', '.join(sorted(steps))}")
         key = f"{application}/batch {batch}/{gpus} GPUs"
         if (key, EVERY_DEVICE) not in kinds:
-            passes = _passes(bounds[application], batch, gpus)
-            step_ms = _step_ms(row, times.get((application, gpus), ()), batch / gpus, passes)
-            kinds[key, EVERY_DEVICE] = Kind(step_ms_by_gpus={gpus: step_ms}, batch=batch, memory_bytes=JOB_MEMORY_BYTES)
+            known = times if is_elastic else {place: points for place, points in times.items() if place[1] == gpus}
+            kinds[key, EVERY_DEVICE] = _kind(row, known, bounds[application])
         total = max(round(_between(steps[application], batch)), 1)
         request = consent.request(row.text("job_id"), key=key, gpus=gpus, batch=batch, steps_total=total)
+        request = replace(request, allowed_gpus=tuple(kinds[key, EVERY_DEVICE].step_ms_by_gpus))
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
     return Trace(format="pollux", jobs=in_order(path, jobs), truth=GroundTruth(kinds=kinds))
 
@@ -85,20 +110,40 @@ def _point(row: Row) -> Point:
     return row.number("local_batch_size"), row.number("step_time_s"), row.number("sync_time_s")
 
 
-def _bounds(path: Path) -> dict[str, tuple[float, float]]:
-    """Return the batch that each application begins with, and the most samples that a GPU takes in one pass."""
+def _bounds(path: Path) -> dict[str, Bounds]:
     columns = ("application", "init_batch_size", "max_local_batch_size")
     return {
-        row.text("application"): (row.number("init_batch_size"), row.number("max_local_batch_size", least=1))
+        row.text("application"): Bounds(
+            first_batch=row.number("init_batch_size"),
+            most_samples=row.number("max_local_batch_size", least=1),
+            fewest_samples=row.number("min_local_batch_size", least=1) if row.cells.get("min_local_batch_size") else 1,
+            gpus_max=row.integer("forced_max_gpus", least=1) if row.cells.get("forced_max_gpus") else 0,
+        )
         for row in read_rows(path, columns)
     }
 
 
-def _passes(bounds: tuple[float, float], batch: int, gpus: int) -> int:
+def _kind(row: Row, times: Mapping[tuple[str, int], Sequence[Point]], bounds: Bounds) -> Kind:
+    """Return what a job needs by number of GPUs; passes are part of its step times, so that its memory stays."""
+    application, gpus, batch = row.text("application"), row.integer("num_gpus"), row.integer("batch_size")
+    most = bounds.gpus_max or int(batch // bounds.fewest_samples)
+    counts = {gpus, *(count for name, count in times if name == application and count <= most)}
+    step_ms = {
+        count: _step_ms(row, times.get((application, count), ()), batch / count, _passes(bounds, batch, count))
+        for count in sorted(counts)
+    }
+    return Kind(
+        step_ms_by_gpus=step_ms,
+        batch=batch,
+        memory_bytes=JOB_MEMORY_BYTES,
+        fixed_memory_ratio=0.5 if len(step_ms) == 1 else 1.0,
+    )
+
+
+def _passes(bounds: Bounds, batch: int, gpus: int) -> int:
     """Return the passes of one optimizer step: as few as the bound allows, two for one GPU beyond the first batch."""
-    first_batch, most_samples = bounds
-    passes = max(ceil(batch / gpus / most_samples), 1)
-    return max(passes, 2) if gpus == 1 and batch > first_batch else passes
+    passes = max(ceil(batch / gpus / bounds.most_samples), 1)
+    return max(passes, 2) if gpus == 1 and batch > bounds.first_batch else passes
 
 
 def _step_ms(row: Row, points: Sequence[Point], samples: float, passes: int) -> float:

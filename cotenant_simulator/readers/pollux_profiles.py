@@ -27,5 +27,5 @@ def find_profiles(workload: Path) -> Path:
     raise TraceError(
         workload,
         f"has no folder {_FOLDER} with {_FILE} above it; put it below the folder of the family's profiles, or name them"
-        " with --profiles (--engine-rules pollux)",
+        " with --profiles",
     )

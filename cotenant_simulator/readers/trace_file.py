@@ -51,27 +51,40 @@ FORMATS: Mapping[str, Format] = {
 """By name; the first whose columns are all there."""
 
 
-def read_trace(path: Path, consent: Consent, *, seed: int | None = None) -> Trace:
+def read_trace(path: Path, consent: Consent, *, seed: int | None = None, profiles: Path | None = None) -> Trace:
     """Read a trace of any format.
 
     Args:
         path: The file.
         consent: What owners consent to, where the trace does not contain it.
         seed: Of workloads that are drawn; None = their file's own.
+        profiles: Folder of the measured profiles of a workload of the Pollux family; None = found above it.
 
     Raises:
-        TraceError: It cannot be read, or is of no known format.
+        TraceError: It cannot be read, is of no known format, or profiles are named for one that has none.
     """
+    trace = _read(path, consent, seed, profiles)
+    if profiles is not None and trace.format != "pollux":
+        raise TraceError(path, f"is of the format {trace.format}, which has no profiles; leave --profiles out")
+    return trace
+
+
+def is_drawn(path: Path) -> bool:
+    """Return whether another seed makes another workload of a file."""
+    return path.suffix == ".toml"
+
+
+def _read(path: Path, consent: Consent, seed: int | None, profiles: Path | None) -> Trace:
     if not path.is_file():
         raise TraceError(path, "is no file; name a trace (docs/simulate.md lists the formats)")
-    if path.suffix == ".toml":
+    if is_drawn(path):
         return read_generated(path, consent, seed=seed)
     if is_event_log(path):
         return read_event_log(path)
     header = frozenset(read_header(path))
-    for form in FORMATS.values():
+    for name, form in FORMATS.items():
         if form.columns <= header:
-            return form.read(path, consent)
+            return read_pollux(path, consent, profiles=profiles) if name == "pollux" else form.read(path, consent)
     raise TraceError(
         path,
         f"is of no known format; its columns are {', '.join(sorted(header))}; known are {', '.join(FORMATS)}"

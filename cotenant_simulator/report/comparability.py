@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from cotenant_simulator.run.records import RunResult
 from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Kind
-from cotenant_simulator.truth.trace import Trace
+from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core.records import Share
 from scheduler_service.policy_registry import policy_entry
 
@@ -27,29 +28,73 @@ class Caveat:
     message: str
 
 
-def caveats_of_trace(trace: Trace, policies: Sequence[str], *, is_truth_predicted: bool = True) -> list[Caveat]:
+def caveats_of_trace(
+    trace: Trace, policies: Sequence[str], *, is_truth_predicted: bool = True, own: Mapping[str, object] | None = None
+) -> list[Caveat]:
     """Return what is known before any run.
 
     Args:
         trace: The workload, with the consent of its jobs.
         policies: Those that are asked for.
         is_truth_predicted: Predictions are without errors, so that no job shares by mistake.
+        own: Policies that no registry knows, by name; they state as attributes what they may do.
     """
-    sharing = tuple(name for name in policies if policy_entry(name).shares_gpus)
-    choosing = tuple(name for name in policies if policy_entry(name).chooses_counts)
+    entries = {name: (own or {}).get(name) or policy_entry(name) for name in policies}
+    sharing = tuple(name for name, entry in entries.items() if getattr(entry, "shares_gpus", False))
+    choosing = tuple(name for name, entry in entries.items() if getattr(entry, "chooses_counts", False))
     refused = _no_job_shares(trace, sharing) if is_truth_predicted else None
     found = [refused, _alike(trace, sharing), _rigid(trace, choosing)]
     return [one for one in found if one is not None]
 
 
-def caveats_of_outcomes(results: Sequence[RunResult]) -> list[Caveat]:
-    """Return which policies did the same to every job."""
-    alike: dict[object, list[str]] = {}
-    for result in results:
-        outcome = tuple((job.first_started_at_ms, job.finished_at_ms, job.held_ms, job.attempts) for job in result.jobs)
-        names = alike.setdefault(outcome, [])
-        if result.policy not in names:
-            names.append(result.policy)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What became of all jobs of one run.
+
+    Attributes:
+        digest: Equal where every job started and ended at the same instants.
+        has_waiting: Some job had to wait for its GPUs, or never got them.
+    """
+
+    digest: str
+    has_waiting: bool
+
+
+def fate_of(result: RunResult) -> Fate:
+    """Return what became of all jobs of a run."""
+    jobs = [(job.first_started_at_ms, job.finished_at_ms, job.held_ms, job.attempts) for job in result.jobs]
+    return Fate(
+        digest=sha256(repr(jobs).encode()).hexdigest(),
+        has_waiting=any(job.first_started_at_ms != job.submitted_at_ms for job in result.jobs),
+    )
+
+
+def caveats_of_outcomes(fates: Mapping[str, Sequence[Fate]]) -> list[Caveat]:
+    """Return which policies did the same to every job, and what the seeds did not change.
+
+    Args:
+        fates: By policy, one for each seed.
+    """
+    return [*_waiting(fates), *_alike_outcomes(fates), *_alike_seeds(fates)]
+
+
+def _waiting(fates: Mapping[str, Sequence[Fate]]) -> list[Caveat]:
+    if len(fates) < 2 or any(fate.has_waiting for found in fates.values() for fate in found):
+        return []
+    return [
+        Caveat(
+            code="NO_CONTENTION",
+            policies=tuple(fates),
+            message="no job waited for a GPU under any policy: orders make no difference here "
+            "(a smaller --cluster, or more jobs, would)",
+        )
+    ]
+
+
+def _alike_outcomes(fates: Mapping[str, Sequence[Fate]]) -> list[Caveat]:
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for policy, found in fates.items():
+        alike.setdefault(tuple(fate.digest for fate in found), []).append(policy)
     return [
         Caveat(
             code="SAME_OUTCOME",
@@ -62,10 +107,24 @@ def caveats_of_outcomes(results: Sequence[RunResult]) -> list[Caveat]:
     ]
 
 
+def _alike_seeds(fates: Mapping[str, Sequence[Fate]]) -> list[Caveat]:
+    seeds = max(map(len, fates.values()), default=0)
+    if seeds < 2 or any(len({fate.digest for fate in found}) > 1 for found in fates.values()):
+        return []
+    return [
+        Caveat(
+            code="SEEDS_ALIKE",
+            policies=tuple(fates),
+            message=f"the {seeds} seeds gave one and the same outcome, so that intervals say nothing: nothing is drawn "
+            "here (a generated workload, --measured, --predictions noise:0.3 or --node-failure-hours draw something)",
+        )
+    ]
+
+
 def _no_job_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
     slowdowns = _slowdowns(trace)
     consents = {job.request.max_slowdown_ratio for job in trace.jobs}
-    accepts_unknown = not trace.truth.predicts_unmeasured and any(job.request.share is Share.ANY for job in trace.jobs)
+    accepts_unknown = not trace.truth.predicts_unmeasured and any(_accepts_unknown(job) for job in trace.jobs)
     if not sharing or not slowdowns or not consents or min(slowdowns) <= max(consents) or accepts_unknown:
         return None
     return Caveat(
@@ -74,6 +133,12 @@ def _no_job_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
         message=f"every two jobs slow each other down by {min(slowdowns):g} or more, and no job accepts more than "
         f"{max(consents):g}: no job shares a GPU under {_listed(sharing)} (--max-slowdown and --slowdown change that)",
     )
+
+
+def _accepts_unknown(job: TraceJob) -> bool:
+    """It shares with jobs of which nothing is known, at once or on trial."""
+    request = job.request
+    return request.share is Share.ANY or (request.share is Share.SAFE and not request.no_trial)
 
 
 def _alike(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
@@ -86,7 +151,7 @@ def _alike(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
         code="PAIRS_ALIKE",
         policies=sharing,
         message=f"every pair of jobs has the same slowdown, memory and utilization: {_listed(sharing)} differ by order "
-        "only, not by which jobs they let share; use a trace with measured pairs (gavel, an event log, a data set)",
+        "only, not by which jobs they let share (--measured FOLDER takes them for measured jobs, whose pairs differ)",
     )
 
 
@@ -97,7 +162,7 @@ def _rigid(trace: Trace, choosing: tuple[str, ...]) -> Caveat | None:
         code="JOBS_RIGID",
         policies=choosing,
         message=f"no job of this trace allows other numbers of GPUs than its own: {_listed(choosing)} cannot choose "
-        "any, which is what they are made for",
+        "any, which is what they are made for (--gpu-counts 1,2,4,8 lets every job have these)",
     )
 
 

@@ -47,13 +47,19 @@ def as_json(question: Question, results: Sequence[RunResult], caveats: Sequence[
         "engine_rules": question.engine_rules,
         "predictions": question.predictions,
         "seed": question.seed,
-        "policies": [_policy(result) for result in results],
-        "jobs": [_job(result.policy, job) for result in results for job in result.jobs] if question.has_jobs else [],
-        "warnings": [{"code": one.code, "policies": list(one.policies), "message": one.message} for one in caveats],
+        "policies": [as_policy(result) for result in results],
+        "jobs": [as_job(result.policy, job) for result in results for job in result.jobs] if question.has_jobs else [],
+        "warnings": as_warnings(caveats),
     }
 
 
-def _policy(result: RunResult) -> dict[str, object]:
+def as_warnings(caveats: Sequence[Caveat]) -> list[dict[str, object]]:
+    """Return what a comparison cannot show."""
+    return [{"code": one.code, "policies": list(one.policies), "message": one.message} for one in caveats]
+
+
+def as_policy(result: RunResult) -> dict[str, object]:
+    """Return the sums of one run."""
     done = [job for job in result.jobs if job.is_finished]
     makespan_ms = result.ended_at_ms - result.began_at_ms
     capacity_ms = result.gpus * makespan_ms
@@ -82,7 +88,8 @@ def _policy(result: RunResult) -> dict[str, object]:
     }
 
 
-def _job(policy: str, job: JobResult) -> dict[str, object]:
+def as_job(policy: str, job: JobResult) -> dict[str, object]:
+    """Return what became of one job."""
     return {
         "policy": policy,
         "job_id": job.job_id,

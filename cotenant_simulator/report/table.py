@@ -37,7 +37,7 @@ def _cells(policy: Mapping[str, Any]) -> list[str]:
     return [
         policy["policy"],
         done,
-        *(_hours(seconds) if policy["jobs_finished"] else "-" for seconds in _times_s(policy)),
+        *(hours(seconds) if policy["jobs_finished"] else "-" for seconds in _times_s(policy)),
         f"{100 * policy['gpu_allocated_ratio']:.0f}",
         f"{100 * policy['slowdown_ratio']['mean']:.0f} %",
         str(policy["preemptions"]),
@@ -50,6 +50,7 @@ def _times_s(policy: Mapping[str, Any]) -> tuple[float, ...]:
     return jct_s["mean"], jct_s["p95"], queueing_s["mean"], policy["makespan_s"]
 
 
-def _hours(seconds: float) -> str:
-    hours = seconds / 3_600
-    return f"{hours:.3f}" if hours < 10 else f"{hours:.1f}"
+def hours(seconds: float) -> str:
+    """Return a time in hours, with as many decimals as are worth reading."""
+    value = seconds / 3_600
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"

@@ -149,6 +149,8 @@ class RunResult:
         gpu_ms_utilized: GPU time times true utilization.
         held_reasons: Jobs by the code of the hold that they met on entering the queue.
         rejected_decisions: Decisions that the plan check dropped.
+        first_rejection: What one of them was and why it was dropped; empty = there is none.
+        policy_fault: What the policy raised when it was asked, the first time; empty = it never did.
         events: Number of events handed to the engine.
         usage_intervals: Only with history.
         spans: Only with history; bounded.
@@ -166,6 +168,8 @@ class RunResult:
     held_reasons: Mapping[str, int]
     rejected_decisions: int
     events: int
+    first_rejection: str = ""
+    policy_fault: str = ""
     usage_intervals: Sequence[UsageInterval] = ()
     spans: Sequence[AttemptInterval] = ()
     spans_dropped: int = 0

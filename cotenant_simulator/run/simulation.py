@@ -23,7 +23,9 @@ from cotenant_simulator.truth.predictions import Predictor
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import MakePolicy, SchedulerEngine
+from scheduler_service.core.job_records import RejectedDecision
 from scheduler_service.core.queue_events import TenantsChosen
+from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import PREPARED_STARTS
 from scheduler_service.policy_registry import make_policy
 
@@ -34,6 +36,8 @@ IDLE_TIMERS_MAX = 10_000
 JOBS_BETWEEN_ADVANCES = 64
 GRAPH_OF_TRACE = "trace"
 """Stands for the graph of jobs whose trace has none; the simulated predictor does not need it."""
+FAULT = "POLICY_FAILED"
+"""Code of the holds where the policy raised, or answered what cannot be read."""
 
 Observer = Callable[[events.Event, Sequence[commands.Command]], None]
 
@@ -243,7 +247,14 @@ class Simulation:
             held_reasons=dict(sorted(simulation.held_reasons.items())),
             rejected_decisions=len(self.engine.state.rejected),
             events=self._events,
+            first_rejection=next((_worded(one) for one in self.engine.state.rejected), ""),
+            policy_fault=next((one.detail for one in self.engine.state.rejected if one.reason.code == FAULT), ""),
             usage_intervals=accounts.curve.usage_intervals(accounts.now_ms) if accounts.curve is not None else (),
             spans=machines.spans,
             spans_dropped=machines.spans_dropped,
         )
+
+
+def _worded(rejected: RejectedDecision) -> str:
+    about = f" about {rejected.job_id}" if rejected.job_id else ""
+    return f"{rejected.detail}{about} at {rejected.at_ms / 1_000:g} s: {describe_reason(rejected.reason)}"

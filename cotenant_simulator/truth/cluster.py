@@ -13,6 +13,8 @@ from cotenant_simulator.errors import ClusterError
 from cotenant_simulator.truth.trace import GIB, GPU_MEMORY_BYTES
 from scheduler_service.core.records import Gpu, Node
 
+DEFAULT_CLUSTER = "16x4"
+"""Where a trace that names no machines runs."""
 GPUS_MAX = 1_000_000
 NUMBER_MAX = 1e12
 _SHAPE = re.compile(r"(\d{1,6})x(\d{1,4})")

@@ -191,5 +191,6 @@ def parse_errors(text: str, *, seed: int) -> Errors:
     if name == "error" and 0 <= size < 1:
         return TwoPointErrors(error_ratio=size, seed=seed)
     raise PredictionsError(
-        f"predictions {text!r} are not known; write oracle, trained, noise:SIGMA (0 to 3) or error:E (0 to below 1)"
+        f"predictions {text!r} are not known; write oracle, trained, held-out, noise:SIGMA (0 to 3) or error:E (0 to "
+        "below 1)"
     )

@@ -1,8 +1,8 @@
 """Step time on any device type: physics with fitted coefficients, a shrunk correction, and a range that held elsewhere.
 
 `step_model.json` was made by `python -m predictor_service train-cross-device` from the public sets and comes with the
-program. Its ranges are those of devices that were left out one by one: how far the median network of such a device was
-off, and its others; a network unlike all of them has a wider one.
+program. Its ranges are those of devices that were left out one by one; a device of a generation that taught nothing has
+those of generations that were left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Final
 
@@ -24,9 +24,9 @@ from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind, 
 from predictor_service.cross_device.step_work import StepWork
 from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
-from predictor_service.features.devices import DeviceType, Generation
+from predictor_service.features.devices import DeviceType, Generation, find_device_type
 
-FORMAT: Final = "cotenant.cross_device_step/2"
+FORMAT: Final = "cotenant.cross_device_step/3"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -54,7 +54,8 @@ class CrossDeviceStep:
         logs: Logarithms of the coefficients, in the order of `COEFFICIENTS`.
         correction: Of kinds of networks.
         networks: Of networks that were measured.
-        widths: Half widths as logarithms at `LEVELS`, by kind of network.
+        widths: Half widths as logarithms at `LEVELS`, by kind of network, on devices of generations that taught.
+        unseen_widths: The same on devices of other generations.
         devices: Types that taught it.
         rows_sha256: Hash of the rows that it was made from.
     """
@@ -63,6 +64,7 @@ class CrossDeviceStep:
     correction: StepCorrection
     networks: KnownNetworks
     widths: Mapping[str, FloatArray]
+    unseen_widths: Mapping[str, FloatArray]
     devices: tuple[str, ...] = ()
     rows_sha256: str = ""
 
@@ -87,7 +89,9 @@ class CrossDeviceStep:
             confidence: Share of rows, 0 to below 1.
         """
         value = self.time_ms(work, [kind])
-        width = math.exp(float(np.interp(confidence, LEVELS, self.widths[kind_of_network(work)])))
+        is_known = kind.device.generation in generations_of(self.devices)
+        widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
+        width = math.exp(float(np.interp(confidence, LEVELS, widths)))
         return StepRange(value=value, lower=value / width, upper=value * width)
 
     def to_json(self) -> str:
@@ -101,6 +105,7 @@ class CrossDeviceStep:
             },
             "levels": list(LEVELS),
             "widths": _widths_to_json(self.widths),
+            "unseen_widths": _widths_to_json(self.unseen_widths),
             "correction": self.correction.to_json(),
             "networks": self.networks.to_json(),
         }
@@ -125,6 +130,7 @@ class CrossDeviceStep:
                 correction=StepCorrection.from_json(stored["correction"]),
                 networks=KnownNetworks.from_json(stored["networks"]),
                 widths=_widths_from_json(stored["widths"]),
+                unseen_widths=_widths_from_json(stored["unseen_widths"]),
                 devices=tuple(stored["devices"]),
                 rows_sha256=str(stored["rows_sha256"]),
             )
@@ -141,6 +147,13 @@ def kind_of_network(work: StepWork) -> str:
 def answers_for(device: DeviceType) -> bool:
     """Whether the model speaks of a device: it knows GPUs of a generation, not processors."""
     return device.generation is not Generation.PROCESSOR
+
+
+@lru_cache(maxsize=64)
+def generations_of(devices: tuple[str, ...]) -> frozenset[Generation]:
+    """The generations of device types; of names that the table lacks none."""
+    found = (find_device_type(name) for name in devices)
+    return frozenset(device.generation for device in found if device is not None)
 
 
 def fold_of_family(family: str) -> int:

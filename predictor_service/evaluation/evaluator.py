@@ -19,6 +19,7 @@ from predictor_service.evaluation.splits import FOLDS_MAX, NO_FOLDS
 from predictor_service.evaluation.stored_model import StoredModel, device_of
 from predictor_service.evaluation.target_leakage import remove_leaks
 from predictor_service.fitting.methods import FittingMethod
+from predictor_service.learning.failed_runs import leave_out_failed_runs
 from predictor_service.learning.learning_task import ALL_DEVICES, LearningTask
 from predictor_service.learning.learning_task_reader import (
     ReadLearningTask,
@@ -176,7 +177,9 @@ def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadLearningT
     learning_task, leaks = remove_leaks(read.learning_task)
     if leaks:
         tell(f"{profiles.name}: not used, the measured value is an exact line of them: {', '.join(leaks)}")
-    return ReadLearningTask(learning_task=learning_task.in_content_order(), excluded=read.excluded)
+    excluded = Counter(read.excluded)
+    learning_task = leave_out_failed_runs(learning_task, excluded)
+    return ReadLearningTask(learning_task=learning_task.in_content_order(), excluded=dict(excluded))
 
 
 def _choose_device(profiles: MeasuredProfiles, target: Target, asked: str) -> str:

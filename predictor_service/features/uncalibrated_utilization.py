@@ -84,4 +84,4 @@ def estimate_utilization(busy: float, ceiling_ratio: float) -> UncalibratedUtili
     return UncalibratedUtilization(expected_ratio=expected, lower_ratio=lower, upper_ratio=upper)
 
 
-LAW: Final = UtilizationLaw(level=-0.25, slope=0.40, below=2.01, above=3.02)
+LAW: Final = UtilizationLaw(level=-0.35, slope=0.48, below=0.79, above=2.60)

@@ -12,18 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from predictor_service.fitting.known_rows import WITHOUT_GRAPH, name_rows, rows_without_graph, split_learnable
 from predictor_service.fitting.table_rows import has_vector
-from predictor_service.learning.failed_runs import find_failed_runs
+from predictor_service.learning.failed_runs import leave_out_failed_runs
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.selection.targets import MEMORY, SLOWDOWN
 
 TABLE_ROWS_MAX: Final = 2_500
 PUBLIC_ROWS_MAX: Final = 1_000
 """Of models that come with the program, but for memory."""
-FAILED: Final = "memory that no training step can have left"
 NOT_DRAWN: Final = "not among those that were drawn evenly by family"
 
 
@@ -52,7 +49,7 @@ def select_learnable(learning_task: LearningTask, *, is_public: bool = False) ->
     known, left_out = split_learnable(learning_task)
     without = rows_without_graph(learning_task).in_content_order()
     left_out[WITHOUT_GRAPH] -= len(without)
-    known = _drop(known, np.flatnonzero(find_failed_runs(known)).tolist(), FAILED, left_out)
+    known = leave_out_failed_runs(known, left_out)
     if learning_task.target is not SLOWDOWN:
         most = PUBLIC_ROWS_MAX if is_public and learning_task.target is not MEMORY else TABLE_ROWS_MAX
         known = _drop(known, _not_drawn(known, most), NOT_DRAWN, left_out)

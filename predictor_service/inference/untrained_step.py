@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
-from predictor_service.cross_device.step_model import answers_for, load_step_model
+from predictor_service.cross_device.step_model import answers_for, generations_of, load_step_model
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.cross_device.step_work import work_of_table
-from predictor_service.features.devices import DEVICE_TYPES, DeviceType, Generation, find_device_type
+from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.inference.job_work import JobWork
@@ -59,10 +58,4 @@ def _kind_of(work: JobWork) -> StepKind:
 
 def is_step_range_calibrated(device: DeviceType) -> bool:
     """Whether ranges were checked on devices like this one: a whole one of a generation that taught the model."""
-    return device.name in DEVICE_TYPES and device.generation in _taught_generations()
-
-
-@cache
-def _taught_generations() -> frozenset[Generation]:
-    found = (find_device_type(name) for name in load_step_model().devices)
-    return frozenset(device.generation for device in found if device is not None)
+    return device.name in DEVICE_TYPES and device.generation in generations_of(load_step_model().devices)

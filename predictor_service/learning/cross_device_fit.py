@@ -1,16 +1,18 @@
 """Fits the model of step times of all device types, and finds how wide its ranges must be.
 
-Coefficients are the most likely ones given their priors; every machine has a host and a speed of its own, which are
-fitted along and thrown away, so that one fast machine does not make a device look fast. Errors beyond two deviations
+Coefficients are the most likely ones given their priors; every site (a set's rows of one device, whatever the campaign)
+has a host and a speed of its own, which are fitted along and thrown away, so that one fast machine does not make a
+device look fast. Three campaigns of one site are one witness, not three. Errors beyond two deviations
 count less. The correction learns what remains of each kind of network within a machine.
 
 Widths come from devices left out one by one: what the model of the others misses of a device's rows, each device as
-heavy as any other, however many rows it has.
+heavy as any other, however many rows it has. A device whose generation taught nothing is farther off than one with
+relatives: its widths come from generations left out one by one, each as heavy as any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -50,7 +52,8 @@ _CORRECTION_VARIANCE: Final = 0.05
 _NOISE_VARIANCE: Final = 0.04
 _GROUP_SHRINKAGE: Final = 2.0
 _CENTRES: Final = 200
-_DEVICES_LEAST: Final = 3
+_PARTS_LEAST: Final = 5
+"""Of fewer parts left out the worst one alone would be the range of nine tenths."""
 _NETWORK_SHRINKAGE: Final = 1.0
 """Devices that a network's time is taken to have been measured on beside those that did, at what is expected of it."""
 _SAME_NETWORK_DECIMALS: Final = 1
@@ -65,8 +68,8 @@ class _Rows:
     kinds: Sequence[StepKind]
     terms: StepTerms
     log_ms: FloatArray
-    machine_names: Sequence[str]
-    machines: np.ndarray[tuple[int], np.dtype[np.intp]]
+    site_names: Sequence[str]
+    sites: np.ndarray[tuple[int], np.dtype[np.intp]]
     groups: np.ndarray[tuple[int], np.dtype[np.intp]]
     weights: FloatArray
 
@@ -79,7 +82,7 @@ def fit_step_model(
     Args:
         rows: Measured steps of at least three device types.
         networks: Further ones of the same machines, of which only what each network adds is learned.
-        with_widths: Whether to leave devices out one by one; without it ranges are as wide as nothing.
+        with_widths: Whether to leave devices and generations out one by one; without it ranges are as wide as nothing.
     """
     table = _tabulate(rows)
     fitted = _fit_coefficients(table)
@@ -89,12 +92,13 @@ def fit_step_model(
         correction=correction,
         networks=_fit_networks([*rows, *networks], table, fitted, correction),
         widths=_NO_WIDTHS,
+        unseen_widths=_NO_WIDTHS,
         devices=tuple(sorted({row.device for row in rows})),
         rows_sha256=hash_rows(rows),
     )
     if not with_widths:
         return model
-    return replace(model, widths=find_widths(rows, networks))
+    return replace(model, widths=find_widths(rows, networks), unseen_widths=find_unseen_widths(rows, networks))
 
 
 def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
@@ -104,17 +108,35 @@ def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
 
 
 def find_widths(rows: Sequence[StepRow], networks: Sequence[StepRow] = ()) -> Mapping[str, FloatArray]:
-    """Half widths at `LEVELS` by kind of network, from devices left out one by one; see `fit_step_model`."""
-    errors: dict[str, list[FloatArray]] = {CONVOLUTIONAL: [], OTHER: []}
-    for device in sorted({row.device for row in rows}):
-        left_out = [row for row in rows if row.device == device]
-        others, known_elsewhere = ([row for row in each if row.device != device] for each in (rows, networks))
-        model = fit_step_model(others, networks=known_elsewhere, with_widths=False)
-        missed, convolves = np.abs(log_errors(model, left_out)), _convolves(work_of_rows(left_out))
-        for kind, chosen in ((CONVOLUTIONAL, convolves), (OTHER, ~convolves)):
-            if chosen.any():
-                errors[kind].append(missed[chosen])
-    return _widths(errors)
+    """Half widths at `LEVELS` by kind of network for devices of generations that taught; see `fit_step_model`.
+
+    Left out are devices whose generation still teaches; all of them where fewer than five have relatives.
+    """
+    generations = {row.device: _generation_of(row) for row in rows}
+    related = [device for device in generations if list(generations.values()).count(generations[device]) > 1]
+    chosen = related if len(related) >= _PARTS_LEAST else list(generations)
+    return _widths([_miss_by_kind(rows, networks, lambda row: row.device, name) for name in sorted(chosen)])
+
+
+def find_unseen_widths(rows: Sequence[StepRow], networks: Sequence[StepRow] = ()) -> Mapping[str, FloatArray]:
+    """The same for devices of a generation that taught nothing."""
+    generations = sorted({_generation_of(row) for row in rows})
+    return _widths([_miss_by_kind(rows, networks, _generation_of, name) for name in generations])
+
+
+def _generation_of(row: StepRow) -> str:
+    return row.kind.device.generation.value
+
+
+def _miss_by_kind(
+    rows: Sequence[StepRow], networks: Sequence[StepRow], part_of: Callable[[StepRow], str], name: str
+) -> dict[str, FloatArray]:
+    """How far off the rows of one part are by the model of all others, absolute logarithms by kind of network."""
+    left_out = [row for row in rows if part_of(row) == name]
+    others, known_elsewhere = ([row for row in each if part_of(row) != name] for each in (rows, networks))
+    model = fit_step_model(others, networks=known_elsewhere, with_widths=False)
+    missed, convolves = np.abs(log_errors(model, left_out)), _convolves(work_of_rows(left_out))
+    return {CONVOLUTIONAL: missed[convolves], OTHER: missed[~convolves]}
 
 
 def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
@@ -127,21 +149,21 @@ def _convolves(work: StepWork) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(work.convolution_flops + work.depthwise_flops > work.product_flops)
 
 
-def _widths(errors: Mapping[str, Sequence[FloatArray]]) -> dict[str, FloatArray]:
-    """Quantiles with every device as heavy as any other; of a kind that few devices have, those of all kinds."""
-    every = [each for of_kind in errors.values() for each in of_kind]
+def _widths(errors: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]:
+    """Quantiles with every part left out as heavy as any other; of a kind that few have, those of all kinds."""
+    every = [each for part in errors for each in part.values() if len(each)]
+    of_kind = {kind: [part[kind] for part in errors if len(part[kind])] for kind in (CONVOLUTIONAL, OTHER)}
     return {
-        kind: _weighted_quantiles(of_kind if len(of_kind) >= _DEVICES_LEAST else every)
-        for kind, of_kind in errors.items()
+        kind: _weighted_quantiles(parts if len(parts) >= _PARTS_LEAST else every) for kind, parts in of_kind.items()
     }
 
 
-def _weighted_quantiles(by_device: Sequence[FloatArray]) -> FloatArray:
-    """The levels' quantiles, one device more than there are counted as beyond all."""
-    values = np.concatenate(by_device)
-    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in by_device])
+def _weighted_quantiles(parts: Sequence[FloatArray]) -> FloatArray:
+    """The levels' quantiles, half a part more than there are counted as beyond all."""
+    values = np.concatenate(parts)
+    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in parts])
     order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / (len(by_device) + 0.5)
+    reached = np.cumsum(weights[order]) / (len(parts) + 0.5)
     places = np.minimum(np.searchsorted(reached, _LEVELS), len(values) - 1)
     return np.asarray(values[order][places], dtype=np.float64)
 
@@ -151,14 +173,14 @@ def _tabulate(rows: Sequence[StepRow]) -> _Rows:
     devices = np.unique([row.device for row in rows], return_inverse=True)[1]
     counts = np.bincount(devices)[devices]
     weights = counts**-0.25
-    machine_names, machines = np.unique([row.machine for row in rows], return_inverse=True)
+    site_names, sites = np.unique([row.site for row in rows], return_inverse=True)
     return _Rows(
         work=work,
         kinds=kinds,
         terms=terms_of(work, kinds),
         log_ms=np.log([row.step_ms for row in rows]),
-        machine_names=machine_names.tolist(),
-        machines=machines,
+        site_names=site_names.tolist(),
+        sites=sites,
         groups=np.unique([row.group for row in rows], return_inverse=True)[1],
         weights=weights / weights.mean(),
     )
@@ -181,7 +203,7 @@ class _Fitted(NamedTuple):
 
 
 def _fit_coefficients(rows: _Rows) -> _Fitted:
-    count, machines = len(COEFFICIENTS), int(rows.machines.max()) + 1
+    count, machines = len(COEFFICIENTS), int(rows.sites.max()) + 1
     typical = np.log([prior.typical for prior in PRIORS.values()])
     centre = np.concatenate([typical, np.zeros(2 * machines)])
     deviations = [prior.deviation for prior in PRIORS.values()]
@@ -191,12 +213,12 @@ def _fit_coefficients(rows: _Rows) -> _Fitted:
     places = np.arange(len(residuals))
     for _ in range(_ROUNDS):
         logs, hosts, speeds = now[:count], now[count : count + machines], now[count + machines :]
-        parts = step_parts(rows.terms, logs, hosts[rows.machines])
-        residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.machines]
+        parts = step_parts(rows.terms, logs, hosts[rows.sites])
+        residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.sites]
         by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
         slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 2 * machines))], axis=1)
-        slopes[places, count + rows.machines] = by_host
-        slopes[places, count + machines + rows.machines] = 1.0
+        slopes[places, count + rows.sites] = by_host
+        slopes[places, count + machines + rows.sites] = 1.0
         trust = rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / 2))
         step = np.linalg.solve(
             (slopes * trust[:, None]).T @ slopes + np.diag(precisions),
@@ -210,9 +232,9 @@ def _fit_coefficients(rows: _Rows) -> _Fitted:
 
 def _fit_networks(rows: Sequence[StepRow], table: _Rows, fitted: _Fitted, correction: StepCorrection) -> KnownNetworks:
     """What each network takes beyond its kind, every device with one vote and one vote for nothing."""
-    place_of = dict(zip(table.machine_names, range(len(table.machine_names)), strict=True))
-    known = [row for row in rows if row.machine in place_of]
-    work, kinds, machines = work_of_rows(known), [row.kind for row in known], [place_of[row.machine] for row in known]
+    place_of = dict(zip(table.site_names, range(len(table.site_names)), strict=True))
+    known = [row for row in rows if row.site in place_of]
+    work, kinds, machines = work_of_rows(known), [row.kind for row in known], [place_of[row.site] for row in known]
     parts = step_parts(terms_of(work, kinds), fitted.logs, fitted.hosts[machines])
     traits = traits_of(work, kinds)
     left = np.log([row.step_ms for row in known]) - np.log(parts.total_ms) - fitted.speeds[machines]

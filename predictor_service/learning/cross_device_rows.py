@@ -37,7 +37,7 @@ class StepRow:
 
     Attributes:
         set_name: The data set.
-        machine: Rows of one machine share its host.
+        machine: The set's campaign on a device: rows of which a large set has too many alike are drawn from each.
         device: The device type by name.
         architecture: As the set names it.
         family: Of the architecture.
@@ -56,6 +56,11 @@ class StepRow:
     facts: Mapping[str, float]
     batch: int
     step_ms: float
+
+    @property
+    def site(self) -> str:
+        """Set and device: its campaigns share scripts and habits, and are one witness of what the device can do."""
+        return f"{self.set_name}|{self.device}"
 
     @property
     def group(self) -> str:

@@ -26,7 +26,9 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from scipy.stats import norm, t
+
+# Not scipy.stats, whose import takes longer than a small program's whole start.
+from scipy.special import ndtri, stdtrit
 
 from predictor_service.regressors.interface import FloatArray
 
@@ -136,7 +138,7 @@ def few_groups_factor(groups: int, confidence: float) -> float:
     """
     known = max(groups, _GROUPS_MIN)
     tail = (1.0 + confidence) / 2.0
-    return float(t.ppf(tail, known - 1) / norm.ppf(tail)) * math.sqrt(1.0 + 1.0 / known)
+    return float(stdtrit(known - 1, tail) / ndtri(tail)) * math.sqrt(1.0 + 1.0 / known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

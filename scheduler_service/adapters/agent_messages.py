@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from cotenant.device_calibration import CalibrationError, DeviceCalibration
@@ -37,6 +37,7 @@ from scheduler_service.core.events import (
     PreparationEnded,
     RunningAttempt,
 )
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 
 # Exit classes that mean "ended because it was asked to".
@@ -164,6 +165,7 @@ def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStop
             steps_done=exited.steps_done,
             checkpoint_step=exited.checkpoint_step,
             memory_peak_bytes=exited.memory_peak_bytes,
+            detail=exited.detail[-_DETAIL_CHARACTERS_MAX:],
         )
     return JobFailed(
         at_ms=0,
@@ -217,6 +219,23 @@ def command_refused(
         message=refused.message[:_DETAIL_CHARACTERS_MAX],
         is_final=is_final,
     )
+
+
+def ended_parts(
+    jobs: Mapping[str, JobRecord], renewed: Iterable[node_agent_pb2.AttemptKey]
+) -> list[node_agent_pb2.EndedParts]:
+    """Name the gangs of which parts have ended with success on other nodes; of those that run nothing else has ended.
+
+    Args:
+        jobs: By id.
+        renewed: Attempts of the node that is told.
+    """
+    gangs = ((key, jobs[key.job_id].gang) for key in renewed)
+    return [
+        node_agent_pb2.EndedParts(key=key, parts=len(gang.ended_node_ids))
+        for key, gang in gangs
+        if gang is not None and gang.ended_node_ids
+    ]
 
 
 def preparation_change(message: node_agent_pb2.ConnectRequest) -> AttemptPrepared | PreparationEnded:

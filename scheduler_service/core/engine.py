@@ -7,7 +7,7 @@ opens no file; the same events give the same commands, which is what makes repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -41,6 +41,7 @@ from scheduler_service.core.decisions import (
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.explanation import Explanation, frozen_view
 from scheduler_service.core.job_records import RejectedDecision, with_history
+from scheduler_service.core.lane_views import seen_in_lane
 from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
@@ -54,16 +55,17 @@ from scheduler_service.core.pausing import (
     request_resume,
 )
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.policy_answer import decisions_of
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
-from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.trial_pauses import end_trial_pauses
 from scheduler_service.core.trials import judge_due_trials
-from scheduler_service.core.turns import LAYER_CODES, Turn
+from scheduler_service.core.turn_order import Turn
+from scheduler_service.core.turns import LAYER_CODES
 from scheduler_service.core.view import Policy, SchedulingView
 
 _NOTHING_REFUSED: AbstractSet[str] = frozenset()
@@ -201,7 +203,9 @@ class SchedulerEngine:
         self._state.decided_at_ms = self._state.now_ms
         self._index.turn_memo.clear()
         if turns.needs_turns(self._state):
-            turns.decide_in_turns(self._state, lambda turn: self._take_turn(turn, step))
+            step.wakes_at_ms += turns.decide_in_turns(
+                self._state, lambda turn: self._take_turn(turn, step), lambda: self._view(explain=False)
+            )
         else:
             self._take_turn(None, step)
         if interval_ms := int(getattr(self._policy, "interval_ms", 0)):
@@ -212,18 +216,17 @@ class SchedulerEngine:
         plan, refused = self._ask(self._view(explain=False), turn)
         for rejection in plan.rejections:
             self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
-        self._state.decisions.record_round(plan.decisions, self._state.waiting.shown_lane)
-        for decision in plan.decisions:
+        decisions = turns.lasting(turn, plan.decisions)
+        self._state.decisions.record_round(decisions, self._state.waiting.shown_lane)
+        for decision in decisions:
             self._carry_out(decision, plan, step)
         return refused
 
     def _ask(self, view: SchedulingView, turn: Turn | None) -> tuple[CheckedPlan, AbstractSet[str]]:
-        """Ask the policy and check its answer; one that raises holds every job and is recorded."""
+        """Ask the policy and check its answer; one that raises or answers nonsense holds every job, recorded."""
         pending, refused = self._state.waiting.ready_jobs().by_id, _NOTHING_REFUSED
         try:
-            decisions: Sequence[Decision] = tuple(self._policy.decide(view))
-            if getattr(self._policy, "trial_moves", False):
-                decisions = (*decisions, *trial_moves(view, decisions))
+            decisions = decisions_of(self._policy, view)
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
@@ -237,14 +240,9 @@ class SchedulerEngine:
         message = f"{detail}: {describe_reason(reason)}"[:500]
         if job is not None and job.holds_gpus and (not job.history or job.history[-1].message != message):
             self._state.put_job(with_history(job, at_ms=self._state.now_ms, kind="refused", message=message))
-        self._state.rejected.append(
-            RejectedDecision(
-                at_ms=self._state.now_ms,
-                policy=self._state.policy,
-                job_id=job_id,
-                reason=reason,
-                detail=detail[:500],
-            )
+        state = self._state
+        state.rejected.append(
+            RejectedDecision(at_ms=state.now_ms, policy=state.policy, job_id=job_id, reason=reason, detail=detail[:500])
         )
 
     def _carry_out(self, decision: Decision, plan: CheckedPlan, step: EventEffects) -> None:
@@ -266,7 +264,7 @@ class SchedulerEngine:
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state = self._state
-        return turns.seen_in_lane(
+        return seen_in_lane(
             SchedulingView(
                 now_ms=state.now_ms,
                 nodes=state.occupancy.usable_nodes,
@@ -283,6 +281,7 @@ class SchedulerEngine:
                 can_move=self._can_move,
                 interference_curves=state.predictions.curves,
                 protected_job_ids=turns.find_protected(state, state.waiting.shown_lane),
+                kept_gpu_ids=state.occupancy.kept_gpu_ids,
                 index=self._index,
             ),
             state.waiting.shown_lane,

@@ -269,8 +269,8 @@ class JobProgressed(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptPaused(AttemptReport):
-    """The agent confirmed that every process of the attempt stands still; its memory is as taken as before.
+class AttemptPaused(PartReport):
+    """The agent confirmed that every process of the attempt there stands still; its memory is as taken as before.
 
     Attributes:
         paused_ms: How long it has stood still by order, in sum over the attempt.
@@ -280,18 +280,14 @@ class AttemptPaused(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptResumed(AttemptReport):
-    """The attempt goes on, by order or because its pause was over.
-
-    Attributes:
-        paused_ms: As in `AttemptPaused`.
-    """
+class AttemptResumed(PartReport):
+    """The attempt goes on, by order or because its pause was over; `paused_ms` as in `AttemptPaused`."""
 
     paused_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PauseRefused(AttemptReport):
+class PauseRefused(PartReport):
     """The agent cannot pause this attempt; it runs on."""
 
     code: str
@@ -307,6 +303,7 @@ class JobStopped(PartReport):
     steps_done: int = 0
     checkpoint_step: int = -1
     memory_peak_bytes: int = 0
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.policy_answer import decisions_of
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.records import Reason
-from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.view import PendingJob, Policy, RunningJob, SchedulingView
 
 
@@ -48,12 +48,9 @@ class Explanation:
 
     def _decisions(self) -> Sequence[Decision]:
         try:
-            decisions: Sequence[Decision] = tuple(self.policy.decide(self.view))
-            if getattr(self.policy, "trial_moves", False):
-                decisions = (*decisions, *trial_moves(self.view, decisions))
+            return decisions_of(self.policy, self.view)
         except Exception:  # recorded where the same policy decides
             return (HoldMany(job_ids=tuple(self.pending), reason=Reason(code="POLICY_FAILED")),)
-        return decisions
 
 
 def frozen_view(view: SchedulingView, job_id: str, reported: Mapping[str, RunningJob]) -> SchedulingView:

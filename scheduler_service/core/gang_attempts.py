@@ -124,14 +124,20 @@ def _part_end(event: PartEnding) -> PartEnd:
         detail = f"node {event.node_id}: {event.message}"
         return PartEnd(kind=PartEndKind.REFUSED, code=event.code, detail=detail, is_final=event.is_final)
     if isinstance(event, JobStopped):
-        return PartEnd(kind=PartEndKind.STOPPED, exit_class=event.exit_class, exit_code=event.exit_code)
+        return PartEnd(
+            kind=PartEndKind.STOPPED, exit_class=event.exit_class, exit_code=event.exit_code, detail=_detail(event)
+        )
     return PartEnd(
         kind=PartEndKind.FAILED,
         exit_class=event.exit_class,
         exit_code=event.exit_code,
         memory_available_bytes=event.memory_available_bytes,
-        detail=f"node {event.node_id}: {event.detail}",
+        detail=_detail(event),
     )
+
+
+def _detail(event: JobStopped | JobFailed) -> str:
+    return f"node {event.node_id}: {event.detail}" if event.detail else ""
 
 
 def _whole_end(job: JobRecord, event: PartEnding) -> PartEnding:
@@ -145,6 +151,7 @@ def _whole_end(job: JobRecord, event: PartEnding) -> PartEnding:
     if end.kind is PartEndKind.FINISHED:
         return JobFinished(**told)
     told |= {"exit_class": end.exit_class, "exit_code": end.exit_code, "checkpoint_step": gang.checkpoint_step}
+    told |= {"detail": end.detail}
     if end.kind is PartEndKind.STOPPED:
         return JobStopped(**told)
-    return JobFailed(**told, memory_available_bytes=end.memory_available_bytes, detail=end.detail)
+    return JobFailed(**told, memory_available_bytes=end.memory_available_bytes)

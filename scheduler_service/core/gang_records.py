@@ -41,6 +41,7 @@ class GangAttempt:
         rendezvous_port: Where the ranks meet, as the node of rank 0 has chosen; 0 = it has not said so yet, and no
             other part was launched.
         started_node_ids: Parts that were confirmed to run.
+        paused_node_ids: Parts that stand still by order.
         ended_node_ids: Parts that have ended, or were never launched and never will be.
         end: The end that speaks for all so far; None = no part has ended.
         steps_done: The most that an ended part told of.
@@ -50,6 +51,7 @@ class GangAttempt:
 
     rendezvous_port: int = 0
     started_node_ids: tuple[str, ...] = ()
+    paused_node_ids: tuple[str, ...] = ()
     ended_node_ids: tuple[str, ...] = ()
     end: PartEnd | None = None
     steps_done: int = 0

@@ -15,6 +15,7 @@ from scheduler_service.core.attempts import (
     backoff_ms,
     end,
     expire,
+    hold_until,
     lose,
     note_colocation_change,
     requeue,
@@ -24,11 +25,12 @@ from scheduler_service.core.attempts import (
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_attempts import begin_part, end_part, handling_phase, lost_part
+from scheduler_service.core.gang_pauses import PauseReport, report_pause
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.memory_shortage import out_of_memory
 from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
-from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed
+from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
 from scheduler_service.core.preparation import give_up_preparation
 from scheduler_service.core.queue_changes import cancel_orphan
@@ -64,6 +66,9 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
     state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
     if cancel_orphan(state, state.jobs[request.job_id], step):
         return
+    # After a restore no agent knows for sure what its node runs: a copy of one, or one that was wiped, joins too.
+    hold_until(state, state.jobs[request.job_id], Reason(code="RESTORED"), state.settled_at_ms, step)
+    job = state.jobs[request.job_id]
     ask_about_job(state, job, step)
     step.is_decision_due = refresh_hold(state, request.job_id)
 
@@ -95,13 +100,21 @@ def _report_part(state: ClusterState, job: JobRecord, event: events.PartReport, 
     """Apply what one node says of its part of a gang."""
     if isinstance(event, events.JobStarted):
         if job.phase is Phase.STARTING and begin_part(state, job, event.node_id, event.rendezvous_port, step):
-            confirm_start(state, state.jobs[job.job_id])
+            confirm_whole_start(state, state.jobs[job.job_id], step)
+    elif isinstance(event, PauseReport):
+        report_pause(state, job, event, step)
     elif isinstance(event, ENDING_EVENTS):
         is_late = isinstance(event, events.LaunchRefused) and has_started(job, event.node_id)
         whole = None if is_late else end_part(state, job, event, step)
         if whole is not None:
             ended = state.jobs[job.job_id]
             TRANSITIONS[handling_phase(ended, whole), type(whole)](state, ended, whole, step)
+
+
+def confirm_whole_start(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
+    """Note that all parts of a gang run; a pause that was ordered meanwhile begins now."""
+    confirm_start(state, job)
+    step.commands += outstanding_commands(state.jobs[job.job_id])
 
 
 def has_started(job: JobRecord, node_id: str) -> bool:
@@ -255,7 +268,8 @@ def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: 
 
 def _stopped_unasked(state: ClusterState, job: JobRecord, event: events.JobStopped, step: EventEffects) -> None:
     if not _finish_if_complete(state, job, event, step):
-        restart(state, _with_end(job, event), Reason(code="ATTEMPT_STOPPED"), step)
+        ended = _with_end(job, event).exiting(exit_detail=event.detail[:4_096])
+        restart(state, ended, Reason(code="ATTEMPT_STOPPED"), step)
 
 
 def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step: EventEffects) -> None:

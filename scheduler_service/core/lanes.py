@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, overload
 
 from scheduler_service.core.queue_terms import NO_TERMS
@@ -67,6 +68,7 @@ class Lane:
 
     def __init__(self) -> None:
         self._order: list[tuple[int, str]] = []
+        self._wide_order: list[tuple[int, str]] = []
         self._jobs: dict[str, PendingJob] = {}
         self._widths: dict[int, int] = {}
         self._lengths: RemainingTimeQueue | None = None
@@ -89,9 +91,10 @@ class Lane:
         before = self._jobs.get(job_id)
         if before is None:
             insort(self._order, (shown.submitted_at_ms, job_id))
-        else:
-            self._count(before.request.gpus, -1)
-        self._count(shown.request.gpus, 1)
+            self._count(shown, 1)
+        elif before.request.gpus != shown.request.gpus:
+            self._count(before, -1)
+            self._count(shown, 1)
         self._jobs[job_id] = shown
         if self._lengths is not None:
             self._lengths.put(shown)
@@ -99,23 +102,41 @@ class Lane:
     def remove(self, job_id: str) -> None:
         """Take a job out."""
         shown = self._jobs.pop(job_id)
-        self._count(shown.request.gpus, -1)
+        self._count(shown, -1)
         del self._order[bisect_left(self._order, (shown.submitted_at_ms, job_id))]
         if self._lengths is not None:
             self._lengths.remove(job_id)
 
-    def _count(self, gpus: int, more: int) -> None:
+    def _count(self, shown: PendingJob, more: int) -> None:
+        gpus, turn = shown.request.gpus, (shown.submitted_at_ms, shown.request.job_id)
         left = self._widths.get(gpus, 0) + more
         if left:
             self._widths[gpus] = left
         else:
             del self._widths[gpus]
+        if gpus > 1 and more > 0:
+            insort(self._wide_order, turn)
+        elif gpus > 1:
+            del self._wide_order[bisect_left(self._wide_order, turn)]
 
     def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
         """Return its jobs in the order of their remaining time; kept from the first reading on."""
         if self._lengths is None:
             self._lengths = build_lengths(self._jobs, devices, predictions)
         return self._lengths
+
+    def wide_jobs(self) -> Iterator[PendingJob]:
+        """Yield its jobs that ask for several GPUs, in submission order."""
+        return (self._jobs[job_id] for _, job_id in self._wide_order)
+
+    def older_ids(self, than: tuple[int, str], jobs_max: int) -> AbstractSet[str]:
+        """Return its first jobs, at most so many, that were submitted before one of another lane."""
+        return {job_id for _, job_id in self._order[: min(bisect_left(self._order, than), jobs_max)]}
+
+    def chosen(self, job_ids: AbstractSet[str]) -> ReadyQueue:
+        """Return some of its jobs; it costs what they are."""
+        jobs = {job_id: self._jobs[job_id] for job_id in job_ids if job_id in self._jobs}
+        return ReadyQueue(sorted((job.submitted_at_ms, job_id) for job_id, job in jobs.items()), jobs)
 
     def narrowed(self, gpus_max: int) -> ReadyQueue:
         """Return its jobs without those that ask for more GPUs."""

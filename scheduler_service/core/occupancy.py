@@ -56,6 +56,7 @@ class Occupancy:
         self._inventory: Inventory | None = None
         self._open = OpenGpus()
         self._holders: dict[str, list[str]] = {}
+        self._kept_gpu_ids: AbstractSet[str] = frozenset()
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
         self.touched_job_ids: set[str] = set()
@@ -113,6 +114,18 @@ class Occupancy:
         nodes = self._refresh_gpus(held_before | held_now)
         if job.request.cpu_cores or job.request.host_memory_bytes:
             self._refresh_hosts(nodes)
+
+    @property
+    def kept_gpu_ids(self) -> AbstractSet[str]:
+        """GPUs that are kept back: they look as if they released something."""
+        return self._kept_gpu_ids
+
+    def keep_back(self, gpu_ids: Iterable[str]) -> None:
+        """Keep these GPUs back from now on, and no others."""
+        before, self._kept_gpu_ids = self._kept_gpu_ids, frozenset(gpu_ids)
+        changed = before ^ self._kept_gpu_ids
+        if changed:
+            self._refresh_gpus(sorted(changed))
 
     def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
         """Remember an unwanted attempt that must still end."""
@@ -201,7 +214,7 @@ class Occupancy:
             node_id=view.node_id,
             job_ids=tuple(job.job_id for job in jobs),
             memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
-            is_releasing=is_haunted or any(job.closes_gpus for job in jobs),
+            is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or any(job.closes_gpus for job in jobs),
         )
 
 

@@ -36,17 +36,20 @@ class Placed(Protocol):
 def pause_obstacle(places: Places, job: Placed) -> Reason | None:
     """Return why a running job cannot be paused where it is; None = it can. Whoever wanted that may stop it.
 
-    Only what is on one node is ever paused: its agent holds all processes of a job together, the ranks of a gang as
-    well; ranks on two nodes would stand still and go on at different instants. Under MPS a client that stands still
-    holds others up. A node whose agent does not say that it can pause, because it is older or uses MPS, cannot.
+    An agent holds all processes of a job on its node together, the ranks of a gang as well; a gang across nodes is
+    paused where every node of it can. Under MPS a client that stands still holds others up. A node whose agent does
+    not say that it can pause, because it is older or uses MPS, cannot.
 
     Args:
         places: A view, or the engine's state.
         job: One of its running jobs.
     """
     entries = [places.gpus.get(part.gpu_id) for part in job.assignments]
-    node_ids = {entry.node_id if entry is not None else "" for entry in entries}
-    node = places.nodes.get(node_ids.pop()) if len(node_ids) == 1 else None
-    if node is not None and node.connected and not PAUSING_ENFORCEMENTS.isdisjoint(node.enforcements):
+    nodes = [places.nodes.get(entry.node_id) if entry is not None else None for entry in entries]
+    if nodes and all(map(_can_pause, nodes)):
         return None
     return Reason(code="NOT_PAUSABLE", numbers={"gpus_count": len(job.assignments)}, job_ids=(job.request.job_id,))
+
+
+def _can_pause(node: Node | None) -> bool:
+    return node is not None and node.connected and not PAUSING_ENFORCEMENTS.isdisjoint(node.enforcements)

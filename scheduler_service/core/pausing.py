@@ -70,8 +70,11 @@ def order_resume(state: ClusterState, job_id: str, step: EventEffects) -> None:
 
 
 def pause_commands(job: JobRecord) -> list[PauseJob]:
-    """Return the orders that pause the present attempt, one per node; none where nothing is ordered."""
-    if job.pause is None:
+    """Return the orders that pause the present attempt, one per node; none where nothing is ordered.
+
+    None either while parts of a gang are still to begin: those that run would wait for them, not for the pause.
+    """
+    if job.pause is None or (job.gang is not None and job.phase is Phase.STARTING):
         return []
     return [
         PauseJob(
@@ -82,14 +85,15 @@ def pause_commands(job: JobRecord) -> list[PauseJob]:
             cause=job.pause.reason.code,
             paused_ms_max=job.pause.paused_ms_max,
         )
-        for node_id in job.node_ids
+        for node_id in job.live_node_ids
     ]
 
 
 def resume_commands(job: JobRecord) -> list[ResumeJob]:
     """Return the orders that let the present attempt go on, one per node."""
     return [
-        ResumeJob(node_id=node_id, job_id=job.job_id, attempt=job.attempt, fence=job.fence) for node_id in job.node_ids
+        ResumeJob(node_id=node_id, job_id=job.job_id, attempt=job.attempt, fence=job.fence)
+        for node_id in job.live_node_ids
     ]
 
 

@@ -27,7 +27,7 @@ NOT_PREPARABLE = "NOT_PREPARABLE"
 
 
 def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignment, ...]) -> bool:
-    """Return whether the next attempt of a running job can be started early: on its own node, as one process.
+    """Return whether the next attempt of a running job can be started early: on the one node that it has.
 
     Args:
         state: Knows the node.
@@ -38,7 +38,9 @@ def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignme
     node = state.nodes.get(min(node_ids)) if len(node_ids) == 1 else None
     if node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
         return False
-    is_wanted = not (job.request.no_preparation or job.launch.get("ranks") or job.counts.lost_preparations)
+    # Parameter servers have a program of their own, which would not wait for the word to begin.
+    has_servers = job.request.replicas.servers > 0
+    is_wanted = not (job.request.no_preparation or job.counts.lost_preparations or has_servers)
     return is_wanted and job.phase is Phase.RUNNING
 
 

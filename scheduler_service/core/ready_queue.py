@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -31,6 +32,7 @@ class WaitingJobs:
         self._lane_names: dict[str, LaneName] = {}
         self._shown: LaneName | None = None
         self._narrow: ReadyQueue | None = None
+        self._are_few = False
         self._gpus_max: int | None = None
         self._by_tenant = False
         self._holds: dict[str, Reason] = {}
@@ -57,15 +59,21 @@ class WaitingJobs:
         return next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
 
     @contextmanager
-    def showing(self, name: LaneName, gpus_max: int | None = None) -> Iterator[None]:
-        """Show the jobs of one lane alone, and of these only those that ask for no more GPUs."""
+    def showing(
+        self, name: LaneName, gpus_max: int | None = None, job_ids: AbstractSet[str] | None = None
+    ) -> Iterator[None]:
+        """Show the jobs of one lane alone, and of these only those that ask for no more GPUs, or only these few."""
         self._shown, self._gpus_max = name, gpus_max
-        if gpus_max is not None and name in self._lanes and self._lanes[name].wider_ids(gpus_max):
-            self._narrow = self._lanes[name].narrowed(gpus_max)
+        lane = self._lanes.get(name)
+        if lane is not None and job_ids is not None:
+            self._narrow, self._are_few = lane.chosen(job_ids), True
+        elif lane is not None and gpus_max is not None and lane.wider_ids(gpus_max):
+            self._narrow = lane.narrowed(gpus_max)
         try:
             yield
         finally:
             self._shown = self._narrow = None
+            self._are_few = False
 
     def lane_of(self, job_id: str) -> LaneName | None:
         """Return the lane of a ready job."""
@@ -92,7 +100,7 @@ class WaitingJobs:
     def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
         """Return the ready jobs in the order of their remaining time; kept from the first reading on."""
         name = self.shown_lane
-        if name is not None and name in self._lanes:
+        if name is not None and name in self._lanes and not self._are_few:
             lengths = self._lanes[name].read_lengths(devices, predictions)
             return lengths if self._narrow is None or self._gpus_max is None else lengths.narrowed(self._gpus_max)
         everyone = Lane()

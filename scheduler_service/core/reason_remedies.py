@@ -12,6 +12,15 @@ _SMALLER = "A smaller --batch-size, a --memory that you know to suffice, or a GP
 _ROOM = "A job that ends, or another GPU (`cotenant gpus` shows who holds them)."
 _SHARE_ROOM = "A job that ends, another GPU, or consent to share (--share safe)."
 
+WAITS_FOR_ROOM = frozenset({
+    "CLUSTER_FULL", "COLLISION_TOO_LIKELY", "DEVICE_SLOWDOWN_TOO_HIGH", "GPU_RELEASING", "JOB_UNKNOWN",
+    "MEMORY_DOES_NOT_FIT", "MEMORY_LIKELY_EXCEEDS_GPU", "NO_FREE_GPU", "OTHERS_GAIN_MORE", "OUT_OF_DOMAIN",
+    "PAIR_UNKNOWN", "PEAKS_DO_NOT_FIT", "RANGE_NOT_CALIBRATED", "REMAINING_TIME_UNKNOWN", "SHARES_GIVEN_AWAY",
+    "SHARE_NOT_ALLOWED", "SHARING_NOT_WORTH_IT", "SLOWDOWN_TOO_HIGH", "TOO_FEW_PLACES", "TOO_MANY_JOBS",
+    "TOO_MANY_WEIGHED", "TRIAL_GOES_ON", "UTILIZATION_TOO_HIGH", "WORKERS_OUT_OF_BALANCE",
+})  # fmt: skip
+"""Reasons that sound as if waiting, or consent to share, would help."""
+
 REMEDIES: Mapping[str, str] = {
     "NO_NODE": "A node: `cotenant up` on this machine, or an agent elsewhere.",
     "AWAITING_PREDICTION": "The predictor's answer; without it the job starts alone.",
@@ -25,6 +34,9 @@ REMEDIES: Mapping[str, str] = {
     "QUOTA": "A job of the tenant that ends, or a larger quota in the scheduler's --tenants file.",
     "FAIR_SHARE": "GPU time that the others have, or a larger weight in the scheduler's --tenants file.",
     "PROTECTED": "A job that ends, or a higher --priority.",
+    "RESERVED": "An earlier end of the jobs there (`cotenant gpus` shows who holds the GPUs), or fewer --gpus.",
+    "RESERVED_FOR_NOW": "The end of the jobs there (`cotenant gpus` shows who holds the GPUs), or fewer --gpus.",
+    "KEPT_FOR_OTHER": "The start of that job, another GPU, or a higher --priority.",
     "GPUS_NOT_IN_CLUSTER": "Fewer --gpus, or a node that has so many.",
     "GANG_NEEDS_MORE_NODES": "Fewer --gpus, GPUs that get free on one node, or --ranks with --across-nodes.",
     "NODES_TOGETHER_TOO_SMALL": "More such nodes, fewer --ranks, or a job for one node (without --across-nodes).",

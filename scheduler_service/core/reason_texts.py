@@ -30,6 +30,13 @@ REASON_TEXTS: Mapping[str, str] = {
     "{gpus_held} GPU(s) now.",
     "PROTECTED": "The policy would let {jobs} make room, but a job makes room only for its own tenant, and for its own "
     "class or a higher one.",
+    "RESERVED": "Of the {gpus_needed} GPU(s) that the job needs at once, {gpus_kept} are free now and kept back for "
+    "it, with those that jobs leave ({gpus}); the last is expected to be free in {wait_ms}.",
+    "RESERVED_FOR_NOW": "Of the {gpus_needed} GPU(s) that the job needs at once, {gpus_kept} are free now and kept "
+    "back for it, with those that jobs leave ({gpus}). How long these jobs run is not known: in {wait_ms} others may "
+    "have the GPUs, for an hour.",
+    "KEPT_FOR_OTHER": "{gpus_kept} free GPU(s) are kept back for {jobs}, which comes first and needs {gpus_needed} at "
+    "once ({gpus}); a job that is expected to end before that one starts gets them.",
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
@@ -172,8 +179,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "JOB_NOT_PAUSED": "The policy wanted to let a job go on that is not paused, or was told to go on already.",
     "ALREADY_PAUSED": "The policy wanted to pause a job of which a pause was ordered already.",
     "PAUSE_TOO_LONG": "The policy wanted to pause a job for {paused_max_ms}; 1 ms to {longest_ms} is possible.",
-    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) of this node cannot be paused: only a job on one node can, without "
-    "MPS, where the agent says so; stop it with a checkpoint instead.",
+    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) cannot be paused here: only one without MPS can, where the agent of "
+    "each of its nodes says so; stop it with a checkpoint instead.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "

@@ -6,7 +6,8 @@ from scheduler_service.core import events
 from scheduler_service.core.attempts import launch_commands, lose, stop_commands
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_attempts import begin_part
-from scheduler_service.core.job_events import confirm_start, has_started, lose_part
+from scheduler_service.core.gang_pauses import align_part_pause
+from scheduler_service.core.job_events import confirm_start, confirm_whole_start, has_started, lose_part
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.pausing import note_paused, note_resumed, outstanding_commands
 from scheduler_service.core.preparation import preparation_commands
@@ -57,7 +58,8 @@ def _rejoin_part(
         step.commands += stop_commands(job, node_id)
     elif listed is not None:
         if job.phase is Phase.STARTING and begin_part(state, job, node_id, listed.rendezvous_port, step):
-            confirm_start(state, state.jobs[job.job_id])
+            confirm_whole_start(state, state.jobs[job.job_id], step)
+        align_part_pause(state, state.jobs[job.job_id], node_id, listed, step)
     elif job.phase is Phase.STARTING and not has_started(job, node_id):
         has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
         if has_its_gpus:

@@ -178,6 +178,14 @@ class RemainingTimeQueue:
         """Yield the groups of jobs that ask for one of these numbers of GPUs, in the order of their heads."""
         return map(self.group_of, merge(*(self.heads[gpus] for gpus in widths)))
 
+    def shortest(self, gpus_max: int, remaining_max_ms: float) -> Iterator[Turn]:
+        """Yield the jobs that ask for no more GPUs and run no longer, group by group, the first of each length."""
+        for group in self.groups([gpus for gpus in self.heads if gpus <= gpus_max]):
+            for turn, _ in group.firsts_after(None, lambda length: False):
+                if turn[0] > remaining_max_ms:
+                    break
+                yield turn
+
     def narrowed(self, gpus_max: int) -> RemainingTimeQueue:
         """Return the same queue without the jobs that ask for more GPUs; valid until the next change."""
         narrow = copy(self)

@@ -7,7 +7,7 @@ dictionaries. Records are frozen: a change is a replacement, so that a reader ne
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -96,6 +96,14 @@ class ClusterState:
     def gpus_free(self) -> int:
         """How many usable GPUs hold nothing and release nothing."""
         return len(self.occupancy.free_gpu_ids)
+
+    def keep_back(self, gpu_ids: Iterable[str]) -> None:
+        """Let no job start on these GPUs until others are named; for one decision."""
+        self.occupancy.keep_back(gpu_ids)
+
+    def without_jobs(self, gpu_ids: Iterable[str]) -> Sequence[str]:
+        """Return those among some GPUs that are usable and that no job holds."""
+        return [gpu_id for gpu_id in gpu_ids if gpu_id in self.usable_gpus and not self.usable_gpus[gpu_id].job_ids]
 
     @property
     def pauses(self) -> AbstractSet[str]:

@@ -6,18 +6,17 @@ rules for tenants there is one turn, that of everybody, and the policy sees what
 
 Inside a turn the policy may stop or move running jobs of the same tenant and of no higher class. A last turn, in which
 nobody waits, lets it look after what runs.
+
+GPUs may be kept back for a wide job (`reservations.py`): they are closed in the turns that come after its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import (
     Decision,
     Hold,
@@ -30,52 +29,21 @@ from scheduler_service.core.decisions import (
     Start,
     Stop,
 )
-from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.lanes import PLAIN_LANE, LaneName
-from scheduler_service.core.queue_terms import is_device_named
-from scheduler_service.core.ready_queue import NO_LANE, WaitingJobs
+from scheduler_service.core.ready_queue import NO_LANE
+from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.spanning import can_span, widest_storage
+from scheduler_service.core.reservations import Reservation, find_reservation
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.tenants import TenantUse
+from scheduler_service.core.turn_order import Queue, Turn, take_turns
 from scheduler_service.core.view import RunningJob, SchedulingView
 
-LAYER_CODES = frozenset({"FAIR_SHARE", "QUOTA", "PROTECTED"})
-"""Reasons that come from here: the policy was not asked, or not followed."""
+LAYER_CODES = frozenset({"FAIR_SHARE", "QUOTA", "PROTECTED", "RESERVED", "RESERVED_FOR_NOW", "KEPT_FOR_OTHER"})
+"""Reasons that come from here: the policy was not asked, not followed, or did not see every GPU."""
 
 
 ASKED_PER_TURN_MAX = 16
 """Questions about one lane in one turn; the next decision goes on."""
-
-
-class Queue(Protocol):
-    """Whose jobs wait, and what tenants hold: the engine's state, or that of a snapshot."""
-
-    now_ms: int
-    waiting: WaitingJobs
-    tenants: TenantUse
-    decisions: DecisionLog
-
-    @property
-    def jobs(self) -> Mapping[str, JobRecord]:
-        """The waiting jobs, and others, by id."""
-
-    @property
-    def gpus_free(self) -> int:
-        """GPUs that hold nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One question to the policy.
-
-    Attributes:
-        lane: Whose jobs it is about; `NO_LANE` = it is about what runs.
-        gpus_max: GPUs that may be given away in this turn; None = any number.
-    """
-
-    lane: LaneName
-    gpus_max: int | None = None
 
 
 def needs_turns(state: ClusterState) -> bool:
@@ -86,63 +54,75 @@ def needs_turns(state: ClusterState) -> bool:
     return len(lanes) > 1 or (len(lanes) == 1 and PLAIN_LANE not in lanes)
 
 
-def take_turns(state: Queue) -> Generator[Turn, bool, None]:
-    """Yield the turns of one decision; each is told whether the turn before was cut short.
-
-    The state changes between turns, as decisions are carried out.
-    """
-    for priority in sorted({name.priority for name in state.waiting.lanes}, reverse=True):
-        yield from _turns_of_class(state, priority)
-    yield Turn(lane=NO_LANE)
-
-
-def _turns_of_class(state: Queue, priority: int) -> Generator[Turn, bool, None]:
-    by_tenant: dict[str, list[LaneName]] = {}
-    oldest_first = sorted(state.waiting.lanes.items(), key=lambda item: item[1].head)
-    for name, _ in oldest_first:
-        if name.priority == priority:
-            by_tenant.setdefault(name.tenant, []).append(name)
-    in_turn = state.tenants.in_turn(by_tenant, state.now_ms)
-    settled: set[LaneName] = set()
-    if len(in_turn) > 1:
-        dealt = state.tenants.deal(in_turn, state.gpus_free, state.now_ms)
-        for tenant in in_turn:
-            settled |= yield from _dealt_turns(state, by_tenant[tenant], dealt[tenant])
-    for tenant in in_turn:
-        for name in by_tenant[tenant]:
-            if name not in settled and name in state.waiting.lanes:
-                yield Turn(lane=name)
-
-
-def _dealt_turns(state: Queue, lanes: Sequence[LaneName], gpus: int) -> Generator[Turn, bool, set[LaneName]]:
-    """Yield the turns of a tenant in which it may take what was dealt to it; return the lanes that want no more."""
-    settled: set[LaneName] = set()
-    for name in lanes:
-        if gpus <= 0:
-            break
-        before = state.tenants.held_gpus(name.tenant)
-        was_cut = yield Turn(lane=name, gpus_max=gpus)
-        gpus -= state.tenants.held_gpus(name.tenant) - before
-        if not was_cut:
-            settled.add(name)
-    return settled
-
-
-def decide_in_turns(state: Queue, take_turn: Callable[[Turn], AbstractSet[str]]) -> None:
+def decide_in_turns(
+    state: Queue,
+    take_turn: Callable[[Turn], AbstractSet[str]],
+    look: Callable[[], SchedulingView] | None = None,
+) -> Sequence[int]:
     """Take all turns of one decision, each with the jobs of its lane shown.
 
     Args:
         state: Changes as turns are taken.
         take_turn: Asks the policy and carries its answer out; returns the codes of what was refused.
+        look: Returns the cluster with the jobs that are shown; None = no GPUs are kept back.
+
+    Returns:
+        When to decide again even if nothing happens, in ms.
     """
-    turns = take_turns(state)
-    turn = next(turns, None)
+    reservation = find_reservation(state, look) if look is not None else None
+    turns = take_turns(state, reservation)
+    turn, was_asked, is_kept = next(turns, None), False, True
     while turn is not None:
-        was_cut = _take_within_quota(state, turn, take_turn)
+        if reservation is not None:
+            is_kept = is_kept and _is_waited_for(state, reservation, was_asked=was_asked)
+            turn = _keep_back(state, turn if is_kept else replace(turn, keeps=None))
+            was_asked = was_asked or turn.lane == reservation.lane
+        was_cut = (_take_within_quota if turn.job_ids is None else _take_with_few)(state, turn, take_turn)
         try:
             turn = turns.send(was_cut)
         except StopIteration:
-            return
+            break
+    if reservation is None:
+        return []
+    state.keep_back(())
+    if is_kept:
+        _tell_reserved(state, reservation)
+    return [reservation.until_ms]
+
+
+def _keep_back(state: Queue, turn: Turn) -> Turn:
+    """Close the GPUs that a turn may not give away, and no others."""
+    closed: AbstractSet[str] = frozenset(turn.keeps.gpu_ids) if turn.keeps is not None else frozenset()
+    if turn.backfills is not None:
+        closed = frozenset(turn.backfills.gpu_ids).difference(turn.backfills.idle_gpu_ids)
+    state.keep_back(closed)
+    return turn
+
+
+def _is_waited_for(state: Queue, reservation: Reservation, *, was_asked: bool) -> bool:
+    """Say whether a job still waits for GPUs; one that has not taken them although all are free does not."""
+    if state.waiting.lane_of(reservation.job_id) is None:
+        return False
+    return not was_asked or len(state.without_jobs(reservation.gpu_ids)) < len(reservation.gpu_ids)
+
+
+def _tell_reserved(state: Queue, reservation: Reservation) -> None:
+    """Let the job read that GPUs are kept back for it."""
+    known = state.decisions.get(reservation.job_id)
+    if isinstance(known, Hold) and known.reason.code in WAITS_FOR_ROOM:
+        hold = Hold(job_id=reservation.job_id, reason=reservation.reason(state.now_ms))
+        state.decisions.record_round((hold,), reservation.lane)
+
+
+def _take_with_few(state: Queue, turn: Turn, take_turn: Callable[[Turn], AbstractSet[str]]) -> bool:
+    """Ask about some jobs of a lane, as far as their quota goes; what is said of those that wait is not kept."""
+    left, lane = state.tenants.gpus_left(turn.lane.tenant), state.waiting.lanes.get(turn.lane)
+    jobs = lane.chosen(turn.job_ids or frozenset()) if lane is not None else ()
+    job_ids = {job.request.job_id for job in jobs if left is None or job.request.gpus <= left}
+    if not job_ids:
+        return False
+    with state.waiting.showing(turn.lane, job_ids=job_ids):
+        return "FAIR_SHARE" in take_turn(turn)
 
 
 def _take_within_quota(state: Queue, turn: Turn, take_turn: Callable[[Turn], AbstractSet[str]]) -> bool:
@@ -182,27 +162,6 @@ def find_protected(state: ClusterState, lane: LaneName | None) -> AbstractSet[st
     }
 
 
-def seen_in_lane(view: SchedulingView, lane: LaneName | None) -> SchedulingView:
-    """Return a view without the GPUs that the jobs of a lane do not want.
-
-    Jobs that may span nodes see those that share their storage, and take as many of them as they need; no other job is
-    moved for them, since it may not span nodes.
-    """
-    if lane is not None and lane.across_nodes:
-        view = _across_nodes(view)
-    if lane is None or not lane.devices:
-        return view
-    gpus = {name: entry for name, entry in view.gpus.items() if is_device_named(lane.devices, entry.gpu.device)}
-    return replace(view, gpus=gpus, index=FreshIndex())
-
-
-def _across_nodes(view: SchedulingView) -> SchedulingView:
-    storage_id = widest_storage(view)
-    nodes = {node_id: node for node_id, node in view.nodes.items() if can_span(node) and node.storage_id == storage_id}
-    gpus = {gpu_id: entry for gpu_id, entry in view.gpus.items() if entry.node_id in nodes}
-    return replace(view, nodes=nodes, gpus=gpus, nodes_per_job_max=0, can_move=False, index=FreshIndex())
-
-
 @dataclass(slots=True)
 class _Admission:
     """What a turn may still give away."""
@@ -213,6 +172,7 @@ class _Admission:
     given: int = 0
     given_to: Counter[str] = field(default_factory=Counter)
     refused: set[str] = field(default_factory=set)
+    backfilled: set[str] = field(default_factory=set)
     protected: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -240,12 +200,20 @@ def admit(
     return _explained(admission, kept), admission.refused
 
 
+def lasting(turn: Turn | None, decisions: Iterable[Decision]) -> Sequence[Decision]:
+    """Return what of a turn's checked decisions is carried out and kept: of one about a few jobs only their starts."""
+    is_about_few = turn is not None and turn.job_ids is not None
+    return [one for one in decisions if isinstance(one, Start) or not is_about_few]
+
+
 def _admitted(admission: _Admission, decision: Decision) -> Decision | None:
     if isinstance(decision, Start):
         queued = admission.state.jobs.get(decision.job_id)
         if queued is None:
             return decision
-        reason = _obstacle(admission, queued.request, len(decision.assignments))
+        reason = _backfill_obstacle(admission, decision) or _obstacle(
+            admission, queued.request, len(decision.assignments)
+        )
         return decision if reason is None else Hold(job_id=decision.job_id, reason=reason)
     if not isinstance(decision, Stop | Migrate | Reshape | Pause | Resume):
         return decision
@@ -299,8 +267,38 @@ def _obstacle(admission: _Admission, request: JobRequest, gpus: int) -> Reason |
     return None
 
 
+def _backfill_obstacle(admission: _Admission, start: Start) -> Reason | None:
+    """Return why a job may not have GPUs kept back for another: its end was foreseen alone, and in one pass."""
+    reservation = admission.turn.backfills
+    kept = {part.gpu_id for part in start.assignments}.intersection(reservation.gpu_ids) if reservation else set()
+    if reservation is None or not kept:
+        return None
+    is_alone = start.predicted_slowdown_ratio is None and not start.trial_with
+    if not is_alone or start.accumulation_steps > 1 or not admission.backfilled.isdisjoint(kept):
+        return reservation.reason_of_others()
+    admission.backfilled |= kept
+    return None
+
+
+def _reworded(admission: _Admission, reservation: Reservation, decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """Yield the decisions with the reason of jobs that would have had GPUs which are kept back."""
+    idle = len(reservation.idle_gpu_ids)
+    for decision in decisions:
+        queued = admission.state.jobs.get(decision.job_id)
+        is_hold = isinstance(decision, HoldMany | HoldRest) or (
+            isinstance(decision, Hold) and queued is not None and queued.request.gpus <= idle
+        )
+        if is_hold and decision.reason.code in WAITS_FOR_ROOM:
+            yield replace(decision, reason=reservation.reason_of_others())
+        else:
+            yield decision
+
+
 def _explained(admission: _Admission, decisions: list[Decision]) -> list[Decision]:
-    """Return the decisions with the reason of jobs for which no running job makes room, since it is protected."""
+    """Return the decisions with the reason of jobs from which GPUs are kept back, or for which no job makes room."""
+    reservation = admission.turn.keeps
+    if reservation is not None and reservation.idle_gpu_ids:
+        decisions = [*_reworded(admission, reservation, decisions)]
     if not admission.protected:
         return decisions
     reasons = {

@@ -190,6 +190,7 @@ class SchedulingView:
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
         protected_job_ids: Running jobs that make no room for those that wait now: of a higher class, or another tenant.
+        kept_gpu_ids: GPUs that are kept back for a job of another lane; they look as if they released something.
         interference_curves: Of the device types on which pairs were measured: slowdown over summed utilization.
         index: What follows from all this.
     """
@@ -210,6 +211,7 @@ class SchedulingView:
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
     protected_job_ids: AbstractSet[str] = frozenset()
+    kept_gpu_ids: AbstractSet[str] = frozenset()
     interference_curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
     index: ClusterIndex
 

@@ -8,19 +8,11 @@ from dataclasses import replace
 from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
 from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import Predictions
-
-_WAITS_FOR_ROOM = frozenset({
-    "CLUSTER_FULL", "COLLISION_TOO_LIKELY", "DEVICE_SLOWDOWN_TOO_HIGH", "GPU_RELEASING", "JOB_UNKNOWN",
-    "MEMORY_DOES_NOT_FIT", "MEMORY_LIKELY_EXCEEDS_GPU", "NO_FREE_GPU", "OTHERS_GAIN_MORE", "OUT_OF_DOMAIN",
-    "PAIR_UNKNOWN", "PEAKS_DO_NOT_FIT", "RANGE_NOT_CALIBRATED", "REMAINING_TIME_UNKNOWN", "SHARES_GIVEN_AWAY",
-    "SHARE_NOT_ALLOWED", "SHARING_NOT_WORTH_IT", "SLOWDOWN_TOO_HIGH", "TOO_FEW_PLACES", "TOO_MANY_JOBS",
-    "TOO_MANY_WEIGHED", "TRIAL_GOES_ON", "UTILIZATION_TOO_HIGH", "WORKERS_OUT_OF_BALANCE",
-})  # fmt: skip
-"""Reasons that sound as if waiting, or consent to share, would help."""
 
 
 def present_reason(state: ClusterState, job: JobRecord) -> Reason:
@@ -34,7 +26,7 @@ def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reas
     if job.phase is Phase.PENDING and job.request.terms.across_nodes and reason.code == "GPUS_NOT_IN_CLUSTER":
         # A policy sees no other nodes than those that such a job may span.
         return replace(reason, code="NODES_TOGETHER_TOO_SMALL")
-    if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
+    if job.phase is not Phase.PENDING or reason.code not in WAITS_FOR_ROOM | {"KEPT_FOR_OTHER"}:
         return reason
 
     def waiting(job_id: str) -> JobRequest | None:
@@ -63,7 +55,9 @@ def worded_for(
         predictions: What is known of memory.
         waiting: Returns the request of a waiting job, None for others.
     """
-    if reason.code not in _WAITS_FOR_ROOM:
+    if reason.code == "KEPT_FOR_OTHER":
+        return _too_few_gpus(request, inventory) or _fits_nowhere(request, inventory, predictions) or reason
+    if reason.code not in WAITS_FOR_ROOM:
         return reason
     reason = _too_few_gpus(request, inventory) or _fits_nowhere(request, inventory, predictions) or reason
 

@@ -28,7 +28,7 @@ from scheduler_service.core.events import (
     PartReport,
     UnknownAttemptsFound,
 )
-from scheduler_service.core.records import Phase
+from scheduler_service.core.gang_pauses import is_part_paused
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
@@ -263,10 +263,10 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         for observation in heartbeat.attempts:
             if self._admission.standing(session.node_id, observation.key) is AttemptStanding.HELD:
                 renewed.append(observation.key)
+                self._note_pause(observation, session)
                 # Progress is that of rank 0, and so of the first node of a gang.
                 if state.jobs[observation.key.job_id].node_ids[0] == session.node_id:
                     self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
-                    self._note_pause(observation)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
@@ -275,16 +275,21 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 self._loop.note(agent_messages.health_changed(gpu))
         if not session.no_profiles:
             self._windows.note(heartbeat.measurement_windows)
-        position = self._identity.position(self._loop.sequence)
-        ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed, position=position)
+        ack = node_agent_pb2.HeartbeatAck(
+            sequence=heartbeat.sequence,
+            renewed=renewed,
+            position=self._identity.position(self._loop.sequence),
+            ended_parts=agent_messages.ended_parts(state.jobs, renewed),
+        )
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 
-    def _note_pause(self, observation: node_agent_pb2.AttemptObservation) -> None:
-        """Pass on that an attempt stands still or goes on, where that is news; heartbeats repeat it while it is not."""
-        is_believed_paused = self._loop.engine.state.jobs[observation.key.job_id].phase is Phase.PAUSED
+    def _note_pause(self, observation: node_agent_pb2.AttemptObservation, session: AgentSession) -> None:
+        """Pass on that what a node runs stands still or goes on, where that is news; heartbeats repeat it till then."""
+        job = self._loop.engine.state.jobs[observation.key.job_id]
+        is_believed_paused = is_part_paused(job, session.node_id)
         change = agent_messages.pause_change(observation, is_believed_paused=is_believed_paused)
         if change is not None and not self._loop.storage_failure:
-            self._loop.note(change)
+            self._loop.note(_of_node(change, session))
 
     def tick(self) -> None:
         """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""

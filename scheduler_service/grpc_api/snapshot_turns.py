@@ -6,7 +6,7 @@ What a turn gives away is entered into the view, so that the next one sees what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -21,7 +21,8 @@ from scheduler_service.core.placement_limits import ClusterLimits, LimitedPlan, 
 from scheduler_service.core.ready_queue import WaitingJobs
 from scheduler_service.core.records import Reason
 from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, UsedTime
-from scheduler_service.core.turns import Turn, admit, decide_in_turns
+from scheduler_service.core.turn_order import Turn
+from scheduler_service.core.turns import admit, decide_in_turns
 from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 
 
@@ -138,11 +139,21 @@ class _SnapshotQueue:
             self.waiting.add(record)
             self.decisions.expect(record.job_id)
         self._plan = LimitedPlan()
+        self._kept_gpu_ids: AbstractSet[str] = frozenset()
 
     @property
     def gpus_free(self) -> int:
         """GPUs that hold nothing."""
         return len(self._view.index.free_gpu_ids)
+
+    def keep_back(self, gpu_ids: Iterable[str]) -> None:
+        """Let no job start on these GPUs until others are named."""
+        self._kept_gpu_ids = frozenset(gpu_ids)
+
+    def without_jobs(self, gpu_ids: Iterable[str]) -> Sequence[str]:
+        """Return those among some GPUs that are usable and that no job holds."""
+        gpus = self._view.gpus
+        return [gpu_id for gpu_id in gpu_ids if gpu_id in gpus and not gpus[gpu_id].job_ids]
 
     def decide(self) -> LimitedPlan:
         """Return one decision per waiting job and those about running ones, in execution order."""

@@ -18,10 +18,11 @@ Where we differ:
     Eq. 6 and 9 with their slips put right (optimus_allocation.py states how). Jobs without server_demand exchange
     gradients among themselves and gain by workers only. The number of servers is chosen for a snapshot's jobs, gets
     room on the hosts and is in the reason; jobs of a running cluster have as many as they state. GPUs that a job was
-    given and cannot use, because they do not lie evenly, go to jobs that were given none. A running job keeps at least its smallest number, and one
-    whose number cannot be had now starts with the next smaller one instead of pausing. What fits on one node goes to
-    the fullest such node, not the emptiest: it is as fast there, and wide jobs find room. GPUs of different kinds count
-    as one resource in the choice of numbers. A job without a profile gets its smallest number.
+    given and cannot use, because they do not lie evenly, go to jobs that were given none. A running job keeps at least
+    its smallest number, and one whose number cannot be had now starts with the next smaller one instead of pausing.
+    What fits on one node goes to the fullest such node, not the emptiest: it is as fast there, and wide jobs find room.
+    GPUs of different kinds count as one resource in the choice of numbers. A job without a profile gets its smallest
+    number.
 
 Cost:
     O(tasks log tasks) for the numbers, all jobs in one pass, and O(tasks log nodes) for the places; 4,000 jobs with

@@ -20,6 +20,7 @@ from predictor_service.commands.program import program as predictor
 from predictor_service.settings import Settings as PredictorSettings
 from scheduler_service.commands.main import cli as scheduler
 from scheduler_service.settings import Settings as SchedulerSettings
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 GROUPS: dict[str, click.Group] = {
@@ -86,7 +87,7 @@ def test_every_flag_that_takes_an_address_says_so_and_has_one_of_four_names() ->
         assert not is_address or option.name in ADDRESS_NAMES, f"{path}: {option.opts}"
 
 
-@pytest.mark.parametrize("name", sorted({*TLS_NAMES, *ACCESS_NAMES, *ADDRESS_NAMES, "insecure", "log_level"}))
+@for_each("name", sorted({*TLS_NAMES, *ACCESS_NAMES, *ADDRESS_NAMES, "insecure", "log_level"}))
 def test_a_setting_that_programs_share_is_declared_alike(name: str) -> None:
     records = (PredictorSettings, SchedulerSettings, AgentSettings)
     assert {record.__annotations__[name] for record in records if name in record.__annotations__} in (
@@ -94,13 +95,13 @@ def test_a_setting_that_programs_share_is_declared_alike(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
+@for_each(("path", "command"), COMMANDS)
 def test_every_help_begins_with_what_the_command_does_as_an_order(path: str, command: click.Command) -> None:
     first = (command.help or "").split()[0]
     assert not first.endswith("s") or first in ("Process",), f"{path}: {first} ..."
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@for_each("name", GROUPS)
 def test_every_program_takes_h_for_help(name: str) -> None:
     assert list(GROUPS[name].context_settings["help_option_names"]) == ["-h", "--help"]
 
@@ -116,7 +117,7 @@ def test_every_command_line_is_read_by_one_library() -> None:
     assert others <= BARE
 
 
-@pytest.mark.parametrize(("program", "verb", "module", "flags"), SERVING, ids=[program for program, *_ in SERVING])
+@pytest.mark.parametrize(("program", "verb", "module", "flags"), SERVING)
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [

@@ -1,4 +1,4 @@
-"""What every engine must do: the simulated one, Slurm over rows as it writes them, Kubernetes over HTTP."""
+"""What every engine must do: the simulated one, Slurm over its rows, Kubernetes over HTTP, Ray over its tables."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.placement_notes import placed_note, planned_gpu
 from cotenant.engines.port import Engine
+from cotenant.engines.ray.adapter import RayEngine
 from cotenant.engines.records import EngineJob, EnginePhase, Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
+from tests.support.fake_ray import FakeRay
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.simulated_engine import GIB, SimulatedEngine
 
@@ -66,11 +68,24 @@ def kubernetes() -> Iterator[Case]:
         yield Case(KubernetesEngine(api, DEVICES), submit, prefix="team/", slots=100)
 
 
+@contextmanager
+def ray() -> Iterator[Case]:
+    cluster = FakeRay()
+    cluster.is_watched = True
+
+    def pass_grace() -> None:
+        for _ in range(3):
+            cluster.pass_time(31)
+
+    made = RayEngine(cluster, DEVICES, prepare=pass_grace)
+    yield Case(made, lambda job_id, wishes: cluster.submit(job_id, comment(wishes)), slots=100)
+
+
 def comment(wishes: str | None) -> str:
     return "somebody else's" if wishes is None else f"cotenant {wishes}"
 
 
-@pytest.fixture(params=[simulated, slurm, kubernetes], ids=lambda made: made.__name__)
+@pytest.fixture(params=[simulated, slurm, kubernetes, ray], ids=lambda made: made.__name__)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     with request.param() as made:
         yield made

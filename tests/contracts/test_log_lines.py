@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.structured_log import JsonFormatter, LineHandler
+from tests.support.cases import for_each
 from tests.support.log_schema import EVENT, read_line, read_lines
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +75,7 @@ def test_no_field_has_a_name_that_python_keeps_for_itself() -> None:
         assert not names & kept, where
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_whatever_a_field_holds_the_line_keeps_to_the_schema_and_to_its_length(name: str) -> None:
     (text,) = log_with({"value": HOSTILE[name]}).splitlines()
     line = read_line(text, "agent")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 
 FOLDER = Path(__file__).resolve().parents[2] / "scheduler_service/policies"
 POLICY_MODULES = {entry.path.partition(".")[0] for entry in POLICIES.values()}
@@ -19,14 +18,14 @@ def test_every_module_of_the_folder_is_a_policy_of_the_registry() -> None:
     assert modules == POLICY_MODULES
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+@for_each("room", ROOMS)
 def test_every_room_says_what_it_is_for(room: Path) -> None:
     says = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
     assert says is not None
     assert len(says.split()) >= 20
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+@for_each("room", ROOMS)
 def test_no_room_imports_a_policy(room: Path) -> None:
     imported = {
         f"{node.module}.{name.name}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.colocation_slowdown import expected_slowdown
@@ -15,6 +14,7 @@ from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
 from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction, running, store, view
 
 KEYS = [f"key-{index}" for index in range(5)]
@@ -39,7 +39,7 @@ def incoming_job(generator: random.Random, name: str) -> Resident:
     return Resident(request=job(name, key=generator.choice(KEYS)), micro_batch_size=1, memory_reserved_bytes=GIB)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> None:
     generator = random.Random(seed)
     seen = random_view(generator)

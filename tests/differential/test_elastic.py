@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-import pytest
-
 from scheduler_service.core.decisions import Reshape, Start, unfolded
 from scheduler_service.policies.elastic import Elastic
+from tests.support.cases import for_each
 from tests.support.elastic import RemainingTimes, elastic_view
 
 COST_S, START_S = 7.0, 3.0
@@ -53,7 +52,7 @@ def plans(gpus: int, held: Held, new: RemainingTimes) -> Iterator[Plan]:
                     yield plan(changes, len(where) - less, name, count, less)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_the_best_of_all_plans_is_taken(seed: int) -> None:
     gpus, held, new = drawn(seed)
     decisions = list(unfolded(POLICY.decide(elastic_view(gpus=gpus, held=held, waiting={"new": new}))))
@@ -68,7 +67,7 @@ def test_the_best_of_all_plans_is_taken(seed: int) -> None:
         assert starts == [best[4]]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_the_best_of_all_growths_is_taken_if_it_is_better_than_none(seed: int) -> None:
     gpus, held, _ = drawn(seed)
     idle = gpus - sum(len(where) for _, where in held.values())

@@ -9,6 +9,7 @@ from scheduler_service.core.foreseen_view import carry_out
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.view import HostUse, RunningJob, SchedulingView
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.crowds import dense_view, full_view
 from tests.support.scheduling import view
 
@@ -31,9 +32,9 @@ def holders(seen: SchedulingView) -> dict[str, list[RunningJob]]:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("make_view", [dense_view, full_view])
+@for_each("make_view", [dense_view, full_view])
 def test_gpus_and_hosts_hold_what_the_jobs_on_them_hold(make_view: object, policy: str, seed: int) -> None:
     before = make_view(seed)  # type: ignore[operator]
     after, decisions = afterwards(before, policy)

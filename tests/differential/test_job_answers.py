@@ -22,6 +22,7 @@ from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.inference.observed_jobs import ObservedJobs
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
+from tests.support.cases import for_each
 from tests.support.literal_estimator import LiteralEstimator
 from tests.support.literal_features import literal_step_ms, literal_values
 from tests.support.measured_dataset import graphs
@@ -137,7 +138,7 @@ def test_jobs_that_only_wait_longer_or_shorter_are_answered_as_if_each_were_aske
                 assert_alike(found, literally(predictor, request))
 
 
-@pytest.mark.parametrize("family", sorted(GRAPHS))
+@for_each("family", sorted(GRAPHS))
 def test_every_row_of_a_table_is_the_vector_that_its_values_spell_out(family: str) -> None:
     random_, graph = random.Random(family), MeasuredGraph(DESCRIPTIONS[family])
     for _ in range(12):

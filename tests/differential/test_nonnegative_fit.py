@@ -5,9 +5,10 @@ import pytest
 from scipy.optimize import nnls
 
 from predictor_service.convergence.nonnegative_fit import COLUMNS_MAX, fit_nonnegative
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize("columns", range(1, COLUMNS_MAX + 1))
+@for_each("columns", range(1, COLUMNS_MAX + 1))
 def test_the_residual_is_that_of_an_active_set_solver(columns: int) -> None:
     random = np.random.default_rng(columns)
     for rows in (columns, columns + 1, 40):

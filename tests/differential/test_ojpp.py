@@ -9,6 +9,7 @@ import pytest
 from scheduler_service.core.view import Policy
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
+from tests.support.cases import for_each
 from tests.support.packing import Instance, Limits, placement_of, random_instance, violations
 
 LIMITS = Limits(tau_max=0.1, theta_max=0.2, theta_diff=0.1)
@@ -36,7 +37,7 @@ def fewest_gpus(instance: Instance) -> int | None:
     return best
 
 
-@pytest.mark.parametrize("seed", range(120))
+@for_each("seed", range(120))
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_ojpp_never_uses_fewer_gpus_than_the_exact_minimum(policy: Policy, seed: int) -> None:
     instance = random_instance(seed, jobs_max=4, workers_max=2, gpus=4)
@@ -49,7 +50,7 @@ def test_ojpp_never_uses_fewer_gpus_than_the_exact_minimum(policy: Policy, seed:
         assert used >= exact, f"{used} GPUs, {used - exact} more than the minimum {exact}, for {instance}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_with_a_gpu_for_every_worker_every_job_is_placed(policy: Policy, seed: int) -> None:
     instance = random_instance(seed, jobs_max=4, workers_max=2, gpus=8)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from scheduler_service.core.decisions import Stop
 from scheduler_service.policies.obp import OpportunisticBinPacking
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
+from tests.support.cases import for_each
 from tests.support.crowds import dense_view
 from tests.support.scheduling import job, node, running, view
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_without_measurements_pab_decides_as_obp(seed: int) -> None:
     seen = dense_view(seed)
     assert PerformanceAwareBinPacking().decide(seen) == list(OpportunisticBinPacking().decide(seen))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_the_stopped_job_is_the_newest_next_to_one_that_lost_half(seed: int) -> None:
     generator = random.Random(seed)
     holding = [

@@ -16,6 +16,7 @@ from scheduler_service.policies.i_greedy import IGreedy
 from scheduler_service.policies.obp import OpportunisticBinPacking
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
+from tests.support.cases import for_each
 from tests.support.packing import Instance, Limits, Packed, placement_of, random_instance, violations
 from tests.support.scheduling import GIB
 
@@ -106,7 +107,7 @@ def packed_in_a_few_lines(instance: Instance, name: str) -> dict[str, list[str]]
     return placement
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_packing_policies_pack_what_a_few_lines_pack(name: str, seed: int) -> None:
     instance = random_instance(seed)
@@ -128,7 +129,7 @@ def most_free_first(instance: Instance, slots: int) -> dict[str, list[str]]:
     return placement
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 def test_obp_takes_the_gpus_with_most_free_memory(seed: int) -> None:
     instance = replace(random_instance(seed, jobs_max=9, gpus=4), request_bytes=4 * GIB)
     decisions = OpportunisticBinPacking().decide(instance.view())

@@ -11,6 +11,7 @@ from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.horus import Horus
+from tests.support.cases import for_each
 from tests.support.crowds import dense_view
 
 
@@ -64,8 +65,8 @@ def host_has_room(seen: SchedulingView, one: PendingJob, node_id: str, here: int
     return cores == 0 or one.request.cpu_cores * here / one.request.gpus <= cores
 
 
-@pytest.mark.parametrize("nodes_max", [0, 1])
-@pytest.mark.parametrize("seed", range(60))
+@for_each("nodes_max", [0, 1])
+@for_each("seed", range(60))
 def test_horus_finds_the_cheapest_placement_of_one_job(seed: int, nodes_max: int) -> None:
     cluster = dense_view(seed, nodes_max=nodes_max)
     for one in cluster.pending:

@@ -9,6 +9,7 @@ import pytest
 from cotenant_simulator.pollux_rules.cluster import ClusterShape
 from cotenant_simulator.pollux_rules.simulation import simulate
 from cotenant_simulator.pollux_rules.workload import SubmittedJob, read_workload
+from tests.support.cases import for_each
 from tests.support.literal_pollux import LiteralJob, LiteralRun
 from tests.support.pollux_family import applications, family_folder
 
@@ -30,7 +31,7 @@ def new_workload(seed: int) -> list[SubmittedJob]:
 
 
 @pytest.mark.parametrize("policy", ["tiresias", "optimus"])
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_every_job_of_a_new_workload_ends_at_its_second(policy: str, seed: int) -> None:
     submitted = new_workload(seed)
     found = [job.finished_s for job in simulate(submitted, policy, ClusterShape(16, 4))]

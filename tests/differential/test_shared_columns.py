@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2 as messages
@@ -17,6 +16,7 @@ from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.records import JobQuestion
 from predictor_service.inference.unusual_features import find_unusual
+from tests.support.cases import for_each
 from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import open_predictor
 
@@ -29,7 +29,7 @@ def work_of(family: str) -> JobWork:
     return JobWork(graph, settings, DEVICE_TYPES[STANDIN_DEVICE], version.devices[STANDIN_DEVICE])
 
 
-@pytest.mark.parametrize("family", sorted(graphs()))
+@for_each("family", sorted(graphs()))
 def test_columns_and_excess_from_another_wait_are_those_of_the_job_alone(family: str) -> None:
     work, random_ = work_of(family), random.Random(family)
     beyond = 0
@@ -46,7 +46,7 @@ def test_columns_and_excess_from_another_wait_are_those_of_the_job_alone(family:
     assert beyond  # else nothing but zeros was compared
 
 
-@pytest.mark.parametrize("family", sorted(graphs()))
+@for_each("family", sorted(graphs()))
 def test_places_outside_of_what_is_accepted_are_those_that_numpy_finds(family: str) -> None:
     work = work_of(family)
     for wait in (0.0, 0.5, 0.999):

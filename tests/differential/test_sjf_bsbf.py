@@ -14,6 +14,7 @@ from scheduler_service.core.decisions import Decision, Hold, Start, unfolded
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.view import RunningJob, SchedulingView
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
+from tests.support.cases import for_each
 from tests.support.scheduling import job, node, pair, pending, prediction, running, store, view
 
 PAIRS = 10_000
@@ -193,7 +194,7 @@ def decided(scene: Scene, *, recheck_gang: bool) -> Decision:
     return decision
 
 
-@pytest.mark.parametrize("seed", range(400))
+@for_each("seed", range(400))
 def test_a_gang_gets_the_best_of_all_sets_of_gpus(seed: int) -> None:
     scene = Scene.drawn(random.Random(seed))
     free = sum(scene.holder(gpu_id) is None for gpu_id in scene.seen.gpus)

@@ -11,6 +11,7 @@ from scheduler_service.errors import UnknownBaseError
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.grpc_api.snapshot_bases import BASES_MAX, SnapshotBases
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere
 
 BASE_FIELDS = ("nodes", "job_predictions", "pair_predictions")
@@ -38,7 +39,7 @@ def same(one: scheduling_pb2.DecideResponse, other: scheduling_pb2.DecideRespons
     return all(list(getattr(one, name)) == list(getattr(other, name)) for name in fields)
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_jobs_on_top_of_a_kept_base_are_decided_on_as_in_the_whole_snapshot(policy: str) -> None:
     bases = SnapshotBases()
     for seed in range(8):

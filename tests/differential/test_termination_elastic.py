@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from scheduler_service.core.decisions import Reshape, Start, unfolded
 from scheduler_service.policies.termination_elastic import TerminationElastic
+from tests.support.cases import for_each
 from tests.support.elastic import elastic_view
 
 POLICY = TerminationElastic(restart_cost_ms=20_000)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_the_best_of_all_next_steps_is_taken_if_it_is_better_than_none(seed: int) -> None:
     generator = random.Random(seed)
     held = {
@@ -34,7 +33,7 @@ def test_the_best_of_all_next_steps_is_taken_if_it_is_better_than_none(seed: int
     assert grown == ([(best[2], best[1])] if best else [])
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_jobs_start_in_order_at_their_smallest_number_until_one_does_not_fit(seed: int) -> None:
     generator = random.Random(seed)
     waiting = {f"j{index}": dict.fromkeys(generator.sample(range(1, 5), k=2), 100.0) for index in range(6)}

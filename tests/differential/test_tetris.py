@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.policies.tetris import Tetris
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, node, pending, prediction, store, view
 
 
-@pytest.mark.parametrize("seed", range(150))
+@for_each("seed", range(150))
 def test_every_job_goes_to_the_node_that_would_be_fullest(seed: int) -> None:
     generator = random.Random(seed)
     free = {

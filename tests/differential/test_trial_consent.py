@@ -12,6 +12,7 @@ from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import JobPrediction, Level, Reason, Share
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, gpu, job, memory, node, pair, pending, prediction, running, store, view
 
 DRAWS = 3_000
@@ -85,7 +86,7 @@ def test_consent_to_a_trial_is_what_the_rule_says() -> None:
 
 
 @pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "sjf_ffs", "ojpp", "best_fit"])
-@pytest.mark.parametrize("is_measured", [True, False])
+@for_each("is_measured", [True, False])
 def test_a_job_is_tried_on_many_gpus_as_on_few(policy: str, is_measured: bool) -> None:
     """From 64 GPUs on policies look at them as arrays."""
     starts = []

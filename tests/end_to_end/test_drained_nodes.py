@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from cotenant.v1 import scheduling_pb2
 from tests.support import journalled_training
-from tests.support.agent import AgentProcess, end_jobs, prepare_baseline
-from tests.support.real_cluster import COTENANT
-from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, LiveCluster, live_cluster
+from tests.support.scheduler_process import wait_until
 
-PATIENCE_S = 120.0
+STATES = ("state-0", "state-1")
 STEPS = 120
 STALL_MS = 3_000
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
@@ -37,37 +33,21 @@ for step in range(job.resume_step() + 1, 13):
 """
 
 
-class TwoNodes:
-    """A scheduler, two nodes with one device each and one folder of checkpoints, and the command line."""
+class DrainedNodes(LiveCluster):
+    """Two nodes with one device each and one folder of checkpoints."""
 
-    def __init__(self, client: SchedulerClient, scheduler: SchedulerProcess, folder: Path) -> None:
-        self.client = client
-        self._scheduler = scheduler
-        self.folder = folder
-
-    def cotenant(self, *arguments: str) -> str:
-        environment = {**os.environ, "COTENANT_SCHEDULER": self._scheduler.address, "COTENANT_PREDICTOR": "127.0.0.1:9"}
-        done = subprocess.run(
-            [*COTENANT, *arguments],
-            env=environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def start_agents(self) -> None:
+        """Start both and wait until they have joined."""
+        cores = sorted(os.sched_getaffinity(0))
+        for place, name in enumerate(STATES):
+            rules = ("--allow-directory", str(self.folder), "--allow-any-command", "--no-calibrate")
+            names = ("--node-id", f"node-{place}", "--checkpoint-dir", str(self.folder / "checkpoints"))
+            devices = ("--standin-cores", str(cores[place % len(cores)]))
+            self.start_agent(name, *names, *rules, devices=devices)
+        wait_until(lambda: len(self.node_states()) == 2, what="both nodes have joined", timeout_s=PATIENCE_S)
 
     def submit(self, *words: str) -> str:
         return self.cotenant("submit", "--no-capture", "-o", "name", *words).strip()
-
-    def wait_until(self, job_id: str, accept: Callable[[scheduling_pb2.Job], bool], what: str) -> scheduling_pb2.Job:
-        def look() -> scheduling_pb2.Job | None:
-            job = self.client.get(job_id)
-            return job if accept(job) else None
-
-        return wait_until(look, what=what, timeout_s=PATIENCE_S)
 
     def node_states(self) -> dict[str, tuple[bool, bool]]:
         """Node -> (takes jobs, is drained)."""
@@ -80,36 +60,16 @@ class TwoNodes:
         job_id = self.submit("--steps", str(STEPS), "--", *script)
         return job_id, self.wait_until(job_id, lambda job: job.steps_done > 6, "its first steps").node_id
 
-    def journal(self, job_id: str) -> list[list[str]]:
-        return [line.split() for line in (self.folder / f"{job_id}.journal").read_text().splitlines()]
-
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
-    folder = tmp_path_factory.mktemp("nodes")
-    times = ("--progress-interval-ms", "100", "--heartbeat-ms", "300", "--stall-ms", str(STALL_MS))
-    arguments = ("--predictor", "", "--policy", "fifo", *times)
-    cores = sorted(os.sched_getaffinity(0))
-    with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
-        agents = []
-        for place in range(2):
-            state = folder / f"state-{place}"
-            prepare_baseline(state)
-            rules = ("--allow-directory", str(folder), "--allow-any-command", "--no-calibrate")
-            names = ("--node-id", f"node-{place}", "--checkpoint-dir", str(folder / "checkpoints"))
-            devices = ("--standin-cores", str(cores[place % len(cores)]))
-            agents.append(AgentProcess(state, scheduler, *names, *rules, devices=devices))
-        try:
-            two = TwoNodes(client, scheduler, folder)
-            wait_until(lambda: len(two.node_states()) == 2, what="both nodes have joined", timeout_s=PATIENCE_S)
-            yield two
-        finally:
-            for agent in agents:
-                agent.kill()
-            end_jobs(folder)
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrainedNodes]:
+    arguments = ("--predictor", "", "--policy", "fifo", *SHORT_TIMES, "--stall-ms", str(STALL_MS))
+    with live_cluster(DrainedNodes, tmp_path_factory.mktemp("nodes"), STATES, arguments) as two:
+        two.start_agents()
+        yield two
 
 
-def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(nodes: TwoNodes) -> None:
+def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(nodes: DrainedNodes) -> None:
     job_id, first = nodes.train()
     (other,) = {"node-0", "node-1"} - {first}
     nodes.cotenant("nodes", "drain", first)
@@ -129,7 +89,7 @@ def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(
     assert {nodes.train()[1], nodes.train()[1]} == {first, other}
 
 
-def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: TwoNodes) -> None:
+def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: DrainedNodes) -> None:
     script = [sys.executable, journalled_training.__file__, str(nodes.folder), "5000", "50"]
     job_id = nodes.submit("--steps", "5000", "--time-limit", "3s", "--priority", "high", "--", *script)
     failed = nodes.client.wait_for_phase(job_id, "FAILED", timeout_s=PATIENCE_S)
@@ -140,7 +100,7 @@ def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: TwoNodes) -
     assert "TIME_LIMIT" in nodes.cotenant("describe", job_id)
 
 
-def test_a_job_that_falls_silent_is_seen_and_restarted_from_its_checkpoint(nodes: TwoNodes) -> None:
+def test_a_job_that_falls_silent_is_seen_and_restarted_from_its_checkpoint(nodes: DrainedNodes) -> None:
     job_id = nodes.submit("--steps", "12", "--on-stall", "restart", "--", sys.executable, "-c", SILENT_ONCE)
     done = nodes.client.wait_for_phase(job_id, "FINISHED", timeout_s=PATIENCE_S)
     assert (done.steps_done, done.attempt, done.restarts) == (12, 2, 1)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from tests.support import gang_training
-from tests.support.agent import REPOSITORY, AgentProcess, end_jobs, find_processes, prepare_baseline
-from tests.support.real_cluster import COTENANT
-from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+from tests.support.agent import find_processes
+from tests.support.gang_cluster import GangCluster, check_sums, environment_of
+from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
+from tests.support.scheduler_process import wait_until
 
-PATIENCE_S = 120.0
 STEPS = 40
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,63 +49,15 @@ time.sleep(600)
 """
 
 
-@dataclass(frozen=True)
-class LiveCluster:
-    """A scheduler with one node of two stand-in devices."""
-
-    client: SchedulerClient
-    scheduler: SchedulerProcess
-    folder: Path
-
-    def cotenant(self, *arguments: str) -> str:
-        environment = {**os.environ, "COTENANT_SCHEDULER": self.scheduler.address, "COLUMNS": "200"}
-        done = subprocess.run(
-            [*COTENANT, *arguments],
-            env=environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def submit(self, *command: str, **fields: object) -> str:
-        whole: dict[str, Any] = {"working_directory": str(self.folder), "settings": {"global_batch_size": 8}, **fields}
-        return self.client.submit(name="gang", command=list(command), **whole).job_id
-
-    def wait(self, job_id: str, phase: str) -> scheduling_pb2.Job:
-        return self.client.wait_for_phase(job_id, phase, timeout_s=PATIENCE_S)
-
-    def witness(self, *more: str, steps: int = STEPS, step_ms: int = 40) -> str:
-        """Submit a gang of two that writes down what it does."""
-        words = [sys.executable, gang_training.__file__, str(self.folder), str(steps), str(step_ms), *more]
-        return self.submit(*words, gpus=2, ranks=2, steps_total=steps, environment={"PYTHONPATH": str(REPOSITORY)})
-
-    def rank_processes(self) -> list[int]:
-        return find_processes(gang_training.__file__, str(self.folder))
-
-    def journal(self, job_id: str, rank: int) -> list[list[str]]:
-        path = self.folder / f"{job_id}.{rank}.journal"
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
-    folder = tmp_path_factory.mktemp("gangs")
-    state = folder / "agent"
-    prepare_baseline(state)
-    arguments = ("--policy", "fifo", "--progress-interval-ms", "100", "--heartbeat-ms", "300")
-    with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
-        agent = AgentProcess(state, scheduler, "--allow-any-command", devices=("--standin-cores", "0,1"))
-        try:
-            yield LiveCluster(client=client, scheduler=scheduler, folder=folder)
-        finally:
-            agent.kill()
-            end_jobs(state)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangCluster]:
+    arguments = ("--policy", "fifo", *SHORT_TIMES)
+    with live_cluster(GangCluster, tmp_path_factory.mktemp("gangs"), ["agent"], arguments) as found:
+        found.start_agents()
+        yield found
 
 
-def test_a_strangers_ddp_script_runs_unchanged_on_two_ranks(cluster: LiveCluster) -> None:
+def test_a_strangers_ddp_script_runs_unchanged_on_two_ranks(cluster: GangCluster) -> None:
     (cluster.folder / "stranger.py").write_text(STRANGER)
     submitted = cluster.cotenant("submit", "--ranks", "2", "--steps", "12", "--", sys.executable, "stranger.py")
     job_id = submitted.split()[0]
@@ -120,7 +68,7 @@ def test_a_strangers_ddp_script_runs_unchanged_on_two_ranks(cluster: LiveCluster
     assert "2 processes, one per GPU" in cluster.cotenant("describe", job_id)
 
 
-def test_workers_of_torchrun_end_with_their_job(cluster: LiveCluster) -> None:
+def test_workers_of_torchrun_end_with_their_job(cluster: GangCluster) -> None:
     """One process of the job's, which starts workers in sessions of their own."""
     (cluster.folder / "worker.py").write_text(WORKER)
     torchrun = str(Path(sys.executable).with_name("torchrun"))
@@ -132,26 +80,19 @@ def test_workers_of_torchrun_end_with_their_job(cluster: LiveCluster) -> None:
     wait_until(lambda: not find_processes("worker.py", str(cluster.folder)), what="no worker is left")
 
 
-def test_a_gang_whose_rank_is_killed_starts_again_from_the_shards_of_all(cluster: LiveCluster) -> None:
+def test_a_gang_whose_rank_is_killed_starts_again_from_the_shards_of_all(cluster: GangCluster) -> None:
     """With checkpoints of rank 0 too: test_killed_gangs.py, which takes minutes."""
-    job_id = cluster.witness("sharded")
+    job_id = cluster.witness("sharded", steps=STEPS, step_ms=40)
     wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
     [victim] = [pid for pid in cluster.rank_processes() if b"\0RANK=1\0" in environment_of(pid)]
     os.kill(victim, signal.SIGKILL)
     finished = cluster.wait(job_id, "FINISHED")
     assert (finished.restarts, finished.steps_done) == (1, STEPS)
-    for rank in (0, 1):
-        journal = cluster.journal(job_id, rank)
-        starts = [line for line in journal if line[0] == "start"]
-        assert [line[0] for line in journal].count("twice") == 0
-        # Three are added in each step, by ranks 0 and 1: nothing was lost, and no step counts twice.
-        assert [int(line[3]) for line in starts] == [3 * int(line[2]) for line in starts]
-        assert int(starts[1][2]) >= 5
-        assert journal[-1] == ["end", starts[1][1], str(3 * STEPS)]
+    check_sums(cluster, job_id, steps=STEPS)
 
 
-def test_a_paused_gang_stands_still_as_a_whole_and_goes_on(cluster: LiveCluster) -> None:
-    job_id = cluster.witness(steps=60)
+def test_a_paused_gang_stands_still_as_a_whole_and_goes_on(cluster: GangCluster) -> None:
+    job_id = cluster.witness(steps=60, step_ms=40)
     wait_until(lambda: len(cluster.journal(job_id, 0)) > 3, what="some steps", timeout_s=PATIENCE_S)
     cluster.cotenant("pause", job_id, "--seconds", "50")
     wait_until(lambda: cluster.client.get(job_id).HasField("pause"), what="it is paused", timeout_s=PATIENCE_S)
@@ -160,10 +101,3 @@ def test_a_paused_gang_stands_still_as_a_whole_and_goes_on(cluster: LiveCluster)
     cluster.cotenant("resume", job_id)
     finished = cluster.wait(job_id, "FINISHED")
     assert (finished.attempt, finished.steps_done) == (1, 60)
-
-
-def environment_of(pid: int) -> bytes:
-    try:
-        return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""

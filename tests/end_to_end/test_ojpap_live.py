@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_policies_live import ENDLESS, GRAPHS, PATIENCE_S, LiveCluster, live_cluster
 from tests.support.fake_predictor import MIB, FakePredictor
+from tests.support.policy_cluster import ENDLESS, GRAPHS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
@@ -17,7 +17,7 @@ def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_
     """Both are predicted to lose 2 %; together the first one's steps take four times as long, until one is moved."""
     with (
         FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,
-        live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
+        policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
     ):
         cluster.use("ojpap", 'compute_requirement="zero"', "interval_ms=500", "settle_ms=500", "cost_max_ms=60000")
         first = cluster.witness("first", steps=ENDLESS)
@@ -45,12 +45,12 @@ def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_
             assert sorted(set(steps)) == list(range(1, max(steps) + 1))
 
 
-def places(cluster: LiveCluster, job_id: str) -> list[str]:
+def places(cluster: PolicyCluster, job_id: str) -> list[str]:
     """Return the GPUs of a job; none while it is between two of them."""
     return [part.gpu_id for part in cluster.client.get(job_id).assignments]
 
 
-def wait_for_more_steps(cluster: LiveCluster, job_id: str) -> None:
+def wait_for_more_steps(cluster: PolicyCluster, job_id: str) -> None:
     """Wait until a job has done some steps from now on."""
     before = cluster.client.get(job_id).steps_done
     wait_until(lambda: cluster.client.get(job_id).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)

@@ -14,41 +14,41 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from tests.end_to_end import test_gangs
-from tests.end_to_end.test_gangs import PATIENCE_S, LiveCluster, environment_of
 from tests.support import gang_training
 from tests.support.agent import REPOSITORY
+from tests.support.gang_cluster import GangCluster, environment_of
+from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
 from tests.support.scheduler_process import wait_until
 
 pytestmark = pytest.mark.timeout(300)
-cluster = test_gangs.cluster
 STEP_MS = 40
 
 
-def submit_witness(cluster: LiveCluster, steps: int, **fields: object) -> str:
-    """Submit a gang of two that writes down what it does, in all of its processes."""
-    words = [sys.executable, gang_training.__file__, str(cluster.folder), str(steps), str(STEP_MS)]
-    environment = {"PYTHONPATH": str(REPOSITORY)}
-    return cluster.submit(*words, gpus=2, ranks=2, steps_total=steps, environment=environment, **fields)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangCluster]:
+    folder = tmp_path_factory.mktemp("servers")
+    with live_cluster(GangCluster, folder, ["agent"], ("--policy", "fifo", *SHORT_TIMES)) as found:
+        found.start_agents()
+        yield found
 
 
-def process_of(cluster: LiveCluster, rank: int) -> int:
+def process_of(cluster: GangCluster, rank: int) -> int:
     [pid] = [pid for pid in cluster.rank_processes() if f"\0RANK={rank}\0".encode() in environment_of(pid)]
     return pid
 
 
-def sum_of(cluster: LiveCluster, job_id: str) -> str:
+def sum_of(cluster: GangCluster, job_id: str) -> str:
     """What rank 0 came to in the end."""
     [line] = [line for line in cluster.journal(job_id, 0) if line[0] == "end"]
     return line[-1]
 
 
-def history(cluster: LiveCluster, job_id: str, kind: str) -> list[str]:
+def history(cluster: GangCluster, job_id: str, kind: str) -> list[str]:
     answer = cluster.client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=job_id))
     return [line.message for line in answer.history if line.kind == kind]
 
 
-def test_a_training_with_a_parameter_server_runs_to_its_end(cluster: LiveCluster) -> None:
+def test_a_training_with_a_parameter_server_runs_to_its_end(cluster: GangCluster) -> None:
     words = ("-m", "examples.training.train_with_servers", "--model", "cnn", "--steps", "6", "--log-every", "1")
     flags = ("--ranks", "2", "--servers", "1", "--steps", "6", "--env", f"PYTHONPATH={REPOSITORY}", "--no-capture")
     job_id = cluster.cotenant("submit", *flags, "--", sys.executable, *words).split()[0]
@@ -58,9 +58,9 @@ def test_a_training_with_a_parameter_server_runs_to_its_end(cluster: LiveCluster
     assert "1 parameter server(s)" in cluster.cotenant("describe", job_id)
 
 
-def test_a_server_that_is_killed_ends_its_gang_which_goes_on_from_its_checkpoint(cluster: LiveCluster) -> None:
+def test_a_server_that_is_killed_ends_its_gang_which_goes_on_from_its_checkpoint(cluster: GangCluster) -> None:
     servers = {"count": 1, "blocks": {"weight": 7}}
-    job_id = submit_witness(cluster, 40, servers=servers)
+    job_id = cluster.witness(steps=40, step_ms=STEP_MS, servers=servers)
     wait_until(lambda: len(cluster.journal(job_id, 2)) > 8, what="some steps of the server", timeout_s=PATIENCE_S)
     victim = process_of(cluster, 2)
     variables = dict(one.partition(b"=")[::2] for one in environment_of(victim).split(b"\0"))
@@ -98,8 +98,10 @@ def slowed_down(pid: int) -> Iterator[None]:
         thread.join()
 
 
-def test_a_rank_that_is_slowed_down_is_replaced_and_nothing_is_lost(cluster: LiveCluster) -> None:
-    job_id = submit_witness(cluster, 120, straggler_ratio=2.0, straggler_window_ms=2_000)
+def test_a_rank_that_is_slowed_down_is_replaced_and_nothing_is_lost(cluster: GangCluster) -> None:
+    job_id = cluster.witness(
+        steps=120, step_ms=STEP_MS, straggler_ratio=2.0, straggler_window_ms=2_000, no_preparation=True
+    )
     wait_until(lambda: len(cluster.journal(job_id, 1)) > 5, what="some steps", timeout_s=PATIENCE_S)
     with slowed_down(process_of(cluster, 1)):
         wait_until(lambda: bool(history(cluster, job_id, "straggler")), what="a replacement", timeout_s=PATIENCE_S)

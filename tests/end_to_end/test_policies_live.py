@@ -2,92 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from tests.support import journalled_training
-from tests.support.agent import REPOSITORY, AgentProcess, end_jobs, prepare_baseline
+from tests.support.agent import REPOSITORY
 from tests.support.fake_predictor import MIB, FakePredictor
-from tests.support.real_cluster import COTENANT
-from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+from tests.support.policy_cluster import ENDLESS, GRAPHS, PATIENCE_S, policy_cluster
+from tests.support.scheduler_process import wait_until
 
-PATIENCE_S = 200.0
-ENDLESS = 1_000_000
 pytestmark = pytest.mark.timeout(300)
 LOSS_LINE = re.compile(r"step (\d+)/\d+ loss (\S+)")
-GRAPHS = {"one": "1" * 64, "two": "2" * 64}
-
-
-@dataclass(frozen=True)
-class LiveCluster:
-    """A scheduler with one node of stand-in devices, 2 GiB each."""
-
-    client: SchedulerClient
-    scheduler: SchedulerProcess
-    folder: Path
-
-    def use(self, policy: str, *settings: str) -> None:
-        """Switch as an operator does."""
-        flags = [word for setting in settings for word in ("--set", setting)]
-        subprocess.run(
-            [*COTENANT, "policies", "use", policy, *flags],
-            env={**os.environ, "COTENANT_SCHEDULER": self.scheduler.address, "XDG_CONFIG_HOME": str(self.folder)},
-            cwd=REPOSITORY,
-            check=True,
-            capture_output=True,
-            timeout=PATIENCE_S,
-        )
-
-    def submit(self, name: str, *, command: list[str], steps: int, **fields: object) -> str:
-        """Submit a job that shares whatever it is predicted to lose; return its id."""
-        values = {"graph_sha256": GRAPHS["one"], "share": "SHARE_MODE_ANY", "max_slowdown_ratio": 5.0, **fields}
-        whole: dict[str, Any] = {"working_directory": str(REPOSITORY), "settings": {"global_batch_size": 8}, **values}
-        return self.client.submit(name=name, command=[sys.executable, *command], steps_total=steps, **whole).job_id
-
-    def witness(self, name: str, *, steps: int, step_ms: int = 40, **fields: object) -> str:
-        """Submit a job that waits for data and writes down what it does."""
-        command = [journalled_training.__file__, str(self.folder), str(steps), str(step_ms)]
-        return self.submit(name, command=command, steps=steps, **fields)
-
-    def journal(self, job_id: str) -> list[list[str]]:
-        """Return the lines that a witness wrote."""
-        return [line.split() for line in (self.folder / f"{job_id}.journal").read_text().splitlines()]
-
-    def wait(self, job_id: str, phase: str) -> scheduling_pb2.Job:
-        return self.client.wait_for_phase(job_id, phase, timeout_s=PATIENCE_S)
-
-    def wait_for_reason(self, job_id: str, codes: set[str]) -> None:
-        wait_until(lambda: self.client.get(job_id).reason.code in codes, what=f"{codes}", timeout_s=PATIENCE_S)
-
-    def log(self, job_id: str) -> str:
-        request = scheduling_pb2.ReadJobLogRequest(job_id=job_id)
-        return b"".join(answer.chunk for answer in self.client.stub.ReadJobLog(request, timeout=60)).decode()
-
-
-@contextmanager
-def live_cluster(folder: Path, *, policy: str, predictor: FakePredictor, gpus: int = 1) -> Iterator[LiveCluster]:
-    """Start everything, and leave nothing behind."""
-    state = folder / "agent"
-    prepare_baseline(state)
-    arguments = ("--predictor", predictor.address, "--policy", policy, "--progress-interval-ms", "100")
-    with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
-        more_cores = [word for core in range(1, gpus) for word in ("--standin-cores", str(core))]
-        agent = AgentProcess(state, scheduler, "--allow-directory", str(REPOSITORY), *more_cores)
-        try:
-            yield LiveCluster(client=client, scheduler=scheduler, folder=folder)
-        finally:
-            agent.kill()
-            end_jobs(state)
 
 
 def curve(text: str) -> dict[int, float]:
@@ -103,7 +32,7 @@ def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the
     )
     with (
         FakePredictor(memory_bytes=400 * MIB, sample_bytes=75 * MIB, step_ms=500.0) as predictor,
-        live_cluster(tmp_path, policy="sjf_bsbf", predictor=predictor) as cluster,
+        policy_cluster(tmp_path, policy="sjf_bsbf", predictor=predictor) as cluster,
     ):
         first = cluster.witness("partner", steps=ENDLESS, graph_sha256=GRAPHS["two"], memory_bytes=968 * MIB)
         cluster.wait(first, "RUNNING")
@@ -123,7 +52,7 @@ def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_no_job
     """Each is predicted to keep nine tenths of the GPU busy; compute_requirement zero looks at memory and slowdown."""
     with (
         FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,
-        live_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster,
+        policy_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster,
     ):
         steady = cluster.witness("waiting-for-data", steps=ENDLESS, step_ms=100)
         cluster.wait(steady, "RUNNING")
@@ -143,12 +72,12 @@ def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_no_job
 
 
 def test_a_policy_that_does_not_exist_changes_nothing(tmp_path: Path) -> None:
-    with FakePredictor() as predictor, live_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster:
+    with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster:
         job_id = cluster.witness("steady", steps=20)
         cluster.wait(job_id, "RUNNING")
-        with pytest.raises(subprocess.CalledProcessError) as refused:
-            cluster.use("ojpp", "theta_max=-1")
-        assert b"must not be negative" in refused.value.stderr
+        refused = cluster.run("policies", "use", "ojpp", "--set", "theta_max=-1")
+        assert refused.returncode != 0
+        assert "must not be negative" in refused.stderr
         assert cluster.wait(job_id, "FINISHED").attempt == 1
 
 
@@ -156,7 +85,7 @@ def test_a_running_job_is_reshaped_and_goes_on_from_its_checkpoint(tmp_path: Pat
     """DRF gives the first job both GPUs, and takes one back when a second job comes."""
     with (
         FakePredictor() as predictor,
-        live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
+        policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
     ):
         cluster.use("drf", "interval_ms=500")
         first = cluster.witness("wide", steps=ENDLESS, gpus=2, allowed_gpus=[1, 2], share="SHARE_MODE_NEVER")
@@ -181,7 +110,7 @@ def test_elastic_knows_what_more_gpus_would_give_and_reshapes_by_it(tmp_path: Pa
     """A job starts on both GPUs, makes room for a second one, and has both again when that has ended."""
     with (
         FakePredictor() as predictor,
-        live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
+        policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
     ):
         cluster.use("elastic", "reshape_cost_ms=1000", "start_cost_ms=1000")
         first = cluster.witness("wide", steps=ENDLESS, allowed_gpus=[1, 2], share="SHARE_MODE_NEVER")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_policies_live import ENDLESS, PATIENCE_S, LiveCluster, live_cluster
 from tests.support.agent import REPOSITORY, find_early_processes
 from tests.support.fake_predictor import FakePredictor
+from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 TRAINING = str(REPOSITORY / "tests" / "support" / "prepared_training.py")
 
 
-def wide_job(cluster: LiveCluster) -> str:
+def wide_job(cluster: PolicyCluster) -> str:
     """Submit a job that has both GPUs and gives one of them up for the next job."""
     cluster.use("drf", "interval_ms=500")
     command = [TRAINING, str(cluster.folder), str(ENDLESS), "40"]
@@ -29,12 +29,12 @@ def wide_job(cluster: LiveCluster) -> str:
     return job_id
 
 
-def wait_for_steps(cluster: LiveCluster, job_id: str, more: int) -> None:
+def wait_for_steps(cluster: PolicyCluster, job_id: str, more: int) -> None:
     before = cluster.client.get(job_id).steps_done
     wait_until(lambda: cluster.client.get(job_id).steps_done > before + more, what="steps", timeout_s=PATIENCE_S)
 
 
-def check_journal(cluster: LiveCluster, job_id: str) -> list[list[str]]:
+def check_journal(cluster: PolicyCluster, job_id: str) -> list[list[str]]:
     """Return the journal of a job that never ran twice and has left no step out."""
     lines = cluster.journal(job_id)
     assert not [line for line in lines if line[0] == "twice"]
@@ -44,7 +44,7 @@ def check_journal(cluster: LiveCluster, job_id: str) -> list[list[str]]:
 
 
 def test_a_reshaped_job_trains_until_its_next_attempt_is_built_and_no_step_is_made_twice(tmp_path: Path) -> None:
-    with FakePredictor() as predictor, live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster:
+    with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster:
         first = wide_job(cluster)
         second = cluster.witness("narrow", steps=10, share="SHARE_MODE_NEVER")
         cluster.wait(second, "FINISHED")
@@ -62,7 +62,7 @@ def test_a_reshaped_job_trains_until_its_next_attempt_is_built_and_no_step_is_ma
 @pytest.mark.alone
 @pytest.mark.parametrize("how", ["killed", "its shim is killed", "cancelled", "the scheduler is killed"])
 def test_what_goes_wrong_while_it_is_built_leaves_the_job_training_and_nothing_behind(tmp_path: Path, how: str) -> None:
-    with FakePredictor() as predictor, live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster:
+    with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster:
         first = wide_job(cluster)
         (tmp_path / "build_ms").write_text("6000")
         cluster.witness("narrow", steps=ENDLESS, share="SHARE_MODE_NEVER")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_policies_live import GRAPHS, PATIENCE_S, LiveCluster, live_cluster
 from tests.support import converging_training
 from tests.support.fake_predictor import FakePredictor
+from tests.support.policy_cluster import GRAPHS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -18,7 +18,7 @@ TARGET_STEPS = 567
 
 
 def test_a_job_ends_at_its_target_loss_which_was_foreseen(tmp_path: Path) -> None:
-    with FakePredictor() as predictor, live_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster:
+    with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster:
         job_id = cluster.client.submit(
             name="converging",
             command=[sys.executable, converging_training.__file__, "60"],
@@ -36,5 +36,5 @@ def test_a_job_ends_at_its_target_loss_which_was_foreseen(tmp_path: Path) -> Non
     assert done.reason.code == "FINISHED_WITH_TARGET"
 
 
-def is_foreseen(cluster: LiveCluster, job_id: str) -> bool:
+def is_foreseen(cluster: PolicyCluster, job_id: str) -> bool:
     return cluster.client.get(job_id).training_end.reliable

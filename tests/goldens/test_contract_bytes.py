@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tests.goldens.filled_messages import contract_messages, encoded, message_class
 from tests.goldens.write_goldens import GOLDENS
+from tests.support.cases import for_each
 
 VARIANTS: dict[str, list[str]] = json.loads((GOLDENS / "wire_messages.json").read_text())
 RENAMED: dict[str, str] = {
@@ -24,7 +24,7 @@ RENAMED: dict[str, str] = {
 """Messages that have another name now, by the name in the golden; numbers and types of their fields are as before."""
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@for_each("name", VARIANTS)
 def test_bytes_of_a_message_are_read_and_written_as_before(name: str) -> None:
     descriptor = contract_messages()[RENAMED.get(name, name)]
     for text in VARIANTS[name]:

@@ -23,6 +23,7 @@ from scheduler_service.core.events import JobCancelled
 from scheduler_service.policy_registry import make_policy
 from tests.goldens.stored_story import told_story, truth
 from tests.goldens.write_goldens import GOLDENS
+from tests.support.cases import for_each
 
 EVENTS: list[dict[str, Any]] = json.loads((GOLDENS / "events.json").read_text())
 TRUTH: dict[str, Any] = json.loads((GOLDENS / "scheduler_truth.json").read_text())
@@ -75,7 +76,7 @@ def holds(found: Any, stored: Any) -> bool:
     return bool(found == stored)
 
 
-@pytest.mark.parametrize("stored", EVENTS, ids=lambda stored: stored["kind"])
+@for_each("stored", EVENTS)
 def test_a_stored_event_says_what_it_said(stored: dict[str, Any]) -> None:
     again = encode_event(decode_event(stored))
     assert decode_event(again) == decode_event(stored)

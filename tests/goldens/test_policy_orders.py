@@ -10,11 +10,12 @@ import pytest
 from scheduler_service.policy_registry import POLICIES
 from tests.goldens.policy_orders import orders_digest
 from tests.goldens.write_goldens import GOLDENS
+from tests.support.cases import for_each
 
 ORDERS: dict[str, dict[str, Any]] = json.loads((GOLDENS / "policy_orders.json").read_text())
 
 
-@pytest.mark.parametrize("workload", ORDERS)
+@for_each("workload", ORDERS)
 @pytest.mark.parametrize("policy", ORDERS["mixed_on_8"])
 def test_a_policy_orders_what_it_ordered(workload: str, policy: str) -> None:
     assert orders_digest(workload, policy) == ORDERS[workload][policy]

@@ -21,6 +21,7 @@ from scheduler_service.policies.packing.opportunistic_memory import (
     demand_of,
 )
 from scheduler_service.policies.packing.packing_orders import as_listed, by_gregariousness, by_resources
+from tests.support.cases import for_each
 from tests.support.packing import Instance, Packed, placement_of, random_instance
 from tests.support.scheduling import GIB, gpu, job, memory, pending, prediction, store
 
@@ -58,7 +59,7 @@ def test_section_3_2_a_triple_is_not_trusted_after_an_out_of_memory_end() -> Non
     assert (found.base_ratio, found.peak_ratio, found.surge_probability_ratio) == (0.75, 0.75, 0.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("requirement", "known", "alpha"),
     [
         ("sm_activity", {"utilization_ratio": 0.6, "sm_activity_ratio": 0.2}, 0.2),
@@ -77,7 +78,7 @@ def test_section_3_1_alpha_is_never_zero_where_compute_counts() -> None:
     assert 0 < demand(utilization_ratio=0.0).compute_ratio < 0.001
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("triples", "memory_ratio", "collision"),
     [
         ([], 0.0, 0.0),
@@ -145,7 +146,7 @@ def test_algorithm_2_line_6_the_device_in_use_with_the_lowest_interference_is_ta
     assert packed(PAPER, instance)["new"] == ["g1"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changed", "slowdown", "expected"),
     [
         ({}, 0.05, "g0"),

@@ -11,6 +11,7 @@ from scheduler_service.policies.b_greedy import BGreedy
 from scheduler_service.policies.best_fit import BestFit
 from scheduler_service.policies.c_greedy import CGreedy
 from scheduler_service.policies.i_greedy import IGreedy
+from tests.support.cases import for_each
 from tests.support.packing import Instance, Packed, Placement, placement_of
 
 # Section 3.3: with VGG19 ResNet is 122 % slower, VGG19 18.7 % with ResNet.
@@ -36,7 +37,7 @@ def packed(policy: Policy, instance: Instance) -> Placement:
     return placement_of(instance, policy.decide(instance.view()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("policy", "instance", "expected"),
     [
         (BestFit(), RESNET_AND_VGG, {"resnet": ["g0"], "vgg": ["g0"]}),

@@ -9,6 +9,7 @@ from scheduler_service.core.records import JobPrediction
 from scheduler_service.core.step_times import remaining_ms_of, step_ms_of
 from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.sjf import Sjf
+from tests.support.cases import for_each
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 
 # L_k = iteration time x iterations (Algorithm 1, line 1), in seconds: a 40, b 30, c 60; nothing is known of d.
@@ -44,7 +45,7 @@ def starts(policy: Sjf, names: str, *, free: int = 1, now_ms: int = 10_000) -> l
     return [one.job_id for one in unfolded(policy.decide(seen)) if isinstance(one, Start)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "free", "expected"),
     [
         ("a1 b1 c1", 1, ["b1"]),

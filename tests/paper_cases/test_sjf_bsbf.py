@@ -18,6 +18,7 @@ from scheduler_service.policies.pairing.pair_sharing import (
     waiting_sum_ms,
 )
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, all_pairs, job, memory, node, pair, pending, prediction, running, store, view
 
 SECOND_MS = 1_000.0
@@ -27,7 +28,7 @@ def co_located(rest: float, slowdown: float, newcomer_slowdown: float) -> CoLoca
     return CoLocatedJob(remaining_ms=rest, slowdown_ratio=slowdown, incoming_slowdown_ratio=newcomer_slowdown)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job_a", "job_b", "shared", "waiting"),
     [
         ((100, 1.2), (100, 1.2), 120 + 120, 300),
@@ -57,9 +58,7 @@ def test_a_gang_goes_at_the_pace_of_its_slowest_gpu_until_that_partner_has_ended
     assert waiting_sum_ms(100, partners) == pytest.approx(20 + 40 + 40 + 100)
 
 
-@pytest.mark.parametrize(
-    ("samples", "expected"), [(1, [1]), (2, [2, 1]), (8, [8, 4, 2, 1]), (6, [6, 3, 2, 1]), (5, [5, 3, 2, 1])]
-)
+@for_each(("samples", "expected"), [(1, [1]), (2, [2, 1]), (8, [8, 4, 2, 1]), (6, [6, 3, 2, 1]), (5, [5, 3, 2, 1])])
 def test_algorithm_2_halves_the_batch_down_to_one(samples: int, expected: list[int]) -> None:
     assert list(micro_batch_sizes_of(samples)) == expected
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import Share
 from scheduler_service.policies.sjf_ffs import SjfFfs
+from tests.support.cases import for_each
 from tests.support.scheduling import all_pairs, job, memory, node, pending, prediction, running, store, view
 
 LENGTHS = {"a": 10, "b": 20, "c": 30}
@@ -41,7 +40,7 @@ def starts_of(names: str, *, jobs_on_gpus: str, share: Share = Share.SAFE) -> di
     return {one.job_id: [part.gpu_id[-1] for part in one.assignments] for one in decisions if isinstance(one, Start)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "jobs_on_gpus", "expected"),
     [
         ("a1", "101", {"a1": ["1"]}),

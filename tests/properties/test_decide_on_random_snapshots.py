@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of, repeat_somewhere
 
 SEEDS = range(20)
@@ -21,7 +20,7 @@ def decide_on(
     return asyncio.run(decide(request, predictor=None, seconds_left=60))
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_every_pending_job_gets_one_decision_that_fits_and_the_same_one_again(policy: str) -> None:
     for seed in SEEDS:
         snapshot = SnapshotMaker(seed).make()
@@ -31,7 +30,7 @@ def test_every_pending_job_gets_one_decision_that_fits_and_the_same_one_again(po
         assert again.SerializeToString(deterministic=True) == answer.SerializeToString(deterministic=True), seed
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_broken_snapshots_get_an_answer_that_can_be_carried_out(policy: str) -> None:
     warned = 0
     for seed in range(60):
@@ -45,7 +44,7 @@ def test_broken_snapshots_get_an_answer_that_can_be_carried_out(policy: str) -> 
     assert warned > 30
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "value", "expected"),
     [
         ("nodes.gpus.memory_bytes", 0, "snapshot.nodes.gpus.memory_bytes: of g0.0 must be from 1 to"),

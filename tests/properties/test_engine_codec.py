@@ -14,6 +14,7 @@ from scheduler_service.core import events
 from scheduler_service.core.codec import EVENT_KINDS, decode_event, encode_event
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 from scheduler_service.core.records import Gpu, Node
+from tests.support.cases import for_each
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -25,7 +26,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False))
 st.register_type_strategy(Mapping, lambda kind: st.dictionaries(*map(st.from_type, get_args(kind)), max_size=3))
 
 
-@pytest.mark.parametrize("kind", sorted(EVENT_KINDS))
+@for_each("kind", sorted(EVENT_KINDS))
 def test_every_event_survives_json_exactly(kind: str) -> None:
     @settings(max_examples=30, deadline=None)
     @given(st.builds(EVENT_KINDS[kind]))
@@ -35,7 +36,7 @@ def test_every_event_survives_json_exactly(kind: str) -> None:
     check()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "message"),
     [
         ({"kind": "JobDreamt"}, "unknown kind of event 'JobDreamt'"),

@@ -15,6 +15,7 @@ from scheduler_service.core.records import Phase
 from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIALS_MAX
 from scheduler_service.core.trials import WINDOWS_TO_BREAK
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, GIB, node, prediction
 
@@ -137,7 +138,7 @@ class World(Play):
 
 
 @pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "ojpp"])
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_trials_are_safe_whatever_happens(policy: str, seed: int) -> None:
     world = World(seed, policy)
     for _ in range(EVENTS):

@@ -11,6 +11,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.drawn_faults import Faults
 from tests.support.engine_play import Play
 from tests.support.scheduling import job, prediction
@@ -31,7 +32,7 @@ def finished(policy: str, seed: int) -> SimulatedCluster:
     return world
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 @pytest.mark.parametrize("policy", sorted(RESTLESS))
 def test_every_job_finishes_and_no_decision_is_refused(policy: str, seed: int) -> None:
     world = finished(policy, seed)

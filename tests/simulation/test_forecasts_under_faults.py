@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from cotenant_simulator.run.present_changes import changed_snapshot
 from cotenant_simulator.run.present_run import PresentRun
 from scheduler_service.core import events
+from tests.support.cases import for_each
 from tests.support.simulated_cluster import SimulatedCluster
 
 EVERY = 29
 
 
-@pytest.mark.parametrize("policy", ["fifo", "horus", "sjf_bsbf", "srtf", "elastic"])
+@for_each("policy", ["fifo", "horus", "sjf_bsbf", "srtf", "elastic"])
 def test_a_state_in_the_middle_of_faults_is_simulated_on(policy: str) -> None:
     world = SimulatedCluster(101, policy=policy)
     tell, told, waiting, started = world.tell, 0, 0, 0

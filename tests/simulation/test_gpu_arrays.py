@@ -13,6 +13,7 @@ from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays
 from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, Turn
 from scheduler_service.policies.ordering.shortest_first import shortest_first
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
+from tests.support.cases import for_each
 from tests.support.simulated_cluster import SimulatedCluster
 
 
@@ -27,7 +28,7 @@ def reported(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tu
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 @pytest.mark.parametrize("policy", ["horus", "restless"])
 def test_kept_arrays_say_what_the_records_say_after_whatever_happened(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
@@ -52,7 +53,7 @@ def in_turn(queue: RemainingTimeQueue) -> list[str]:
     return [job_id for _, _, job_id in sorted(found)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 @pytest.mark.parametrize("policy", ["sjf_bsbf", "restless"])
 def test_kept_places_remaining_times_and_turns_say_what_the_records_say(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)

@@ -9,6 +9,7 @@ import pytest
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.records import Phase
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 from tests.support.drawn_faults import Faults
 from tests.support.simulated_cluster import SimulatedCluster, new_engine, restored_engine
 
@@ -19,7 +20,7 @@ def run_to_the_end(world: SimulatedCluster) -> None:
     assert not unfinished
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_every_job_ends_well_whatever_went_wrong(seed: int) -> None:
     world = SimulatedCluster(seed, policy=sorted(POLICIES)[seed % len(POLICIES)])
     run_to_the_end(world)
@@ -33,7 +34,7 @@ def test_every_job_ends_well_whatever_went_wrong(seed: int) -> None:
             assert job.reason.code in {"OUT_OF_MEMORY", "LAUNCH_REFUSED_FOR_GOOD"}, job.history
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> None:
     world = SimulatedCluster(3_000 + seed, policy="restless")
     run_to_the_end(world)
@@ -42,7 +43,7 @@ def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> Non
         assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_every_job_ends_well_although_it_is_paused_again_and_again(seed: int) -> None:
     world = SimulatedCluster(5_000 + seed, policy="pausing")
     run_to_the_end(world)
@@ -70,7 +71,7 @@ def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
     assert all(job.attempt == 1 + job.counts.migrations + job.counts.reshapes for job in jobs)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 @pytest.mark.parametrize("policy", ["horus", "restless", "pausing"])
 def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy: str) -> None:
     world = SimulatedCluster(1_000 + seed, policy=policy)
@@ -81,7 +82,7 @@ def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy
     assert fresh.snapshot() == world.engine.snapshot()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> None:
     world = SimulatedCluster(seed, faults=Faults(), policy="horus_f")
     run_to_the_end(world)
@@ -89,7 +90,7 @@ def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> No
     assert all(job.attempt == 1 for job in world.engine.state.jobs.values())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 @pytest.mark.parametrize("policy", ["horus", "restless", "pausing"])
 def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int, policy: str) -> None:
     world = SimulatedCluster(2_000 + seed, policy=policy)

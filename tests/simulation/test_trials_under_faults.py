@@ -8,12 +8,13 @@ import pytest
 
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.records import Phase
+from tests.support.cases import for_each
 from tests.support.drawn_faults import Faults
 from tests.support.simulated_cluster import new_engine
 from tests.support.unsure_cluster import UnsureCluster
 
 
-@pytest.mark.parametrize("seed", range(16))
+@for_each("seed", range(16))
 def test_every_job_ends_well_although_jobs_are_tried_among_faults(seed: int) -> None:
     world = UnsureCluster(7_000 + seed, policy=("horus", "ojpp")[seed % 2], nodes=2, gpus=1)
     world.run()

@@ -14,13 +14,15 @@ from tests.support.product_reach import modules_of_packages, unreached
 from tests.support.renames.retired_rule import retired_names_stay_away
 
 FILE_LINES_MAX = 400
+LONGER_FILES_LINES_MAX = {"cotenant/job.py": 450}
+"""Users copy it next to their scripts: it stays one file, and that in plain code rather than in fewer lines."""
 FUNCTION_LINES_MAX = 60
-MAKE_TARGETS_MAX = 12
+MAKE_TARGETS_MAX = 13
 FILE_BYTES_MAX = 2 * 1024 * 1024
 GENERATED_FOLDER = "cotenant/v1/"
 # Modules of the product that programs do not reach, and why they are there nevertheless.
 AWAITING_THEIR_PROGRAM: dict[str, str] = {}
-CALLED_BY_TRAINING_SCRIPTS = frozenset({"cotenant.job", "cotenant.rank_times"})
+CALLED_BY_TRAINING_SCRIPTS = frozenset({"cotenant.job", "cotenant.rank_times", "cotenant.ray"})
 BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})
 POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
 # Written so that the patterns do not find themselves.
@@ -64,13 +66,12 @@ def tracked_tree(root: Path) -> Tree:
 
 
 def files_are_short(tree: Tree) -> list[str]:
-    """No written source file is longer than 400 lines."""
+    """No written source file is longer than 400 lines, but for one that is copied whole."""
     written = [p for p in tree.paths if p.endswith((".py", ".sh", ".c")) and not p.startswith(GENERATED_FOLDER)]
-    lengths = {path: len(tree.text(path).splitlines()) for path in written}
     return [
-        f"{path}: {lines} lines, at most {FILE_LINES_MAX}; split it by idea"
-        for path, lines in lengths.items()
-        if lines > FILE_LINES_MAX
+        f"{path}: {lines} lines, at most {most}; split it by idea"
+        for path in written
+        if (lines := len(tree.text(path).splitlines())) > (most := LONGER_FILES_LINES_MAX.get(path, FILE_LINES_MAX))
     ]
 
 
@@ -246,7 +247,7 @@ def make_targets(tree: Tree) -> list[str]:
 
 
 def the_makefile_is_small(tree: Tree) -> list[str]:
-    """The Makefile has at most twelve targets."""
+    """The Makefile has at most thirteen targets."""
     count = len(make_targets(tree))
     return [f"Makefile: {count} targets, at most {MAKE_TARGETS_MAX}"] if count > MAKE_TARGETS_MAX else []
 

@@ -25,7 +25,7 @@ class Restless:
         decisions = list(Fifo().decide(view))
         taken = {part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments}
         free = sorted(view.index.free_gpu_ids - taken)
-        for job in view.running.values():
+        for job in view.running.values() if view.can_move else ():
             has_rested = view.now_ms - job.started_at_ms >= self.remaining_ms
             moves = _moves_of(job, free, view) if has_rested and not job.is_stopping else []
             if moves:

@@ -21,6 +21,7 @@ from cotenant.device_calibration import (
 )
 from cotenant.device_calibration_message import calibration_message, read_calibration_message
 from tests.support.calibrations import NOW_MS, calibration
+from tests.support.cases import for_each
 
 
 def test_the_record_survives_its_json_form() -> None:
@@ -62,7 +63,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("said", HOSTILE)
+@for_each("said", HOSTILE)
 def test_what_no_device_can_be_is_refused_in_both_forms(said: str) -> None:
     hostile = replace(calibration(), **HOSTILE[said])
     with pytest.raises(CalibrationError) as refused:
@@ -73,7 +74,7 @@ def test_what_no_device_can_be_is_refused_in_both_forms(said: str) -> None:
         read_calibration(write_calibration(hostile), NOW_MS)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "change"),
     [
         ("lacks its network", {"network": "../../etc"}),
@@ -94,7 +95,7 @@ def test_an_anchor_that_cannot_be_is_refused(said: str, change: dict[str, Any]) 
         hostile.checked(NOW_MS)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",
@@ -131,7 +132,7 @@ def test_a_file_that_is_absent_too_large_or_binary_is_refused(tmp_path: Path) ->
     assert read_calibration_file(file, NOW_MS) == calibration()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "is_stale"),
     [
         ({}, False),

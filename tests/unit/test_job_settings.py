@@ -22,6 +22,7 @@ from cotenant.job_settings import (
 from cotenant.job_settings_message import read_settings, settings_message
 from cotenant.profile_schema import SoloRow, read_rows
 from cotenant.v1 import resources_pb2
+from tests.support.cases import for_each
 
 ADAM = JobSettings(global_batch_size=64, optimizer="adam", input_wait_ratio=0.5)
 SOLO = Path(__file__).parents[2] / "datasets" / "cpu_standin" / "solo.csv"
@@ -97,7 +98,7 @@ def test_what_counts_as_its_default_keeps_the_key(same: dict[str, Any]) -> None:
     assert replace(ADAM, **same).key("g") == ADAM.key("g")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"global_batch_size": 65},
@@ -143,7 +144,7 @@ def test_settings_of_the_first_version_are_read() -> None:
     assert read_stored_settings(stored) == replace(ADAM, dimension_bindings={"time": 32})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"batch_size": ["sixteen"]},
@@ -162,7 +163,7 @@ def test_a_stored_setting_of_another_type_is_refused_by_name(wrong: dict[str, ob
         read_stored_settings(wrong)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wrong", "field"),
     [
         (resources_pb2.JobSettings(), "global_batch_size"),

@@ -64,10 +64,12 @@ def _stages(
     return layers, inputs
 
 
-def mobilenet_v2() -> nn.Module:
+def mobilenet_v2(classes: int = 1000) -> nn.Module:
     """Return MobileNetV2 at width 1."""
     layers, channels = _stages(32, MOBILENET_V2, 1.0)
-    return nn.Sequential(convolution(3, 32, stride=2), *layers, convolution(channels, 1280, 1), classifier(1280))
+    return nn.Sequential(
+        convolution(3, 32, stride=2), *layers, convolution(channels, 1280, 1), classifier(1280, classes)
+    )
 
 
 def mnasnet(width: float) -> nn.Module:

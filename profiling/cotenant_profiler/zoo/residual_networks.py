@@ -59,7 +59,7 @@ def _with_shortcut(body: nn.Module, inputs: int, outputs: int, stride: int) -> n
 
 
 def bottleneck_resnet(
-    blocks: Blocks, *, groups: int = 1, group_width: int = 64, tiny_images: bool = False
+    blocks: Blocks, *, groups: int = 1, group_width: int = 64, tiny_images: bool = False, classes: int = 1000
 ) -> nn.Module:
     """Return a residual network of bottleneck blocks: ResNet, ResNeXt (groups) or Wide ResNet (group_width 128).
 
@@ -68,6 +68,7 @@ def bottleneck_resnet(
         groups: Groups of the 3 x 3 convolutions.
         group_width: Channels of each group in the first stage.
         tiny_images: For 32 x 32 images and 10 classes: a stem that keeps the size.
+        classes: Of other images.
     """
     layers: list[nn.Module] = [convolution(3, 64)] if tiny_images else _stem(64)
     inputs = 64
@@ -78,7 +79,7 @@ def bottleneck_resnet(
             stride = 2 if block == 0 and stage > 0 else 1
             layers.append(_bottleneck(inputs, hidden, outputs, stride, groups))
             inputs = outputs
-    return nn.Sequential(*layers, classifier(2048, 10 if tiny_images else 1000))
+    return nn.Sequential(*layers, classifier(2048, 10 if tiny_images else classes))
 
 
 def _bottleneck(inputs: int, hidden: int, outputs: int, stride: int, groups: int) -> nn.Module:

@@ -31,6 +31,7 @@ class LongRunning:
         # The last one stands for the GPUs that a node does not have.
         self._least_ms = np.append(np.where(arrays.jobs_on == 1, times.remaining_ms, inf), -inf)
         self._close(self._protected_gpu_ids())
+        self._close(self._view.kept_gpu_ids & self._position_of.keys())
         self._by_node: NDArray[np.float64] = np.sort(self._least_ms[self._slots], axis=1)
 
     def reach_ms(self, gpus: int) -> float:

@@ -76,7 +76,7 @@ class PreemptionPlanner:
         self._ledger = ledger
         self._gain_min_ms = gain_min_ms
         self._aging_ms = aging_ms
-        self._promised: set[str] = set()
+        self._promised: set[str] = set(self._view.kept_gpu_ids)
         self._failed_ms: dict[object, float] = {}
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()

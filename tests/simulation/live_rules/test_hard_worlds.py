@@ -10,6 +10,7 @@ import pytest
 from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunResult
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 from tests.support.simulated_runs import drawn, ends_s, run, trace_job, trace_of
 
 WORKLOAD = {
@@ -56,26 +57,26 @@ def _run(
     )
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_every_job_ends_where_machines_die(policy: str) -> None:
     result = _run(policy, "3x4", failures=FAILURES)
     assert result.unfinished == 0
     assert max(job.attempts for job in result.jobs) > 1
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_every_job_ends_where_gpus_straggle(policy: str) -> None:
     assert _run(policy, "2x4", straggles=True).unfinished == 0
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_every_job_ends_on_two_kinds_of_gpus(policy: str, two_kinds: Cluster) -> None:
     result = _run(policy, two_kinds)
     assert result.unfinished == 0
     assert result.rejected_decisions == 0
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_every_job_ends_where_all_of_it_comes_together(policy: str, two_kinds: Cluster) -> None:
     assert _run(policy, two_kinds, straggles=True, failures=FAILURES).unfinished == 0
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from cotenant_simulator.run.records import OverheadCosts
 from scheduler_service.core.decisions import Decision, Migrate
 from scheduler_service.core.records import Assignment, Reason
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
+from tests.support.cases import for_each
 from tests.support.simulated_runs import simulation, trace_job, trace_of
 
 
@@ -38,7 +37,7 @@ def finished_s(target: str, cluster: str, **charges: int | None) -> float:
     return run.run().jobs[0].finished_at_ms / 1_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("charges", "expected_s"),
     [
         ({}, 115.0),

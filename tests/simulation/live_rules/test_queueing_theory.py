@@ -10,6 +10,7 @@ import pytest
 
 from cotenant_simulator.run.records import RunResult
 from cotenant_simulator.truth.trace import Trace
+from tests.support.cases import for_each
 from tests.support.simulated_runs import drawn, mean, run
 
 SEEDS = 20
@@ -39,8 +40,8 @@ def _expected_stay_s(*, servers: int, load: float, length: str) -> float:
     return SERVICE_S * (1 + waits / (servers * (1 - load)))
 
 
-@pytest.mark.parametrize("servers", [1, 3, 8])
-@pytest.mark.parametrize("length", ["exponential", "uniform"])
+@for_each("servers", [1, 3, 8])
+@for_each("length", ["exponential", "uniform"])
 def test_first_in_first_out_is_the_recursion_of_queueing_theory_to_the_millisecond(servers: int, length: str) -> None:
     trace = _queue(servers=servers, load=0.8, length=length, jobs=300, seed=servers)
     free_at_ms = [0] * servers

@@ -20,6 +20,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.policy_registry import POLICIES, make_policy
+from tests.support.cases import for_each
 from tests.support.simulated_runs import drawn, ends_s, kind, run, simulation, trace_job, trace_of
 
 
@@ -139,7 +140,7 @@ WORKLOAD = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@for_each("name", sorted(POLICIES))
 def test_every_job_finishes_after_arrivals_stop(name: str) -> None:
     result = run(drawn(seed=2, **WORKLOAD), cluster="2x4", policy=name, charges=OverheadCosts())
     assert [job.job_id for job in result.jobs if not job.is_finished] == []

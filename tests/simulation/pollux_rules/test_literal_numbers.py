@@ -14,6 +14,7 @@ from cotenant_simulator.pollux_rules.optimus import Optimus
 from cotenant_simulator.pollux_rules.tiresias import Tiresias
 from cotenant_simulator.pollux_rules.training_job import TrainingJob
 from cotenant_simulator.pollux_rules.workload import SubmittedJob
+from tests.support.cases import for_each
 from tests.support.pollux_family import applications, family_folder, times_of, write_workload
 
 CLUSTER = ClusterShape(16, 4)
@@ -62,7 +63,7 @@ def six_jobs() -> list[TrainingJob]:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("application", "batch", "gpus", "expected"),
     [
         ("cifar10", 4096, 12, (341, 0, 4092)),
@@ -80,7 +81,7 @@ def test_batches_are_split_as_published(application: str, batch: int, gpus: int,
     assert (plan.local_samples, plan.accumulations, plan.batch) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("application", "gpus_by_node", "samples", "step_s", "sync_s"),
     [
         ("bert", (4, 4, 4), 10, 1.6308498630921047, 0.8743996213277182),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cotenant_agent.errors import DeviceError, StateDirectoryBusyError
+from cotenant_agent.errors import DeviceError, OperatorError
 from cotenant_agent.records import (
     AttemptKey,
     DeviceBinding,
@@ -117,6 +117,8 @@ class AgentHost:
             node_id=self.node_id,
             state_dir=str(self.state_dir),
             checkpoint_dir=str(self.world.checkpoints_of(self.machine)),
+            shared_checkpoints=self.world.has_gangs_across,
+            rendezvous_host=f"10.0.0.{1 + int(self.node_id[1:])}",
             nvml=True,
             allow_any_command=True,
             cgroups=False,
@@ -129,7 +131,7 @@ class AgentHost:
         try:
             with build_agent(settings) as agent:
                 await agent.run(asyncio.Event())
-        except (StateDirectoryBusyError, OSError) as error:
+        except (OperatorError, OSError) as error:
             self.world.trace("agent_failed", self.node_id, type(error).__name__)
             process.kill()
             # As its supervisor on the machine would.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cotenant import job as job_helper
 from cotenant_agent.progress import ProgressReport
 from tests.simulation.swarm.machine import Machine, MachineProcess, check_room, read_record, stamp
+from tests.simulation.swarm.rank_group import group_of
 from tests.simulation.swarm.virtual_time import PROCESS
 
 if TYPE_CHECKING:
@@ -65,28 +66,33 @@ class JobProcess(MachineProcess):
         environment: What the shim starts it with.
         gpu_ids: Devices that it uses.
         shim: Its keeper.
-        ranks: How many it has, or 0.
+        ranks: How many its gang has on its node, or 0.
+        group: All processes of its attempt.
         leaps: How many it has done.
-        launcher: Name of the scheduler that ordered its start.
-        state_dir: Of the agent that started it.
+        launcher: Name of the scheduler that ordered its start, and `ordered_s` when.
+        memory: What the agent that started it remembers by: its folder, and how often the content of that was lost.
     """
 
     def __init__(self, machine: Machine, shim: ShimProcess, tell_parent: Callable[[int, int], None]) -> None:
         directory = shim.directory
         spec: dict[str, Any] = read_record(directory / "spec.json")
         super().__init__(f"job {directory.name}", machine)
-        self.shim, self.rank, self.ranks = shim, len(shim.jobs), len(spec["ranks"])
-        own = spec["ranks"][self.rank] if self.ranks else {}
+        local_rank, own = len(shim.jobs), {}
+        if spec["ranks"]:
+            own = spec["ranks"][local_rank]
+        self.shim, self.rank, self.ranks = shim, int(own.get("rank", 0)), len(spec["ranks"])
         self.environment: Mapping[str, str] = {**spec["environment"], **own.get("environment", {})}
         self.gpu_ids: tuple[str, ...] = tuple(spec["gpu_ids"])
         if self.ranks:
-            self.gpu_ids = self.gpu_ids[self.rank : self.rank + 1]
+            self.gpu_ids = self.gpu_ids[local_rank : local_rank + 1]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
-        self.launcher = machine.world.launchers.get((machine.name, self.key), "")
-        self.state_dir = directory.parent.parent
-        self.begun_s = -1.0
+        self.launcher, self.ordered_s = machine.world.orders.get((machine.name, self.key), ("", -1.0))
+        self.group = group_of(machine, spec, self.launcher, shim.jobs)
+        self.group.members.append(self)
+        state_dir = directory.parent.parent
+        self.memory = (state_dir, machine.world.losses[state_dir])
         self.plan = machine.world.plans[self.environment["SEED"]]
-        self.steps_done = 0
+        self.steps_done = self.resumed_step = 0
         self.leaps = 0
         self.has_begun = False
         self._is_leaving = False
@@ -94,16 +100,20 @@ class JobProcess(MachineProcess):
         self._tell_parent = tell_parent
         self.at_death.append(self._end)
 
+    @property
+    def keeper(self) -> str:
+        """Name of the scheduler that renewed its lease last, or else ordered its start."""
+        return self.machine.world.keepers.get((self.machine.name, self.key), self.launcher)
+
     def begin(self) -> None:
         """The shim's word has come: go on from the checkpoint, or afresh."""
         self.has_begun = True
-        self.begun_s = self.loop.time()
         self.context.run(self._resume)
         self.machine.world.witness.job_begun(self)
         self.later(ADVANCE_S, self._leap)
 
     def _resume(self) -> None:
-        self.steps_done = job_helper.resume_step()
+        self.steps_done = self.resumed_step = job_helper.resume_step()
         directory = job_helper.resume_directory()
         if directory is not None:
             written = read_record(directory / f"step-{self.steps_done}.json")
@@ -113,26 +123,12 @@ class JobProcess(MachineProcess):
         if self._is_leaving:
             return
         self.machine.world.witness.job_works(self)
-        if self._hangs:
+        if self.group.waits(self):
             self.later(ADVANCE_S, self._leap)
-        elif self._is_first and self.ranks and self.machine.world.strikes("rank_leaves"):
+        elif self.ranks and self.group.is_first(self) and self.machine.world.strikes("rank_leaves"):
             self._exit(0)
         else:
             self._step()
-
-    @property
-    def _hangs(self) -> bool:
-        """Whether it waits for a rank that does not come: it has ended before this leap, or stands still."""
-        return any(
-            peer.leaps < self.leaps or (peer.leaps == self.leaps and (peer.is_dead or peer.is_frozen))
-            for peer in self.shim.jobs
-            if peer is not self
-        )
-
-    @property
-    def _is_first(self) -> bool:
-        """Whether no other rank has done this leap yet."""
-        return all(peer.leaps <= self.leaps for peer in self.shim.jobs)
 
     def _step(self) -> None:
         self.steps_done = min(self.steps_done + self.plan.steps_per_leap, self.plan.steps_total)
@@ -151,7 +147,7 @@ class JobProcess(MachineProcess):
     def _finish(self) -> None:
         if self.rank == 0:
             self._write_progress()
-        if all(peer.steps_done >= self.plan.steps_total for peer in self.shim.jobs):
+        if self.group.has_done(self.plan.steps_total):
             self.machine.world.witness.job_done(self)
         self._exit(0)
 
@@ -159,7 +155,7 @@ class JobProcess(MachineProcess):
         """SIGTERM as the job's program handles it, others as every process."""
         if number != signal.SIGTERM or not self.has_begun:
             super().receive_signal(number)
-        elif self.plan.stop_s >= 0 and not self._is_leaving and not self._hangs:
+        elif self.plan.stop_s >= 0 and not self._is_leaving and not self.group.waits(self):
             self._is_leaving = True
             self.later(self.plan.stop_s, self._leave)
 

@@ -138,6 +138,7 @@ class Misfortunes:
         node.kill()
         if self._generator.random() < 0.5:
             shutil.rmtree(node.state_dir, ignore_errors=True)
+            self._world.losses[node.state_dir] += 1
         else:
             node.state_dir = node.state_dir.with_name(node.state_dir.name + "x")
         self._soon(self._generator.choice((3.0, 40.0)), node.start)

@@ -17,12 +17,12 @@ from scheduler_service.adapters import recovery
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.core import attempts, node_events
+from scheduler_service.core import attempts, gang_attempts, job_events, node_events
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.records import Phase
+from scheduler_service.core.records import AfterStop, Phase
 from scheduler_service.errors import StandstillError
 from scheduler_service.grpc_api import agent_admission
 from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
@@ -169,6 +169,30 @@ def _silent_ranks_unnoticed() -> contextlib.AbstractContextManager[None]:
     return _replaced(RankSilence, "is_over", lambda self, ends, signs, now_ms: False)
 
 
+@contextlib.contextmanager
+def _lost_part_ends_no_other() -> Iterator[None]:
+    """The parts of a gang on other nodes run on when one has failed or is lost."""
+    real = attempts.stop
+
+    def stop(state: Any, job: Any, after: AfterStop, *arguments: Any, **values: Any) -> None:
+        if after is not AfterStop.GANG_ENDED:
+            real(state, job, after, *arguments, **values)
+
+    with _replaced(gang_attempts, "stop", stop):
+        yield
+
+
+def _gang_free_with_its_first_end() -> contextlib.AbstractContextManager[None]:
+    """The GPUs of a gang across nodes are free when one of its parts has ended."""
+    real = gang_attempts.end_part
+
+    def end_part(state: Any, job: Any, event: Any, step: Any) -> Any:
+        whole = real(state, job, event, step)
+        return event if whole is None and event.node_id in job.live_node_ids else whole
+
+    return _replaced(job_events, "end_part", end_part)
+
+
 def _gang_half_started() -> contextlib.AbstractContextManager[None]:
     """The first rank alone is given the word to begin."""
     real = AttemptSupervisor._let_begin
@@ -196,4 +220,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "rank_end_ignored": _rank_end_ignored,
     "silent_ranks_unnoticed": _silent_ranks_unnoticed,
     "gang_half_started": _gang_half_started,
+    "lost_part_ends_no_other": _lost_part_ends_no_other,
+    "gang_free_with_its_first_end": _gang_free_with_its_first_end,
 }

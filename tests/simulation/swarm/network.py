@@ -182,6 +182,8 @@ class Connection:
                 async for answer in answers:
                     if answer.HasField("launch_job") and self.host is not None:
                         self.host.order_given(self.machine, answer.launch_job)
+                    for key in answer.heartbeat_ack.renewed:
+                        cast("SchedulerHost", self.host).lease_renewed(self.machine, key)
                     self._down.send("message", answer.SerializeToString())
             self._down.send("end", None)
         except SchedulerServiceError as error:

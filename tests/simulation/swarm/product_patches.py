@@ -71,6 +71,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (wiring, "LinuxProcesses", machine.SimulatedProcesses),
         (wiring, "_build_inventory", _inventory),
         (wiring, "_isolation", lambda _: ()),
+        (wiring, "find_interface", lambda _: ""),
         *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
         (node_agent, "read_machine_id", lambda: current().machine.machine_id),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.v1 import scheduling_pb2
-from cotenant.v1.node_agent_pb2 import LaunchJob, LogPosition
+from cotenant.v1.node_agent_pb2 import AttemptKey, LaunchJob, LogPosition
 from scheduler_service.adapters.cluster_identity import STATE_BEHIND, ClusterIdentity
 from scheduler_service.adapters.event_log import LogRecord
 from scheduler_service.adapters.sqlite_event_log import LOCK_NAME, SqliteEventLog
@@ -254,10 +254,14 @@ class SchedulerHost:
         """Remember who starts what, and complain where a scheduler that is behind does."""
         assert self.process is not None
         key = (order.key.job_id, order.key.attempt, order.key.fence)
-        self.world.launchers[machine.name, key] = self.name
+        self.world.orders[machine.name, key] = (self.name, self.world.loop.time())
         is_told = self._must_stand_s >= 0
         if is_told and self.world.loop.time() > max(self._must_stand_s, self.process.thawed_s) + _STANDS_WITHIN_S:
             self.world.violation(f"{self.name} starts {order.key.job_id} although a node has seen more than it knows")
+
+    def lease_renewed(self, machine: Machine, key: AttemptKey) -> None:
+        """Remember for whom an attempt runs on; it may have been started for another one."""
+        self.world.keepers[machine.name, (key.job_id, key.attempt, key.fence)] = self.name
 
     def copied(self, name: str) -> SchedulerHost:
         """Return another one on a copy of the files as they lie there, on a machine of its own."""

@@ -15,6 +15,7 @@ FIRST_SEEDS = {
     "incarnation_dropped": 13,
     "rank_end_ignored": 19,
     "silent_ranks_unnoticed": 9,
+    "lost_part_ends_no_other": 42,
 }
 """Where the search begins, to save time; 0 = at the beginning."""
 

@@ -56,28 +56,29 @@ class Witness:
         """A job's program does something: no other of it may, and none that does not share its GPUs."""
         token = process.plan.token
         for other in self._running[token]:
-            is_other_run = other.shim is not process.shim and not other.is_frozen
-            if is_other_run and not self._is_of_two_schedulers(process, other):
+            is_other_run = other.group is not process.group or (other is not process and other.rank == process.rank)
+            if is_other_run and not other.is_frozen and not self._is_of_two_schedulers(process, other):
                 self._world.violation(f"{token} runs twice at once: {_place(other)} and {_place(process)}")
         for gpu_id in process.gpu_ids:
             for other in self._on_gpu[gpu_id]:
                 is_shared = not (process.plan.is_exclusive or other.plan.is_exclusive)
-                # Two agents beside each other, each with a scheduler of its own, know nothing of each other either.
-                is_apart = process.state_dir != other.state_dir and self._is_of_two_schedulers(process, other)
+                # Two agents, beside each other or one after its folder was lost, each with a scheduler of its own, know
+                # nothing of each other either.
+                is_apart = process.memory != other.memory and self._is_of_two_schedulers(process, other)
                 if other.plan.token != token and not other.is_frozen and not is_shared and not is_apart:
                     self._world.violation(f"{gpu_id} is given twice: {_place(other)} and {_place(process)} use it")
 
     def _is_of_two_schedulers(self, one: JobProcess, other: JobProcess) -> bool:
-        """Whether two schedulers started a job that neither could know to be the other's too.
+        """Whether two schedulers started or kept a job that neither could know to be the other's too.
 
         A copy that shares no node with its original cannot be told from it. What holds is judged where orders are
         given (`SchedulerHost.order_given`), and here after a restore: it starts nothing that a copy may still run.
         """
-        copied_s = max(self._world.copied_s.get(process.launcher, -1.0) for process in (one, other))
-        if one.launcher == other.launcher or copied_s < 0:
+        copied_s = max(self._world.copied_s.get(process.keeper, -1.0) for process in (one, other))
+        if one.keeper == other.keeper or copied_s < 0:
             return False
         restored_s = self._world.schedulers[0].restored_s
-        is_settled = copied_s < restored_s < max(one.begun_s, other.begun_s)
+        is_settled = copied_s < restored_s < max(one.ordered_s, other.ordered_s)
         self.split_jobs += not is_settled
         return not is_settled
 

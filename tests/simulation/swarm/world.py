@@ -26,6 +26,7 @@ from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.misfortunes import Misfortunes
 from tests.simulation.swarm.network import Connection, Wire
 from tests.simulation.swarm.product_patches import simulated_machines
+from tests.simulation.swarm.rank_group import RankGroup
 from tests.simulation.swarm.scheduler_host import SchedulerHost
 from tests.simulation.swarm.shim_process import ShimProcess
 from tests.simulation.swarm.users import Users
@@ -35,6 +36,9 @@ from tests.simulation.swarm.witness import Witness
 POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
 ENDS_WITHIN_S = 600.0
 """After the faults: backoffs of a minute, leases, and the work itself."""
+
+Placed = tuple[str, tuple[str, int, int]]
+"""A machine, and job, attempt and fence of what was ordered there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,12 @@ class World:
         self.plans: dict[str, JobPlan] = {}
         self.shims: dict[Path, ShimProcess] = {}
         self.copied_s: dict[str, float] = {}
-        self.launchers: dict[tuple[str, tuple[str, int, int]], str] = {}
+        self.groups: dict[tuple[object, ...], RankGroup] = {}
+        # Drawn apart: the stories of the others stay as they are.
+        self.has_gangs_across = self.has_shared_storage and random.Random(f"gangs-{seed}").random() < 0.5
+        self.losses: Counter[Path] = Counter()
+        self.orders: dict[Placed, tuple[str, float]] = {}
+        self.keepers: dict[Placed, str] = {}
         self.witness = Witness(self)
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
         self.nodes = [

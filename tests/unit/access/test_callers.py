@@ -18,6 +18,7 @@ from cotenant.access.callers import (
 from cotenant.access.roles import Role
 from cotenant.access.tokens import issue_token, read_token, read_token_list, token_metadata, write_token_list
 from cotenant.errors import InputError
+from tests.support.cases import for_each
 
 TCP, UNIX = "ipv4:127.0.0.1:4711", "unix:"
 SUBMIT = "/cotenant.v1.SchedulingService/SubmitJob"
@@ -42,7 +43,7 @@ def test_a_certificate_gives_role_and_name() -> None:
     assert caller == Caller(role=Role.USER, name="alice", address="127.0.0.1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uris",
     [
         ("cotenant://king/alice",),

@@ -7,6 +7,7 @@ import pytest
 
 from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.errors import CommandRefusedError, SettingsError
+from tests.support.cases import for_each
 
 
 def test_without_a_file_only_this_interpreter_and_the_flags_are_allowed() -> None:
@@ -57,7 +58,7 @@ def test_the_environment_is_allowed_by_pattern() -> None:
         allowed.check_environment({"LD_PRELOAD": "x", "PYTHONPATH": "y", "SEED": "1"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "variable",
     [
         ("NCCL_NET_PLUGIN", "/data/libmine.so"),

@@ -21,6 +21,7 @@ from cotenant_agent.records import AttemptKey, LaunchRequest
 from cotenant_agent.scheduler_link import LinkSettings, open_channel
 from cotenant_agent.settings import SETTINGS
 from cotenant_agent.state_directory import StateDirectory
+from tests.support.cases import for_each
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 
 OWNERS = AllowList(executables=(sys.executable,), directories=(), any_command=True)
@@ -38,14 +39,14 @@ def program(path: Path, content: bytes = b"#!/bin/sh\n", mode: int = 0o755) -> s
     return str(path)
 
 
-@pytest.mark.parametrize("scheduler", LOCAL)
+@for_each("scheduler", LOCAL)
 def test_a_scheduler_on_this_machine_may_have_any_command_run(scheduler: str) -> None:
     flags = {"state_dir": "/x", "nvml": True, "allow_any_command": True, "scheduler": scheduler}
     assert SETTINGS.load(flags, {}).allow_any_command
 
 
-@pytest.mark.parametrize("scheduler", ELSEWHERE)
-@pytest.mark.parametrize("trust", [{"insecure": True}, {"tls_ca_file": "ca.pem"}])
+@for_each("scheduler", ELSEWHERE)
+@for_each("trust", [{"insecure": True}, {"tls_ca_file": "ca.pem"}])
 def test_a_scheduler_elsewhere_may_not_however_much_it_is_trusted(scheduler: str, trust: dict[str, object]) -> None:
     flags = {"state_dir": "/x", "nvml": True, "scheduler": scheduler, **trust}
     assert not SETTINGS.load(flags, {}).allow_any_command

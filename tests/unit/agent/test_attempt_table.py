@@ -316,3 +316,16 @@ def test_a_window_that_reaches_across_a_pause_is_not_reported_whoever_looks_firs
     for report in reports[3:]:
         attempt.track.accept(report)
     assert (attempt.observe().window_steps, attempt.living_attempt.pause_changes) == (1, 2)
+
+
+def test_an_early_attempt_whose_launch_was_refused_never_begins(
+    state: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AttemptTable, "_is_lost", lambda *_: False)
+    key = AttemptKey(job_id="job", attempt=1, fence=1)
+    write_attempt(state, key, is_early=True)
+    table = table_of(state)
+    table.adopt()
+    table.refused_launches.note(key, CommandRefusedError("NODE_FAILURE", "the disk is full"))
+    with pytest.raises(CommandRefusedError, match="the disk is full"):
+        table.launch(cast("Any", SimpleNamespace(key=key)), None, 0, 0)

@@ -18,6 +18,7 @@ import pytest
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from cotenant_agent import cluster_membership
+from cotenant_agent.attempt import Attempt
 from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation
@@ -27,7 +28,7 @@ from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import position_to_message
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LogPosition
 from cotenant_agent.refused_launches import RefusedLaunches
-from cotenant_agent.state_directory import LOCK_NAME, checkpoint_directory
+from cotenant_agent.state_directory import LOCK_NAME, AttemptDirectory, checkpoint_directory
 
 OWN, CHILD, STRANGER = (letter * 32 for letter in "abc")
 SEEN = LogPosition(incarnation_id=OWN, generation=3, start_id="three", sequence=70, seal=b"sealed")
@@ -334,6 +335,24 @@ def test_an_order_is_carried_out_once_its_place_in_the_log_is_on_the_disk(tmp_pa
     converse(joined(tmp_path), table, welcome(SEEN), launch_by(OWN, later))
     assert [one.incarnation_id for one in table.launched] == [OWN]
     assert ClusterMembership(tmp_path / "cluster.json").seen == later
+
+
+def test_a_repeated_order_for_what_runs_here_is_no_refusal_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Swarm seed 102709: the refusal read as the attempt's end, and the job ran beside its next attempt."""
+    directory = AttemptDirectory(tmp_path / "jobs" / "job-2.1")
+    directory.path.mkdir(parents=True)
+    directory.state.write_text("{}")
+    spec: dict[str, object] = {"job_id": "job-2", "attempt": 1, "fence": 2, "incarnation_id": OWN, "gpu_ids": ["gpu-0"]}
+    begun = Attempt(directory, spec, tmp_path, tmp_path)
+    begun.announced = True
+    refused: list[AttemptKey] = []
+    table, membership = Table(tmp_path, begun), joined(tmp_path)
+    monkeypatch.setattr(cluster_membership, "write_json", refuse_to_write)
+    monkeypatch.setattr(Conversation, "_refuse", lambda self, key, *_: refused.append(key))
+    converse(membership, table, welcome(SEEN), launch_by(OWN, replace(SEEN, sequence=75)))
+    assert (begun.announced, table.launched, refused) == (False, [], [])
 
 
 def test_an_order_about_another_clusters_attempt_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,10 @@ from cotenant_agent import prepared_program
 from cotenant_agent.early_start import check_preparable, early_argv, words_to_begin
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launch_plan import LaunchPlan
-from cotenant_agent.records import AttemptKey, LaunchRequest
+from cotenant_agent.rank_plan import RankPlan
+from cotenant_agent.records import AttemptKey, GangPart, LaunchRequest
 from tests.support.agent import wait_until
+from tests.support.cases import for_each
 from tests.support.shim_bench import Bench, running_shims
 
 REPOSITORY = Path(__file__).parents[3]
@@ -191,7 +195,7 @@ def test_it_begins_without_having_been_prepared_in_time(bench: Bench) -> None:
 KEY = AttemptKey(job_id="job", attempt=2, fence=5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         ("./run.sh",), ("python",), ("python", "-c", "pass"), ("python", "-"), ("python", "-u"), ("torchrun", "x.py"),
@@ -203,9 +207,12 @@ def test_what_is_no_python_program_begins_from_nothing(command: tuple[str, ...])
         check_preparable(LaunchRequest(key=KEY, command=command))
 
 
-def test_a_gang_begins_from_nothing() -> None:
+def test_ranks_of_one_node_are_started_early_and_a_part_of_a_gang_across_nodes_begins_from_nothing() -> None:
+    request = LaunchRequest(key=KEY, command=("python", "x.py"), has_ranks=True)
+    check_preparable(request)
+    part = GangPart(world_size=2, group_rank=0, nodes=2, master_address="10.0.0.1")
     with pytest.raises(CommandRefusedError, match="NOT_PREPARABLE"):
-        check_preparable(LaunchRequest(key=KEY, command=("python", "x.py"), has_ranks=True))
+        check_preparable(replace(request, gang_part=part))
 
 
 @pytest.mark.parametrize(
@@ -242,3 +249,73 @@ def test_what_may_have_been_read_too_early_makes_it_begin_from_nothing() -> None
     assert begun(("python", "x.py", "1"), "x.py", "1", working_directory="/else") is None
     assert begun(("python", "x.py", "1"), "x.py", "1", environment={"A": "1"}) is None
     assert begun(("python", "x.py", "1"), "x.py", "1", environment={"A": "1", "B": "x" * 40_000}) is None
+
+
+def test_ranks_are_told_what_is_common_to_all_and_begin_from_nothing_where_they_are_others() -> None:
+    ranks = [RankPlan(rank=rank, log=f"{rank}.log", environment={"RANK": str(rank), "C": "own"}) for rank in (0, 1)]
+    command = ("python", "x.py")
+    before = LaunchPlan(argv=("/bin/python", "x.py"), environment={"A": "1", "C": "1"}, working_directory="/w")
+    early = json.loads(
+        json.dumps(
+            {
+                "argv": early_argv(command, before.argv),
+                "environment": before.environment,
+                "working_directory": "/w",
+                "ranks": [rank.to_record() for rank in ranks],
+            }
+        )
+    )
+    plan = replace(before, environment={"A": "2", "C": "2"}, ranks=tuple(ranks))
+    assert words_to_begin(command, early, plan) == {"environment": {"A": "2"}}
+    elsewhere = replace(ranks[1], environment={"RANK": "1", "C": "own", "MASTER_PORT": "7"})
+    assert words_to_begin(command, early, replace(plan, ranks=(ranks[0], elsewhere))) is None
+    assert words_to_begin(command, early, replace(plan, ranks=(ranks[0],))) is None
+
+
+class EarlyGang(Early):
+    """Two ranks, of which the second one imports until it is let go on."""
+
+    SOURCE = (
+        "import os\nimport slow_library\nos.environ['SET'] = 'x'\n"
+        "print('step', os.environ['RANK'], os.environ.get('RESUME'), flush=True)\n"
+    )
+
+    def __init__(self, bench: Bench) -> None:
+        self.script, self.gate = bench.root / "train.py", bench.root / "gate"
+        self.script.write_text(self.SOURCE)
+        waits = f"import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists({str(self.gate)!r}):\n"
+        (bench.root / "slow_library.py").write_text(f"{waits}    time.sleep(0.01)\n")
+        ranks = [
+            {"rank": rank, "log": ("out.log", "out.rank-1.log")[rank], "environment": {"RANK": str(rank)}}
+            for rank in (0, 1)
+        ]
+        changes = {"argv": [sys.executable, "-S", RUNNER, "program", str(self.script)], "is_early": True}
+        self.directory = bench.prepare("", changes={**changes, "environment": {}, "ranks": ranks, "stop_grace_ms": 500})
+        self.shim = bench.start(self.directory)
+
+    @property
+    def logs(self) -> list[str]:
+        return [(self.directory / name).read_text() for name in ("out.log", "out.rank-1.log")]
+
+
+def test_a_gang_is_prepared_with_its_last_rank_and_all_ranks_begin_by_one_word(bench: Bench) -> None:
+    early = EarlyGang(bench)
+    wait_until(lambda: (early.directory / "state.json").exists(), "it has started")
+    time.sleep(0.3)
+    assert not (early.directory / "prepared.json").exists()
+    early.gate.touch()
+    early.wait_until_prepared()
+    assert early.logs == ["", ""]
+    early.let_begin(environment={"RESUME": "there"})
+    assert early.end()["return_code"] == 0
+    assert early.logs == ["step 0 there\n", "step 1 there\n"]
+
+
+def test_a_rank_that_is_lost_before_the_word_takes_the_others_with_it_and_none_makes_a_step(bench: Bench) -> None:
+    early = EarlyGang(bench)
+    early.gate.touch()
+    early.wait_until_prepared()
+    ranks = json.loads((early.directory / "state.json").read_text())["ranks"]
+    os.kill(ranks[1]["pid"], signal.SIGKILL)
+    assert early.end()["failed_rank"] == 1
+    assert early.logs == ["", ""]

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import pytest
-
 from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.records import ExitFacts
+from tests.support.cases import for_each
 
 OOM_TEXT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "expected"),
     [
         (ExitFacts(return_code=0), "done"),

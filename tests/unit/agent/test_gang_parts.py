@@ -16,7 +16,7 @@ from cotenant.v1 import scheduling_pb2
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.errors import CommandRefusedError, OperatorError
 from cotenant_agent.log_reading import find_rank_log
-from cotenant_agent.pause_orders import pause_obstacle
+from cotenant_agent.pause_orders import longest_pause_ms, pause_obstacle
 from cotenant_agent.protocol import launch_from_message, status_to_message
 from cotenant_agent.records import GangPart, LaunchRequest
 from cotenant_agent.rendezvous_addresses import find_interface, find_own_address, is_host
@@ -30,7 +30,9 @@ from cotenant_agent.shared_storage import (
     read_storage_id,
 )
 from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.stop_orders import note_ended_parts
 from cotenant_agent.wiring import build_agent
+from tests.support.cases import for_each
 from tests.unit.agent.test_checkpoints import write_checkpoint
 from tests.unit.agent.test_rank_plan import GPUS, launch, launcher_of, spec_of
 
@@ -77,9 +79,24 @@ def test_the_first_part_says_its_port_and_where_it_goes_on(directory: StateDirec
     assert "GLOO_SOCKET_IFNAME" not in spec_of(attempt)["environment"]
 
 
-def test_no_part_of_a_gang_is_paused(directory: StateDirectory) -> None:
-    assert "several nodes" in pause_obstacle(launch(launcher_of(directory), gang_part=FIRST), 1_000)
-    assert pause_obstacle(launch(launcher_of(directory), "whole"), 1_000) == ""
+def test_a_part_is_paused_as_any_other_job_for_less_than_half_of_what_a_collective_waits(
+    directory: StateDirectory,
+) -> None:
+    part = launch(launcher_of(directory), gang_part=FIRST, collective_timeout_ms=20_000)
+    assert pause_obstacle(part, 60_000) == ""
+    assert longest_pause_ms(part, 60_000) == 9_999
+
+
+def test_a_shim_is_told_how_many_parts_have_ended_elsewhere_when_that_is_news(directory: StateDirectory) -> None:
+    parts = [launch(launcher_of(directory), name, gang_part=FIRST) for name in ("one", "other")]
+    told = {parts[0].key: 1}
+    note_ended_parts(parts, told)
+    assert [part.read(part.directory.ended_parts) for part in parts] == [{"parts": 1}, None]
+    parts[0].directory.ended_parts.write_text('{"parts": 1, "is": "as it was"}')
+    note_ended_parts(parts, told)
+    assert "is" in (parts[0].read(parts[0].directory.ended_parts) or {})
+    note_ended_parts(parts, {parts[0].key: 2, parts[1].key: -1})
+    assert [part.read(part.directory.ended_parts) for part in parts] == [{"parts": 2}, None]
 
 
 def test_a_part_has_its_share_of_what_the_job_asks_of_hosts() -> None:
@@ -88,7 +105,7 @@ def test_a_part_has_its_share_of_what_the_job_asks_of_hosts() -> None:
     assert request.gang_part == SECOND
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "part"),
     [
         ((1, 3), {}), ((), {}), ((2, 3), {}), ((0,), {}), ((1,), {"master_port": 0}), ((1,), {"master_port": 65_536}),
@@ -155,7 +172,7 @@ def test_a_shared_folder_has_one_name_for_all_agents(tmp_path: Path) -> None:
         read_storage_id(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [("10.0.0.1", True), ("node-7.lan", True), ("fe80::1", True), ("10.0.0.1:7000", False), ("0.0.0.0", False),
      ("::", False), ("", False), ("a b", False), ("x" * 254, False)],

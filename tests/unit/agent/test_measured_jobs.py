@@ -16,6 +16,7 @@ from cotenant_agent.records import MeasuredJob, MeasurementWindow
 from cotenant_agent.settings import SETTINGS as AGENT
 from cotenant_agent.spec_records import stored_job
 from cotenant_agent.state_directory import AttemptDirectory
+from tests.support.cases import for_each
 
 SETTINGS = JobSettings(global_batch_size=16, optimizer="adam")
 JOB = MeasuredJob(graph_sha256="cd", settings=SETTINGS, micro_batch_size=4)
@@ -45,7 +46,7 @@ def test_graph_settings_and_micro_batch_are_all_that_is_sent() -> None:
     assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, micro_batch_size=8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("assigned", "changes"),
     [(1, {"no_profiles": True}), (1, {"graph_sha256": ""}), (2, {}), (1, {"gpus": 2}), (0, {}), (1, {"bindings": 33})],
 )

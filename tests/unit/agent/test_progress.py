@@ -19,6 +19,7 @@ from cotenant_agent.progress import (
     is_plausible,
     parse_report,
 )
+from tests.support.cases import for_each
 
 
 def at(step: int, ms: int, loss: float | None = None) -> ProgressReport:
@@ -56,7 +57,7 @@ def test_a_report_from_the_future_is_not_plausible() -> None:
     assert not is_plausible(at(1, 10_000), now_ns=1_000_000_000)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         b"", b"[]", b"3", b"{", b"\xff\xfe", b'{"step": -1, "at_ns": 1}', b'{"step": 1.5}', b'{"step": true}',

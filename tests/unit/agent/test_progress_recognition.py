@@ -55,10 +55,10 @@ NO_PROGRESS = [
 ]
 
 
-def read(tmp_path: Path, *lines: str) -> int:
+def read(tmp_path: Path, *lines: str, steps_total: int = 0) -> int:
     log = tmp_path / "out.log"
     log.write_text("".join(f"{line}\n" for line in lines))
-    return max([0, *(report.step for report in LogProgress(log, "").read_to_end(1))])
+    return max([0, *(report.step for report in LogProgress(log, "", None, steps_total).read_to_end(1))])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -69,6 +69,21 @@ def test_a_usual_form_is_recognised(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("form", NO_PROGRESS)
 def test_settings_and_measurements_are_no_progress(tmp_path: Path, form: str) -> None:
     assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 0
+
+
+@pytest.mark.parametrize(
+    "form", ["Schritt {0} von 600 | Verlust 1.2", "[{0} | 600]: 1.2", "étape {0} sur 600, perte 3.5", "進捗 {0}/600"]
+)
+def test_a_number_before_the_stated_number_of_steps_counts_in_any_language(tmp_path: Path, form: str) -> None:
+    lines = [form.format(step) for step in (10, 20, 30)]
+    assert read(tmp_path, *lines, steps_total=600) == 30
+    assert read(tmp_path, *lines, steps_total=60) == 0
+    assert read(tmp_path, *lines, steps_total=6000) == 0
+
+
+@pytest.mark.parametrize("form", ["Laden: {0} von 600 MB", "Validation {0} von 600", "{0}.5 von 600", "{0} % von 600"])
+def test_other_numbers_before_it_do_not(tmp_path: Path, form: str) -> None:
+    assert read(tmp_path, *(form.format(step) for step in (10, 20, 30)), steps_total=600) == 0
 
 
 def test_counts_behind_epochs_add_up(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 
-import pytest
-
 from cotenant_agent.rank_ends import RankEnds, RankSilence
+from tests.support.cases import for_each
 
 FAILED, LEFT, KILLED, TOLD = 3 << 8, 85 << 8, int(signal.SIGKILL), int(signal.SIGTERM)
 
@@ -18,7 +17,7 @@ def ends_of(*statuses: tuple[int, int], ranks: int = 3) -> RankEnds:
     return ends
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("statuses", "was_stopped", "code", "failed_rank"),
     [
         ([(0, 0), (1, 0), (2, 0)], False, 0, None),
@@ -38,9 +37,7 @@ def test_the_first_that_failed_speaks_for_all_and_after_a_stop_one_that_saved(
     assert ends.peers_grace_ms(30_000) is None
 
 
-@pytest.mark.parametrize(
-    ("status", "grace_ms"), [(0, None), (FAILED, 5_000), (KILLED, 5_000), (LEFT, 30_000), (TOLD, 30_000)]
-)
+@for_each(("status", "grace_ms"), [(0, None), (FAILED, 5_000), (KILLED, 5_000), (LEFT, 30_000), (TOLD, 30_000)])
 def test_the_others_have_the_time_of_a_stop_only_where_there_may_be_something_to_save(
     status: int, grace_ms: int | None
 ) -> None:
@@ -64,3 +61,15 @@ def test_ranks_that_wait_for_one_that_ended_with_0_are_silent_since_its_end_or_t
     assert not silence.is_over(ends, 1, 8_500)
     ends.note(0, 0, 0)
     assert not silence.is_over(ends, 1, 99_000)
+
+
+def test_a_part_that_ended_on_another_node_leaves_ranks_behind_as_a_rank_does() -> None:
+    """Nobody has ended here: each shim knows its own ranks only."""
+    ends, silence = RankEnds(2), RankSilence(1_000)
+    assert not silence.is_over(ends, 0, 0)
+    assert [silence.is_over(ends, 0, now_ms, ended_parts=1) for now_ms in (5_000, 5_999, 6_000)] == [False, False, True]
+    assert [silence.is_over(ends, 0, now_ms, ended_parts=2) for now_ms in (6_000, 6_999, 7_000)] == [False, False, True]
+    assert not silence.is_over(ends, 1, 7_500, ended_parts=2)
+    ends.note(0, 0, 0)
+    ends.note(1, 0, 0)
+    assert not silence.is_over(ends, 1, 99_000, ended_parts=2)

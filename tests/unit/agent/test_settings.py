@@ -14,6 +14,7 @@ from cotenant_agent.commands import EXIT_CODES, cli
 from cotenant_agent.errors import DriverMissingError
 from cotenant_agent.scheduler_link import LinkSettings, Pauses, open_channel
 from cotenant_agent.settings import SETTINGS, AgentSettings
+from tests.support.cases import for_each
 
 BASE = {"state_dir": "/tmp/x", "nvml": True}
 
@@ -43,7 +44,7 @@ def test_lists_may_be_repeated_or_separated_by_commas() -> None:
     assert settings.allow_directory == ("/a", "/b", "/c")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "reason"),
     [
         ({"nvml": True}, "state directory"),

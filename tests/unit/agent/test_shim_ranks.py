@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,3 +171,19 @@ if rank == 0:
     bench.start(directory)
     record = end_of(directory)
     assert (record["return_code"], record["cause"], record["killed"]) == (0, "ranks_silent", False)
+
+
+@pytest.mark.parametrize(("is_part", "code"), [(True, 85), (False, -9)])
+def test_ranks_that_wait_for_a_part_which_ended_on_another_node_are_ended(
+    bench: Bench, code: int, *, is_part: bool
+) -> None:
+    """A job that is all here has no other parts, whatever lies in its folder."""
+    directory = prepare(bench, SAVES + WAITS, ranks_silent_ms=300, is_part=is_part)
+    (directory / "ended_parts.json").write_text(json.dumps({"parts": 1}))
+    bench.start(directory)
+    wait_for(bench, "rank-0.ready", "rank-1.ready")
+    if not is_part:
+        time.sleep(1.0)
+        os.kill(rank_pid(directory, 1), signal.SIGKILL)
+    record = end_of(directory)
+    assert (record["return_code"], record["cause"]) == (code, "ranks_silent" if is_part else "")

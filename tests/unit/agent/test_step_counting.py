@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
+from tests.support.cases import for_each
 
 
 def count(printed: Iterable[PrintedStep]) -> int:
@@ -27,8 +28,8 @@ def numbers(*steps: int, epoch: int = -1) -> list[PrintedStep]:
     return [PrintedStep(step=step, epoch=epoch) for step in steps]
 
 
-@pytest.mark.parametrize("total", [1, 2, 3, 60])
-@pytest.mark.parametrize("first", [0, 1])
+@for_each("total", [1, 2, 3, 60])
+@for_each("first", [0, 1])
 def test_a_bar_that_begins_again_goes_on_counting(total: int, first: int) -> None:
     epoch = bars(*range(min(first, total), total + 1), total=total)
     if (total, first) == (1, 1):
@@ -137,7 +138,7 @@ def test_numbers_that_no_job_can_reach_stay_countable() -> None:
     assert count(numbers(0, (1 << 53) - 1) * 5) == (1 << 53) - 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "label"),
     [
         ("Epoch 3:  45%|####5     | ", "Epoch"),
@@ -152,7 +153,7 @@ def test_the_words_before_a_number_name_its_bar(text: str, label: str) -> None:
     assert label_of(text) == label
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "interval"), [((10, 20, 30), 10), ((0, 10, 20), 10), ((7, 20, 31), 0), ((10,), 0), ((10, 20, 20, 30), 10)]
 )
 def test_the_distance_of_printed_numbers_is_known_where_it_is_regular(steps: tuple[int, ...], interval: int) -> None:

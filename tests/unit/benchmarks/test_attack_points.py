@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.attack_mutants import changed
 from benchmarks.attack_points import MUTANTS, Mutant
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/research/attack-points.md").read_text()
@@ -19,7 +20,7 @@ def test_every_point_has_a_test() -> None:
     assert {mutant.point for mutant in MUTANTS} == POINTS
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.point}-{mutant.file}")
+@for_each("mutant", MUTANTS)
 def test_each_test_and_the_check_behind_it_are_there_and_on_the_page(mutant: Mutant) -> None:
     file, _, name = mutant.test.partition("::")
     assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()

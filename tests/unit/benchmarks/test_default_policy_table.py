@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks.default_policy import WORKLOADS, compare, geometric_means
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant_simulator.readers.rows import read_header
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
+from tests.support.cases import for_each
 from tests.support.shared_data import shared_data
 
 
@@ -38,7 +37,7 @@ def test_a_workload_with_pairs_of_its_own_puts_the_default_first_and_ties_what_i
     assert found["tied"] == [["sjf", "tetris"]]
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@for_each("name", sorted(WORKLOADS))
 def test_every_list_of_the_table_is_there(name: str) -> None:
     for file in WORKLOADS[name].files:
         assert read_header(Path(shared_data("traces", *file.split("/"))))

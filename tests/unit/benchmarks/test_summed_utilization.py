@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.papers.summed_utilization import SummedUtilization
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth
+from tests.support.cases import for_each
 from tests.support.simulated_runs import ends_s, kind, run, trace_job, trace_of
 
 LAW = SummedUtilization(linear=0.25, quadratic=0.25)
@@ -29,7 +30,7 @@ def test_a_pair_keeps_its_own_slowdown_and_a_larger_group_follows_the_law() -> N
     assert pairwise.colocated_slowdown_ratio("a", ["a"] * 3, "gpu") == pytest.approx(3 * 0.49)
 
 
-@pytest.mark.parametrize("utilization", [0.3, 0.5, 0.7, 0.95, 1.0])
+@for_each("utilization", [0.3, 0.5, 0.7, 0.95, 1.0])
 def test_by_the_law_of_the_tables_no_group_of_jobs_computes_more_than_a_gpu_can(utilization: float) -> None:
     """The sum of pairs lets four jobs of 70 % compute 113 % of the time."""
     for jobs in range(2, 9):

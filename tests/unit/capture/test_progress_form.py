@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cotenant.capture import captured_job
 from cotenant.capture.script_run import ScriptOutcome
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("log", "progress", "expected"),
     [
         ("  0%|   | 0/60 [00:00<?, ?it/s]", "", r"(?P<step>[0-9]+)/[0-9]+ \["),

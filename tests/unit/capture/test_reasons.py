@@ -11,6 +11,7 @@ from cotenant.capture.captured_files import target_files
 from cotenant.capture.reasons import why_not
 from cotenant.capture.script_run import ScriptOutcome, ScriptPlan
 from cotenant.client_errors import InputError
+from tests.support.cases import for_each
 
 PLAN = ScriptPlan(command=["python", "x.py"], directory=Path(), environment={}, isolated=True, memory_bytes=2**30)
 
@@ -20,7 +21,7 @@ def outcome(**facts: Any) -> ScriptOutcome:
     return ScriptOutcome(**{**usual, **facts})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),
@@ -33,6 +34,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
             "failed (exit 3) before its second optimizer step: KeyError: 'HOME'",
         ),
         ({"status": 1, "log": "Traceback\n\x1b[31mValueError\n\n"}, "step: \ufffd[31mValueError"),
+        (
+            {"status": 1, "log": "Traceback\nModuleNotFoundError: No module named 'torch.x'\n"},
+            "the script failed (exit 1): python has no module named torch.x",
+        ),
         ({"status": -11}, "the script crashed"),
         ({"status": 1, "log": "DefaultCPUAllocator: can't allocate memory"}, "more than 1024 MiB"),
         ({"status": 1, "log": "OSError: [Errno 28] No space left on device"}, "more than the overlay"),

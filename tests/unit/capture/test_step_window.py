@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import pytest
-
 from cotenant.capture.in_script.step_window import Call, Step, Window, find_window
+from tests.support.cases import for_each
 
 
 @dataclass
@@ -40,7 +39,7 @@ def played(events: str) -> Window:
     return find_window(cast("list[Call]", calls), steps, made, is_whole=is_whole)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "calls", "accumulation"),
     [
         ("N!1N!1", "N", 1),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli import submit_capture
+from cotenant.capture.reasons import NotCapturedError
+from cotenant.cli import capture_command, submit_capture
 from cotenant.cli.active_environment import foreign_python_note, with_python_of_here
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
@@ -63,7 +64,13 @@ def test_a_capture_runs_the_python_that_a_node_of_up_would(foreign: Path, monkey
 
 
 def test_a_submission_is_captured_by_that_python(
-    foreign: Path, cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path, *, monkeypatch: pytest.MonkeyPatch
+    foreign: Path,
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    tmp_path: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     monkeypatch.chdir(tmp_path)
@@ -75,3 +82,28 @@ def test_a_submission_is_captured_by_that_python(
     monkeypatch.setattr(submit_capture, "capture_script", capture)
     cotenant("submit", "--dry-run", "--", "python", "-u", "train.py")
     assert seen == [[sys.executable, "-u", "train.py"]]
+
+
+@pytest.mark.parametrize(("has_torch", "expected"), [(True, sys.executable), (False, "python")])
+def test_a_prediction_captures_with_the_python_beside_it_where_none_is_active_and_that_one_has_torch(
+    foreign: Path,
+    cotenant: CommandLine,
+    tmp_path: Path,
+    *,
+    has_torch: bool,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[str] = []
+
+    def capture(command: list[str], **named: object) -> None:
+        seen.extend(command)
+        raise NotCapturedError("this is enough")
+
+    monkeypatch.setattr(capture_command, "find_spec", lambda name: object() if has_torch else None)
+    monkeypatch.setattr(capture_command, "capture_script", capture)
+    outcome = cotenant("predict", "--device", "a100", "--", "python", "train.py")
+    assert seen == [expected, "train.py"]
+    assert (f"with {expected} (no environment is active)" in outcome.err) == has_torch
+    assert "this is enough" in outcome.err

@@ -6,6 +6,7 @@ import pytest
 
 from cotenant.addresses import is_loopback, split_address
 from cotenant.errors import InputError
+from tests.support.cases import for_each
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_an_address_is_taken_apart(address: str, expected: tuple[str, int]) -> N
     assert split_address(address) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     ["", ":7070", "host", "host:", "host:x", "host:-1", "host:70000", "host:\u0661", "::1:7070", "[::1]", "h:1:2"],
 )
@@ -30,7 +31,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
     assert "127.0.0.1:7071" in refused.value.remedy
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     ["127.0.0.1", "127.9.9.9:1", "localhost:7071", "localhost", "::1", "[::1]", "[::1]:7071", "unix:/run/x.sock"],
 )
@@ -38,7 +39,7 @@ def test_loopback_is_known_with_and_without_a_port(address: str) -> None:
     assert is_loopback(address)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     ["0.0.0.0:1", "[::]:1", "::", "127.0.0.1.example:1", "localhost.example:1", "dns:///127.0.0.1:1", "::1:7071", "",
      ":1", "[::ffff:10.0.0.1]:1", "127.0.0.1,10.0.0.1:1", "10.0.0.1:127"],

@@ -9,7 +9,6 @@ from itertools import takewhile
 from pathlib import Path
 
 import click
-import pytest
 from cotenant_profiler.commands import main as profiler
 
 from cotenant.cli.main import cotenant
@@ -18,6 +17,7 @@ from cotenant_agent.commands import cli as agent
 from cotenant_simulator.commands.program import program as simulator
 from predictor_service.commands.program import program as predictor
 from scheduler_service.commands.main import cli as scheduler
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
@@ -70,7 +70,7 @@ def test_commands_are_found() -> None:
     assert len(LINES) > 50
 
 
-@pytest.mark.parametrize(("where", "command", "words"), LINES, ids=[where for where, _, _ in LINES])
+@for_each(("where", "command", "words"), LINES)
 def test_a_documented_command_exists(where: str, command: click.Command, words: list[str]) -> None:
     # Behind these stands a job's own command, or a synopsis of the next verb.
     words = list(takewhile(lambda word: word not in {"--", "|"}, words))

@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.cli.expected_start_view import expected_start_text
 from cotenant.v1 import scheduling_pb2
+from tests.support.cases import for_each
 from tests.support.cli_cluster import NOW_MS, CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -27,7 +28,7 @@ def expected(
     return found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("minutes", "text"),
     [
         ((8, 12, 25), "starts in about 12 min (8 to 25), position 3 of 9, as of 20 s ago"),

@@ -11,6 +11,7 @@ from cotenant import quantities
 from cotenant.client_errors import InputError
 from cotenant.job_file import parse_job, read_job_file
 from cotenant.v1 import resources_pb2
+from tests.support.cases import for_each
 
 COMPLETE = """
 name: bert
@@ -92,7 +93,7 @@ def test_what_is_no_mapping_is_refused(text: str, tmp_path: Path) -> None:
         read_job_file(path)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "size_bytes"),
     [("512MiB", 512 * 2**20), ("1.5 GiB", 3 * 2**29), ("2000000", 2_000_000), ("2GB", 2 * 10**9), ("1g", 2**30)],
 )

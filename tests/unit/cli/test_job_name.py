@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +12,10 @@ from cotenant.cli.submit_command import read_request
 from cotenant.job_file import parse_job
 from cotenant.job_name import name_of
 from scheduler_service.grpc_api.validation import NAME_PATTERN
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "name"),
     [
         ("python train.py", "train"),

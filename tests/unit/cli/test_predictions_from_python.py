@@ -17,6 +17,7 @@ from cotenant import predictions, programs
 from cotenant.client_errors import InputError
 from cotenant.v1 import prediction_pb2
 from predictor_service.features.graph_description import describe_graph
+from tests.support.cases import for_each
 from tests.support.fake_services import FakePredictor
 
 GRAPHS = Path(__file__).parents[3] / "examples" / "jobs" / "graphs"
@@ -61,7 +62,7 @@ def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -
     assert package.fits(GRAPHS / "mlp.onnx", batch_size=8, device="NVIDIA X990") is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "inputs", "told"),
     [
         (object(), None, "neither a path nor a torch.nn.Module"),

@@ -10,6 +10,7 @@ from cotenant.cli.job_views import describe_job
 from cotenant.client_errors import InputError
 from cotenant.job_file import parse_job
 from cotenant.v1 import scheduling_pb2
+from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -27,7 +28,7 @@ def test_ranks_ask_for_as_many_gpus_and_gpus_for_no_ranks(
     assert (spec.ranks, spec.gpus) == expected
 
 
-@pytest.mark.parametrize("value", [0, -2, 2**40, "2", True, 1.5])
+@for_each("value", [0, -2, 2**40, "2", True, 1.5])
 def test_no_number_of_processes_is_guessed(value: object) -> None:
     with pytest.raises(InputError, match="ranks"):
         parse_job({"command": COMMAND, "ranks": value}, folder=Path())

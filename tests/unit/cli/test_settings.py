@@ -10,6 +10,7 @@ import pytest
 from cotenant.cli.settings import resolve_settings
 from cotenant.client_errors import InputError
 from cotenant.local_state import local_state_dir
+from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
 
 
@@ -44,7 +45,7 @@ def test_a_value_of_the_wrong_kind_is_refused(text: str, tmp_path: Path) -> None
         resolve_settings({}, {}, write_config(tmp_path, text))
 
 
-@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "1e308"])
+@for_each("seconds", ["nan", "inf", "-1", "0", "1e308"])
 def test_a_deadline_that_is_none_is_refused(seconds: str) -> None:
     with pytest.raises(InputError, match="timeout_s from environment COTENANT_TIMEOUT_S"):
         resolve_settings({}, {"COTENANT_TIMEOUT_S": seconds})

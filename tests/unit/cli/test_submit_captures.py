@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
@@ -53,7 +54,9 @@ def fail_with(error: Exception) -> Capture:
 
 
 def submitted(scheduler: FakeScheduler) -> scheduling_pb2.JobSpec:
-    (request,) = [one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest)]
+    (request,) = [
+        one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest) and not one.validate_only
+    ]
     return request.spec
 
 
@@ -100,6 +103,24 @@ def test_a_job_that_cannot_be_captured_is_accepted_without_a_graph(
     assert submitted(scheduler).graph_sha256 == ""
 
 
+@pytest.mark.parametrize("words", [(), ("--capture",), ("--array", "1-3")])
+def test_what_is_refused_in_any_case_is_refused_before_it_is_captured(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    script: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    capture_by(monkeypatch, fail_with(AssertionError("it was run")))
+    scheduler.refusals["SubmitJob"] = (code_pb2.FAILED_PRECONDITION, "2 GPUs, not 9", "NO_NODE_RUNS_IT", "")
+    outcome = cotenant("submit", "--gpus", "9", *words, "--", "python", "train.py")
+    assert outcome.code == 4
+    assert "2 GPUs, not 9" in outcome.err
+    assert "captur" not in outcome.err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -125,7 +146,8 @@ def test_nothing_is_run_that_was_not_meant_to_be(
 
 def captured_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
     seen: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(submit_capture, "with_python_of_here", lambda command, _: command)
+    for module in (submit_capture, capture_command):
+        monkeypatch.setattr(module, "with_python_of_here", lambda command, _: list(command))
 
     def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
         seen.append((command, environment))

@@ -11,13 +11,14 @@ from cotenant.client_errors import InputError
 from cotenant.job_file import parse_job
 from cotenant.target_loss import reached_target, target_loss
 from cotenant.v1 import scheduling_pb2
+from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
 COMMAND = ["python", "train.py"]
 
 
-@pytest.mark.parametrize("value", [0, -1, "nan", ".inf", float("inf"), float("nan"), True, None, [1]])
+@for_each("value", [0, -1, "nan", ".inf", float("inf"), float("nan"), True, None, [1]])
 def test_a_target_that_no_loss_reaches_is_refused(value: object) -> None:
     with pytest.raises(InputError, match="target_loss"):
         parse_job({"command": COMMAND, "target_loss": value}, folder=Path())

@@ -16,6 +16,7 @@ from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
 from cotenant.local_cluster import LocalCluster, Program
 from cotenant.v1 import resources_pb2
+from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -73,8 +74,8 @@ def test_a_terminal_without_utf_8_gets_a_question_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
-@pytest.mark.parametrize("size", ["\u00b2", "80x", "-1", ""])
-@pytest.mark.parametrize("words", ["ps --scheduler 127.0.0.1:1", "config view"])
+@for_each("size", ["\u00b2", "80x", "-1", ""])
+@for_each("words", ["ps --scheduler 127.0.0.1:1", "config view"])
 def test_a_size_of_the_terminal_that_is_none_is_ignored(words: str, size: str, name: str) -> None:
     environment = {**os.environ, name: size, "COTENANT_TIMEOUT_S": "0.1"}
     done = subprocess.run([*COMMAND, *words.split()], env=environment, capture_output=True, text=True, check=False)

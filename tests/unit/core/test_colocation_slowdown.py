@@ -21,6 +21,7 @@ from scheduler_service.core.colocation_slowdown import (
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, Share
 from scheduler_service.core.sharing_consent import sharing_obstacle
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, all_pairs, gpu, job, pair, prediction, store
 
 
@@ -54,7 +55,7 @@ def test_three_jobs_suffer_more_than_the_sum_of_pairs_by_what_the_predictor_says
     assert min(beyond) > 0.02
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_of_four_jobs_every_two_colocated_jobs_count_by_themselves(seed: int) -> None:
     generator = random.Random(seed)
     shares = [generator.uniform(0.05, 1.0) for _ in range(4)]
@@ -74,7 +75,7 @@ def test_the_sum_of_pairs_alone_does_not_let_a_third_job_in() -> None:
     assert sharing_obstacle(incoming_job, others[:1], gpu(), predictions) is None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_job_that_is_refused_by_the_sum_of_pairs_stays_refused(seed: int) -> None:
     generator = random.Random(seed)
     count = generator.randrange(2, 6)
@@ -102,7 +103,7 @@ def test_the_pairs_add_up_and_the_waits_of_the_others_come_on_top() -> None:
     assert colocation_slowdown_ratio(0.6, [1.0, 1.0], [0.1, -0.1]) == 0.1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_of_one_set_of_jobs_every_question_has_the_same_answer(seed: int) -> None:
     generator = random.Random(seed)
     shares = [generator.random() for _ in range(1 + seed % 4)]

@@ -11,12 +11,12 @@ from scheduler_service.core.codec import decode, decode_event, encode, encode_ev
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_invariants import check
 from tests.support.scheduling import job, node, running, view
 
@@ -101,7 +101,7 @@ def test_a_job_that_does_not_say_so_keeps_to_one_node() -> None:
     assert spanning.why == "GANG_NEEDS_MORE_NODES"
 
 
-@pytest.mark.parametrize("policy", ["horus", "sjf_bsbf", "sjf_ffs", "srtf", "optimus", "ojpp", "elastic", "tiresias"])
+@for_each("policy", ["horus", "sjf_bsbf", "sjf_ffs", "srtf", "optimus", "ojpp", "elastic", "tiresias"])
 def test_policies_that_place_gangs_over_nodes_do_so_for_it(policy: str) -> None:
     spanning = Spanning(policy=policy)
     assert spanning.record.node_ids == ("n0", "n1")
@@ -270,14 +270,6 @@ def test_parts_of_one_attempt_that_were_given_up_take_the_gpus_of_their_own_node
     end = {"job_id": "j0", "attempt": 1, "fence": fence, "exit_class": "stopped"}
     spanning.tell(events.JobStopped, node_id="n0", **end)
     assert [gpus[name].is_releasing for name in ("n0.0", "n1.0")] == [False, True]
-
-
-def test_it_is_not_paused_across_nodes() -> None:
-    spanning = Spanning(*(spanning_node(name, enforcements=("cgroup_freezer",)) for name in ("n0", "n1")))
-    spanning.start()
-    obstacle = pause_obstacle(spanning.engine.state, spanning.record)
-    assert obstacle is not None
-    assert obstacle.code == "NOT_PAUSABLE"
 
 
 def test_its_record_is_stored_and_read() -> None:

@@ -14,6 +14,7 @@ from scheduler_service.core.measured_speeds import SHAPES_MAX, MeasuredSpeeds, w
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.core.speed_fits import COUNTS_ASKED_MAX
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, prediction
 
@@ -154,7 +155,7 @@ def test_shapes_of_a_key_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("policy", ["optimus", "elastic", "pollux"])
-@pytest.mark.parametrize(("second_ms", "given"), [(800, 1), (400, 2)])
+@for_each(("second_ms", "given"), [(800, 1), (400, 2)])
 def test_a_policy_gives_as_many_gpus_as_were_measured_to_help(policy: str, second_ms: int, given: int) -> None:
     play = Play(policy, gpus=2)
     for gpus, step_ms in ((1, 800), (2, second_ms)):

@@ -14,6 +14,7 @@ from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
+from tests.support.cases import for_each
 from tests.support.engine_invariants import check
 from tests.support.scheduling import GIB, job, node
 
@@ -191,7 +192,7 @@ def test_a_snapshot_in_the_middle_of_a_move_goes_on_to_the_same_place() -> None:
     assert launch.node_id == "n1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wish", "code"),
     [
         (migrate("n0.0"), "NOTHING_TO_MOVE"),

@@ -8,6 +8,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.records import MemoryPoint, Phase, Share
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, prediction
 
@@ -28,7 +29,7 @@ def play(policy: str, *, gpus_on_node: int = 1, **changes: Any) -> tuple[Play, l
     return made, [command for command in found if isinstance(command, commands.LaunchJob)]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@for_each("policy", POLICIES)
 def test_a_batch_too_large_for_an_empty_gpu_starts_in_passes_with_the_same_step(policy: str) -> None:
     made, (launch,) = play(policy)
     assert (launch.micro_batch_size, launch.accumulation_steps) == (16, 4)
@@ -42,7 +43,7 @@ def test_a_gang_shares_the_batch_and_makes_its_passes_on_every_gpu() -> None:
     assert (launch.micro_batch_size, launch.accumulation_steps) == (16, 2)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@for_each("policy", POLICIES)
 def test_a_job_that_refuses_smaller_batches_waits_as_before(policy: str) -> None:
     made, launches = play(policy, share=Share.NEVER)
     assert not [launch for launch in launches if launch.accumulation_steps > 1]

@@ -19,6 +19,7 @@ from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason, Share
 from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.fifo import Fifo
+from tests.support.cases import for_each
 from tests.support.engine_invariants import check
 from tests.support.scheduling import GIB, all_pairs, job, node, prediction
 
@@ -212,7 +213,7 @@ def test_a_refusal_stops_the_job_with_a_checkpoint_instead(scene: Scene) -> None
     assert scene.record().phase is Phase.STOPPING
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpus", "of_the_node", "decision", "code"),
     [
         (1, {"enforcements": ("watchdog",)}, Pause(job_id="j0", reason=WHY), "NOT_PAUSABLE"),
@@ -238,17 +239,16 @@ def test_a_gang_on_one_node_is_paused_as_a_whole() -> None:
     assert kinds(scene.decide(Pause(job_id="j0", reason=WHY))) == ["PauseJob"]
 
 
-@pytest.mark.parametrize("nodes", [("a", "b"), ("a", "")])
-def test_a_gang_across_nodes_is_not_paused(nodes: tuple[str, str]) -> None:
-    """Its ranks would stand still and go on at different instants; so would one on a GPU that is gone."""
+@pytest.mark.parametrize(("nodes", "can_pause"), [(("a", "b"), True), (("a", "older"), False), (("a", ""), False)])
+def test_a_gang_across_nodes_is_paused_where_every_node_of_it_can(nodes: tuple[str, str], *, can_pause: bool) -> None:
     entries = {f"g{place}": SimpleNamespace(node_id=name) for place, name in enumerate(nodes) if name}
-    places = SimpleNamespace(gpus=entries, nodes={name: node(name, 1, **PAUSING) for name in nodes if name})
+    known = {"a": node("a", 1, **PAUSING), "b": node("b", 1, **PAUSING), "older": node("older", 1)}
+    places = SimpleNamespace(gpus=entries, nodes=known)
     held = SimpleNamespace(
         request=job("j0"), assignments=(Assignment(gpu_id="g0", rank=0), Assignment(gpu_id="g1", rank=1))
     )
     found = pause_obstacle(cast("Places", places), cast("Placed", held))
-    assert found is not None
-    assert found.code == "NOT_PAUSABLE"
+    assert (None if found is None else found.code) == (None if can_pause else "NOT_PAUSABLE")
 
 
 def test_a_job_is_paused_and_told_to_go_on_once(scene: Scene) -> None:

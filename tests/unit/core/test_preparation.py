@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.preparation import PREPARATION_MS_MAX
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Phase
+from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, node
 from tests.unit.core.test_moves import Moving, migrate, reshape
 
@@ -138,8 +137,8 @@ ENDS: list[tuple[Callable[[Preparing], list[commands.Command]], Phase]] = [
 ]
 
 
-@pytest.mark.parametrize(("end", "phase"), ENDS, ids=["finished", "failed", "lost", "node lost"])
-@pytest.mark.parametrize("is_prepared", [False, True])
+@for_each(("end", "phase"), ENDS)
+@for_each("is_prepared", [False, True])
 def test_a_job_that_ends_meanwhile_gives_the_prepared_attempt_up(
     end: Callable[[Preparing], list[commands.Command]], phase: Phase, is_prepared: bool
 ) -> None:
@@ -204,13 +203,15 @@ def test_another_incarnation_launches_nothing_that_an_earlier_one_prepared() -> 
     assert launch.fence >= 100 > prepared.fence
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"no_preparation": True}, {"launch": {"ranks": 1}}, {"cpu_cores": 0.0, "launch": {"ranks": 2}}],
-    ids=["its owner", "a rank", "ranks"],
-)
-def test_a_job_that_must_not_or_cannot_be_prepared_is_stopped_at_once(changes: dict[str, Any]) -> None:
-    assert stops(Preparing(**changes).wish(migrate("n0.1"))) == [(1, "moved")]
+def test_a_job_that_must_not_be_prepared_is_stopped_at_once() -> None:
+    assert stops(Preparing(no_preparation=True).wish(migrate("n0.1"))) == [(1, "moved")]
+
+
+def test_the_ranks_of_a_gang_are_prepared_like_one_process() -> None:
+    scene = Preparing(launch={"ranks": 2})
+    (order,) = [one for one in scene.wish(reshape("n0.0", "n0.1")) if isinstance(one, commands.PrepareJob)]
+    assert order.launch.launch == {"ranks": 2}
+    assert [part.rank for part in order.launch.assignments] == [0, 1]
 
 
 def test_a_move_to_another_node_begins_from_nothing() -> None:

@@ -12,6 +12,7 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.queue_terms import QueueTerms, is_device_named
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduling import gpu, job, node
 
@@ -259,7 +260,7 @@ def test_a_job_runs_only_on_the_devices_that_it_names() -> None:
     assert (scene.phase("j1"), scene.engine.state.jobs["j2"].gpu_ids) == (Phase.PENDING, ("a",))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "device", "fits"),
     [
         ("a100", "NVIDIA A100-SXM4-40GB", True),

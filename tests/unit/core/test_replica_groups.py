@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from scheduler_service.core import commands
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Reshape
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.records import Reason, TaskDemand
+from scheduler_service.core.preparation import can_prepare
+from scheduler_service.core.records import PREPARED_STARTS, Reason, TaskDemand
 from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.replica_terms import ReplicaTerms
 from tests.support.scheduling import job
@@ -58,6 +60,17 @@ def test_a_number_that_the_job_does_not_allow_or_has_is_refused(servers: int | N
     moving = Moving(**served())
     moving.wish(more_servers(servers, *moving.job.gpu_ids))
     assert moving.rejected == [code]
+
+
+def test_a_job_with_servers_is_moved_without_an_attempt_that_is_prepared() -> None:
+    """Its servers run a program of their own, which would begin at once."""
+    moving = Moving(**served())
+    record = moving.job
+    able = replace(moving.engine.state.nodes["n0"], enforcements=(PREPARED_STARTS,))
+    moving.engine.state.put_node(able)
+    alone = record.changed(request=replace(record.request, replicas=ReplicaTerms()))
+    assert can_prepare(moving.engine.state, alone, record.assignments)
+    assert not can_prepare(moving.engine.state, record, record.assignments)
 
 
 def test_a_job_without_servers_gets_none() -> None:

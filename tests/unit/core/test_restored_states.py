@@ -36,6 +36,16 @@ def test_after_a_restore_nothing_starts_until_what_the_backup_does_not_know_has_
     assert Phase.STARTING in (play.phase("running"), play.phase("waiting"))
 
 
+def test_a_job_that_is_submitted_after_a_restore_waits_as_well() -> None:
+    """Swarm seed 109095: the copy of a node's agent joined, and did not know what the node ran."""
+    play = Play()
+    restore(play)
+    play.submit()
+    assert (play.phase(), play.code()) == (Phase.PENDING, "RESTORED")
+    play.tell(events.TimerFired, after_ms=61_000)
+    assert play.phase() is Phase.STARTING
+
+
 def test_a_start_that_a_backup_believes_under_way_is_not_ordered_again_before_its_later_attempts_have_ended() -> None:
     """Swarm seed 5: the lost state had given the attempt up, and a later one ran on another node."""
     play = Play()
@@ -53,6 +63,7 @@ def test_what_was_started_after_a_restore_is_ordered_again_where_its_node_does_n
     play = Play()
     restore(play)
     play.submit()
+    play.tell(events.TimerFired, after_ms=61_000)
     assert play.phase() is Phase.STARTING
     again = play.tell(events.NodeJoined, node=node("n0"))
     assert [one.attempt for one in again if isinstance(one, commands.LaunchJob)] == [1]

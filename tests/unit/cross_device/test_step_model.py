@@ -12,13 +12,14 @@ from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, a
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.errors import ModelError
 from predictor_service.features.devices import DEVICE_TYPES
+from tests.support.cases import for_each
 from tests.unit.cross_device.test_step_physics import A100, step_work
 
 GPUS = sorted(name for name, device in DEVICE_TYPES.items() if answers_for(device))
 KIND = StepKind(device=A100, precision="fp32", is_training=True)
 
 
-@pytest.mark.parametrize("name", GPUS)
+@for_each("name", GPUS)
 def test_every_type_of_the_table_has_an_answer_with_a_range_around_it(name: str) -> None:
     model = load_step_model()
     for precision in ("fp32", "tf32", "bf16", "fp16"):
@@ -31,7 +32,7 @@ def test_every_type_of_the_table_has_an_answer_with_a_range_around_it(name: str)
         assert (np.diff(found.value) >= 0).all()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "facts",
     [
         {"forward_macs_per_sample": 0.0, "convolution_macs_per_sample": 0.0},
@@ -64,7 +65,7 @@ def test_a_network_like_none_that_was_measured_is_answered_by_physics_alone() ->
         logs=model.logs, correction=model.correction.__class__(
             means=model.correction.means, deviations=model.correction.deviations,
             centres=model.correction.centres, weights=np.zeros_like(model.correction.weights),
-        ), widths=model.widths, networks=NO_NETWORKS,
+        ), widths=model.widths, unseen_widths=model.unseen_widths, networks=NO_NETWORKS,
     )  # fmt: skip
     assert model.time_ms(strange, [KIND])[0] == pytest.approx(plain.time_ms(strange, [KIND])[0], rel=0.01)
 
@@ -76,7 +77,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/2"}', "\0"])
+@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/3"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)
@@ -90,9 +91,22 @@ def test_a_file_of_another_format_is_refused_with_a_remedy() -> None:
 
 def test_the_stored_widths_rise_with_the_level() -> None:
     model = load_step_model()
-    for widths in model.widths.values():
+    for widths in (*model.widths.values(), *model.unseen_widths.values()):
         assert len(widths) == len(LEVELS)
         assert (np.diff(widths) >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "AMD Instinct MI300X"])
+def test_a_device_whose_generation_taught_nothing_has_the_range_of_generations_left_out(name: str) -> None:
+    model, work = load_step_model(), step_work(8)
+    known, strange = (
+        model.estimate(work, StepKind(device=DEVICE_TYPES[each], precision="fp32", is_training=True), 0.9)
+        for each in ("NVIDIA A100-SXM4-40GB", name)
+    )
+    assert np.log(strange.upper / strange.value)[0] == pytest.approx(
+        np.interp(0.9, LEVELS, model.unseen_widths["convolutional"])
+    )
+    assert (strange.upper / strange.lower)[0] > (known.upper / known.lower)[0]
 
 
 def test_a_batch_has_the_same_answer_alone_and_among_others_to_the_last_bit() -> None:

@@ -20,6 +20,7 @@ from predictor_service.cross_device.step_physics import (
 )
 from predictor_service.cross_device.step_work import StepWork, work_of_facts
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE, DeviceType, Generation
+from tests.support.cases import for_each
 
 A100 = DEVICE_TYPES["NVIDIA A100-SXM4-40GB"]
 TITAN_RTX = DEVICE_TYPES["NVIDIA TITAN RTX"]
@@ -40,9 +41,9 @@ def time_ms(job: StepWork, kind: StepKind, logs: np.ndarray = TYPICAL) -> np.nda
     return step_parts(terms_of(job, [kind]), logs).total_ms
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "fp64"])
-@pytest.mark.parametrize("device", [A100, TITAN_RTX, DEVICE_TYPES["AMD Instinct MI300X"]])
+@for_each("is_training", [True, False])
+@for_each("precision", ["fp32", "tf32", "bf16", "fp16", "fp64"])
+@for_each("device", [A100, TITAN_RTX, DEVICE_TYPES["AMD Instinct MI300X"]])
 def test_the_time_never_falls_as_the_batch_grows(device: DeviceType, precision: str, is_training: bool) -> None:
     times = time_ms(step_work(1, 2, 8, 64, 1024), StepKind(device=device, precision=precision, is_training=is_training))
     assert (np.diff(times) >= 0).all()
@@ -74,7 +75,7 @@ def test_a_small_batch_waits_for_its_host_whatever_the_device() -> None:
     assert time_ms(step_work(1), fast)[0] == pytest.approx(time_ms(step_work(1), faster)[0], rel=0.1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "precision", "form"),
     [
         ("NVIDIA TITAN RTX", "fp16", "tensor"),

@@ -14,10 +14,12 @@ import yaml
 from cotenant_agent.commands import run_agent
 from predictor_service.commands.program import serve_command
 from scheduler_service.commands.serve import serve
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 GPU = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
+METRICS = yaml.safe_load((ROOT / "docker-compose.metrics.yml").read_text())
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
@@ -47,6 +49,7 @@ def copied_sources() -> list[str]:
 def test_the_files_name_no_version_so_that_both_generations_of_compose_take_them() -> None:
     assert "version" not in COMPOSE
     assert "version" not in GPU
+    assert "version" not in METRICS
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -67,7 +70,7 @@ def test_every_published_port_is_on_the_loopback_address(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_program_keeps_its_state_in_a_named_volume(name: str) -> None:
-    (volume,) = SERVICES[name]["volumes"]
+    volume = SERVICES[name]["volumes"][0]
     source, _, target = volume.partition(":")
     assert source in COMPOSE["volumes"]
     command = SERVICES[name]["command"]
@@ -118,16 +121,40 @@ def test_the_gpu_file_changes_the_agent_only_and_asks_for_devices() -> None:
     assert agent["image"] != SERVICES["agent"]["image"]
 
 
+@pytest.mark.parametrize("files", [(COMPOSE,), (COMPOSE, GPU)], ids=["cores", "gpus"])
+def test_jobs_see_the_users_own_folder_and_may_run_what_lies_there(files: tuple[dict[str, Any], ...]) -> None:
+    agent = {name: value for file in files for name, value in file["services"]["agent"].items()}
+    [folder] = [volume for volume in SERVICES["agent"]["volumes"] if volume.endswith(":/jobs:${JOBS_ACCESS:-ro}")]
+    assert folder.startswith("${JOBS_FOLDER:-")
+    command = agent["command"]
+    assert "/jobs" in [command[place + 1] for place, word in enumerate(command) if word == "--allow-directory"]
+
+
+def test_metrics_are_published_on_request_only_and_on_the_port_that_each_program_listens_on() -> None:
+    for name, service in SERVICES.items():
+        command = service["command"]
+        listened = command[command.index("--metrics-address") + 1].rpartition(":")[2]
+        [published] = METRICS["services"][name]["ports"]
+        assert published.startswith("127.0.0.1:$")
+        assert published.endswith(f":{listened}")
+        assert not any(port.endswith(f":{listened}") for port in service.get("ports", []))
+
+
+def test_a_torch_without_cuda_is_the_default_and_the_gpu_file_takes_any() -> None:
+    assert SERVICES["agent"]["build"]["args"]["TORCH_BUILD"] == "${TORCH_BUILD:-cpu}"
+    assert GPU["services"]["agent"]["build"]["args"]["TORCH_BUILD"] == "any"
+
+
 def test_the_example_settings_show_every_variable_with_its_default() -> None:
     used: dict[str, str] = {}
-    for name in ("docker-compose.yml", "docker-compose.gpu.yml"):
+    for name in ("docker-compose.yml", "docker-compose.gpu.yml", "docker-compose.metrics.yml"):
         used |= variables_with_defaults((ROOT / name).read_text())
     example = (ROOT / ".env.example").read_text()
     shown = dict(line.split("=", 1) for line in example.splitlines() if line and not line.startswith("#"))
     assert shown == used
 
 
-@pytest.mark.parametrize("source", copied_sources())
+@for_each("source", copied_sources())
 def test_everything_that_the_images_copy_exists_and_reaches_the_build(source: str) -> None:
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert (ROOT / source).exists()

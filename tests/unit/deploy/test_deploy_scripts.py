@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import for_each
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = [".ci/run", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "deploy").glob("*.sh"))]
 
@@ -25,7 +27,7 @@ def run_script(name: str, *arguments: str, path: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@for_each("name", SCRIPTS)
 def test_a_script_parses_and_says_what_it_is_for(name: str) -> None:
     subprocess.run(["bash", "-n", ROOT / name], check=True, timeout=10)
     first, second = (ROOT / name).read_text().splitlines()[:2]
@@ -154,3 +156,42 @@ def test_a_base_image_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "debootstrap made no base image from its own mirror" in done.stderr
     assert "E: no such mirror" in done.stderr
+
+
+def install_torch(tmp_path: Path, plan: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with a pip that would install what the plan says."""
+    write_program(
+        tmp_path,
+        "pip",
+        f'echo "$@" >>"$ASKED"; while [ $# -gt 0 ]; do [ "$1" != --report ] || echo \'{plan}\' >"$2"; shift; done',
+    )
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked"), **settings}
+    script = ["bash", str(ROOT / "deploy/install_torch.sh")]
+    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_torch_that_brings_cuda_ends_the_build_with_the_remedy(tmp_path: Path) -> None:
+    plan = '{"install": [{"metadata": {"name": "torch"}}, {"metadata": {"name": "nvidia-cublas"}}]}'
+    done = install_torch(tmp_path, plan)
+    assert done.returncode == 1
+    assert "TORCH_INDEX_URL" in done.stderr
+    assert "TORCH_BUILD=any" in done.stderr
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+
+
+def test_a_torch_without_cuda_or_one_that_was_asked_for_is_installed(tmp_path: Path) -> None:
+    plain = '{"install": [{"metadata": {"name": "torch"}}, {"metadata": {"name": "sympy"}}]}'
+    assert install_torch(tmp_path, plain, TORCH_INDEX_URL="https://wheels.example/cpu").returncode == 0
+    wanted = "--index-url https://wheels.example/cpu -c constraints.txt torch"
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == f"install {wanted}"
+    cuda = '{"install": [{"metadata": {"name": "nvidia-cublas"}}]}'
+    assert install_torch(tmp_path, cuda, TORCH_BUILD="any").returncode == 0
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == "install -c constraints.txt torch"
+
+
+def test_a_machine_with_neither_list_of_apt_is_told_by_the_build_of_kubernetes(tmp_path: Path) -> None:
+    script = ["bash", str(ROOT / "deploy/build_kubernetes.sh"), str(tmp_path / "cache")]
+    environment = {"PATH": os.environ["PATH"], "APT_FOLDER": str(tmp_path)}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "neither" in done.stderr

@@ -12,6 +12,7 @@ from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.records import EngineJob, EnginePhase
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
+from tests.support.cases import for_each
 from tests.support.simulated_engine import SimulatedEngine
 
 LIGHT = "cotenant memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"
@@ -114,7 +115,7 @@ def test_jobs_of_several_gpus_are_not_placed_and_learn_why() -> None:
     assert "jobs of several GPUs are not placed" in engine.jobs["1"].note
 
 
-@pytest.mark.parametrize("orders", range(7))
+@for_each("orders", range(7))
 def test_a_bridge_killed_after_any_order_is_followed_by_one_that_goes_on(orders: int) -> None:
     engine = SimulatedEngine()
     for number in range(3):

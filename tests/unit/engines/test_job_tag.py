@@ -8,9 +8,10 @@ from cotenant.engines.job_tag import JobTag, read_tag
 from cotenant.engines.slurm.gres import Gres, read_gres
 from cotenant.engines.slurm.node_lists import expand_nodes
 from cotenant.engines.slurm.values import number_of, text_of, words_of
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize("line", ["", "   ", "my job", "cotenants memory=1GiB", "x cotenant"])
+@for_each("line", ["", "   ", "my job", "cotenants memory=1GiB", "x cotenant"])
 def test_other_comments_are_none_of_our_business(line: str) -> None:
     assert read_tag(line) is None
 
@@ -31,7 +32,7 @@ def test_a_line_says_what_a_job_needs() -> None:
     assert read_tag("cotenant") == JobTag()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "complaint"),
     [
         ("memory=lots", "memory=lots is not a size such as 8GiB"),
@@ -52,7 +53,7 @@ def test_a_wrong_pair_is_left_out_and_complained_about(word: str, complaint: str
     assert complaint in "; ".join(tag.complaints)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "names"),
     [
         ("", ()),
@@ -66,13 +67,13 @@ def test_short_forms_of_node_names_are_written_out(text: str, names: tuple[str, 
     assert expand_nodes(text) == names
 
 
-@pytest.mark.parametrize("text", ["n[1", "n1]", "n[1-99999999]", "n[a]", "n[1-2][3-4]", "n[-]", ",[", "n[1]x["])
+@for_each("text", ["n[1", "n1]", "n[1-99999999]", "n[a]", "n[1-2][3-4]", "n[-]", ",[", "n[1]x["])
 def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         expand_nodes(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "entries"),
     [
         ("gpu:g0:1,gpu:g1:1,shard:g0:4", [Gres("gpu", "g0", 1), Gres("gpu", "g1", 1), Gres("shard", "g0", 4)]),

@@ -15,6 +15,7 @@ from cotenant.engines.kubernetes.access import ClusterAccess, find_access
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.values import instant_ms, quantity_of
 from cotenant.errors import InputError
+from tests.support.cases import for_each
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, reached, served
 
 
@@ -165,7 +166,7 @@ def test_a_token_file_that_is_gone_is_no_crash(cluster: FakeKubernetes, tmp_path
             names(api)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "amount"),
     [
         ("500m", 0.5),
@@ -187,6 +188,6 @@ def test_quantities_are_read_and_bounded(text: object, amount: float) -> None:
     assert quantity_of(text) == pytest.approx(amount)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-23", "2026-11-23T06:00:00", "0001-01-01T00:00:00+23:59"])
+@for_each("text", ["", "yesterday", "2026-11-23", "2026-11-23T06:00:00", "0001-01-01T00:00:00+23:59"])
 def test_an_instant_that_is_none_is_zero(text: str) -> None:
     assert instant_ms(text) == 0

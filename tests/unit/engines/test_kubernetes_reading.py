@@ -10,6 +10,7 @@ from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.kubernetes.reading import KubernetesReading
 from cotenant.engines.kubernetes.volumes import Volumes
 from cotenant.engines.records import EngineJob, EnginePhase, EngineState
+from tests.support.cases import for_each
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row
 
 GIB = 2**30
@@ -149,7 +150,7 @@ def test_cores_and_memory_of_pods_without_gpus_are_taken_off() -> None:
     assert (node.cpu_cores, node.host_memory_bytes) == (15, 64 * GIB - 100 * 2**20)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "cores"),
     [
         ({"initContainers": [{"resources": {"requests": {"cpu": "3"}}}]}, 3),
@@ -193,7 +194,7 @@ def test_selectors_and_taints_say_where_a_pod_may_run(wish: Row, allowed: tuple[
     assert only(node_row("n1", zone="a"), node_row("n2", zone="b"), pod).allowed_node_ids == allowed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tolerations", "allowed"),
     [
         ([], ("n2",)),
@@ -213,7 +214,7 @@ def test_a_taint_needs_a_toleration_that_matches_it(tolerations: list[Row], allo
     assert only(tainted, node_row("n2"), pod).allowed_node_ids == allowed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "allowed"),
     [
         ({"key": "zone", "operator": "In", "values": ["a", "x"]}, ("n1",)),
@@ -234,7 +235,7 @@ def test_required_affinity_is_kept(rule: Row, allowed: tuple[str, ...]) -> None:
     assert job.allowed_node_ids == allowed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wish", "said"),
     [
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, "topologySpreadConstraints"),
@@ -288,7 +289,7 @@ def test_names_of_gpus_that_a_note_could_not_hold_are_left_out(uuids: str) -> No
     assert read(node_row("n1", uuids=uuids)).nodes == ()
 
 
-@pytest.mark.parametrize("odd", [None, 7, "x", [], [None], {"containers": "no"}, {"containers": [{"resources": 3}]}])
+@for_each("odd", [None, 7, "x", [], [None], {"containers": "no"}, {"containers": [{"resources": 3}]}])
 def test_fields_of_odd_types_count_as_absent(odd: object) -> None:
     pod, node = pod_row("a", ""), node_row("n1")
     pod["spec"] = {"schedulerName": "cotenant", "affinity": odd, "tolerations": odd, "containers": odd, "volumes": odd}

@@ -18,6 +18,7 @@ from cotenant.engines.records import EngineJob, EnginePhase, EngineState, Placem
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.engines.slurm.reading import SlurmReading
+from tests.support.cases import for_each
 
 RECORDED = Path(__file__).parent / "recorded"
 GIB = 2**30
@@ -71,7 +72,7 @@ def test_what_slurm_wrote_is_understood() -> None:
     assert state.warnings == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "phase"),
     [
         ({}, EnginePhase.HELD),
@@ -112,7 +113,7 @@ def test_sites_without_one_type_per_gpu_have_gpus_by_index_that_are_never_shared
     assert dict(state.jobs[0].held_slots) == {"n1/1": 0, "n1/2": 0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "is_usable"),
     [
         ({}, True),
@@ -195,7 +196,7 @@ def test_a_placement_is_one_order_and_its_release_another() -> None:
     assert commands.orders[3] == ["scontrol", "release", "1"]
 
 
-@pytest.mark.parametrize("job_id", ["1,2", "1_[0-9]", "", "1 AdminComment=x", "-1"])
+@for_each("job_id", ["1,2", "1_[0-9]", "", "1 AdminComment=x", "-1"])
 def test_an_order_is_about_one_job(job_id: str) -> None:
     commands = RecordingCommands()
     with pytest.raises(EngineRefusedError):

@@ -14,6 +14,7 @@ from predictor_service.evaluation import evaluator
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json, as_table
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
+from predictor_service.learning.failed_runs import FAILED
 from predictor_service.learning.learning_task import Forecast, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
@@ -22,6 +23,7 @@ from tests.support.invented_profiles import DEVICE, FAMILIES, pair_rows, solo_ro
 from tests.support.measured_dataset import write_dataset
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
 from tests.support.predictor_service import trained_store
+from tests.support.table_dataset import table_rows, write_table_dataset
 
 KEYS = (
     "schema", "target", "unit", "device", "fold_rule", "groups", "rows", "excluded", "selected", "candidates",
@@ -251,6 +253,14 @@ def test_a_pair_without_its_solo_row_is_counted_not_estimated(tmp_path: Path) ->
     scored = ask(folder, SLOWDOWN, "family")
     assert scored.excluded == {"a job has no solo row of the same campaign and device type": 23}
     assert scored.rows == 121
+
+
+def test_a_run_that_failed_is_neither_learned_from_nor_judged_by(tmp_path: Path) -> None:
+    failed, *others = table_rows()
+    write_table_dataset(tmp_path / "set", [dataclasses.replace(failed, memory_peak_bytes=1 << 20), *others])
+    found = ask(tmp_path / "set")
+    assert found.rows == len(others)
+    assert found.excluded[FAILED] == 1
 
 
 def test_a_stored_version_is_never_scored_on_groups_that_it_was_trained_on(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from predictor_service.features.anchor_networks import (
     find_anchor_graph,
     read_anchor_graph,
 )
+from tests.support.cases import for_each
 
 DATASET = Path(__file__).resolve().parents[3] / "datasets" / "cpu_standin" / "solo.csv"
 
@@ -26,7 +27,7 @@ def test_every_anchor_of_the_stand_in_was_measured_several_times_for_its_dataset
         assert sum((row.graph_sha256, row.batch, row.optimizer) == job for row in rows) >= 3
 
 
-@pytest.mark.parametrize("reference", [*STANDIN_ANCHORS, *GPU_ANCHORS], ids=lambda reference: reference.network)
+@for_each("reference", [*STANDIN_ANCHORS, *GPU_ANCHORS])
 def test_every_anchor_is_in_the_zoo_with_its_optimizer(reference: AnchorNetwork) -> None:
     network = zoo.find(reference.network)
     assert network.optimizer == reference.optimizer

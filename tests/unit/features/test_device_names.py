@@ -7,9 +7,10 @@ import pytest
 from predictor_service.errors import InvalidRequestError, UnknownDeviceError
 from predictor_service.features.device_names import resolve_device
 from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE, Generation
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "full"),
     [
         ("rtx 4090", "NVIDIA GeForce RTX 4090"),
@@ -48,7 +49,7 @@ def test_a_short_name_means_the_full_one(name: str, full: str) -> None:
     assert (found.device.name, found.is_generic) == (full, False)
 
 
-@pytest.mark.parametrize("full", sorted(DEVICE_TYPES))
+@for_each("full", sorted(DEVICE_TYPES))
 def test_every_full_name_means_itself(full: str) -> None:
     assert resolve_device(full).device == DEVICE_TYPES[full]
 
@@ -91,7 +92,7 @@ def test_other_memory_than_the_usual_does_not_make_a_known_type_unknown() -> Non
     assert (found.device.name, found.device.memory_bytes, found.is_generic) == ("NVIDIA H200", 70 * GIBIBYTE, False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "nearest"),
     [
         ("rtx 4900", "NVIDIA GeForce RTX 4090"),
@@ -107,7 +108,7 @@ def test_a_slip_is_asked_back_with_the_names_that_come_near(name: str, nearest: 
     assert nearest in caught.value.details["candidates"]
 
 
-@pytest.mark.parametrize("name", ["abacus", "gpu", "nvidia", "mi999x", "rtx"])
+@for_each("name", ["abacus", "gpu", "nvidia", "mi999x", "rtx"])
 def test_a_bare_word_that_nothing_has_is_no_generic_type(name: str) -> None:
     with pytest.raises(UnknownDeviceError, match=r"state the memory .*--device-memory"):
         resolve_device(name)
@@ -119,7 +120,7 @@ def test_a_name_with_its_maker_is_a_generic_type_of_unknown_memory(name: str) ->
     assert (found.device.name, found.is_generic, found.is_memory_known) == (name, True, False)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA X990", "mi999x", "rtx 4900", "fake-gpu", "Tesla V100-PCIE-16GB MIG 9g.1gb"])
+@for_each("name", ["NVIDIA X990", "mi999x", "rtx 4900", "fake-gpu", "Tesla V100-PCIE-16GB MIG 9g.1gb"])
 def test_an_unknown_name_with_stated_memory_is_a_generic_type_with_middling_peaks(name: str) -> None:
     found = resolve_device(name, 180 * GIBIBYTE)
     assert (found.device.name, found.is_generic, found.is_memory_known) == (name, True, True)
@@ -128,7 +129,7 @@ def test_an_unknown_name_with_stated_memory_is_a_generic_type_with_middling_peak
     assert peaks[0] < found.device.peak("fp32") < peaks[-1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "NVIDIA RTX 6000 Ada Generation",
@@ -145,7 +146,7 @@ def test_another_card_with_a_similar_name_is_not_taken_for_a_known_one(name: str
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 201, "NVIDIA \x1b[31mB200", "a\nb", "NVIDIA X990\0"])
-@pytest.mark.parametrize("memory_bytes", [0, GIBIBYTE])
+@for_each("memory_bytes", [0, GIBIBYTE])
 def test_what_no_device_is_called_is_refused_and_quoted_harmlessly(name: str, memory_bytes: int) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         resolve_device(name, memory_bytes)
@@ -153,7 +154,7 @@ def test_what_no_device_is_called_is_refused_and_quoted_harmlessly(name: str, me
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "generation"),
     [
         ("NVIDIA RTX 4500 Ada Generation", Generation.ADA),

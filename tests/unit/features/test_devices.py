@@ -8,6 +8,7 @@ from importlib import resources
 import pytest
 
 from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE, STANDIN_DEVICE, find_device_type
+from tests.support.cases import for_each
 
 A100 = "NVIDIA A100-SXM4-40GB"
 
@@ -22,7 +23,7 @@ def test_a_slice_of_a_device_has_its_share_of_the_peaks() -> None:
     assert find_device_type(f" {A100.lower()} mig 3g.20GB") == part
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["", "MIG 1g.5gb", "unheard-of MIG 1g.5gb", f"{A100} MIG 8g.40gb", f"{A100} MIG 0g.5gb", f"{A100} MIG 1g.80gb",
      f"{A100} MIG 1g.0gb", f"{A100} MIG 1g.5gb MIG 1g.5gb", f"{A100} MIG", f"{A100} MIG 1c.1g.5gb"],
@@ -37,13 +38,13 @@ WITH_64_BIT_MATRIX_UNITS = (
 CUT = ("NVIDIA H20", "AMD Radeon")
 
 
-@pytest.mark.parametrize("device", [name for name in DEVICE_TYPES if name.startswith(WITH_64_BIT_MATRIX_UNITS)])
+@for_each("device", [name for name in DEVICE_TYPES if name.startswith(WITH_64_BIT_MATRIX_UNITS)])
 def test_a_device_with_64_bit_matrix_units_is_as_fast_in_64_bits_as_in_32(device: str) -> None:
     peaks = DEVICE_TYPES[device]
     assert peaks.peak("fp64") == pytest.approx(peaks.peak("fp32"), rel=0.01)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "device", [name for name in DEVICE_TYPES if not name.startswith((STANDIN_DEVICE, *WITH_64_BIT_MATRIX_UNITS, *CUT))]
 )
 def test_no_other_gpu_is_faster_in_64_bits_than_half_of_32_nor_slower_than_a_sixty_fourth(device: str) -> None:
@@ -51,7 +52,7 @@ def test_no_other_gpu_is_faster_in_64_bits_than_half_of_32_nor_slower_than_a_six
     assert 0.9 / 64 <= peaks.peak("fp64") / peaks.peak("fp32") <= 0.51
 
 
-@pytest.mark.parametrize("device", sorted(DEVICE_TYPES))
+@for_each("device", sorted(DEVICE_TYPES))
 def test_no_type_is_slower_in_a_narrower_precision_nor_beyond_what_memory_and_units_could_be(device: str) -> None:
     peaks = DEVICE_TYPES[device]
     rates = [peaks.peak(precision) for precision in ("fp32", "tf32", "fp16")]

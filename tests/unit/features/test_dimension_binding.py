@@ -6,6 +6,7 @@ from onnx import TensorProto
 
 from predictor_service.errors import InvalidBatchError, InvalidBindingError, UnboundDimensionError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
+from tests.support.cases import for_each
 from tests.support.onnx_graphs import GraphBuilder, bert_base, perceptron, resnet50
 
 
@@ -43,7 +44,7 @@ def test_an_unnamed_inner_dimension_is_refused_by_its_place() -> None:
         describe_graph(model.SerializeToString())
 
 
-@pytest.mark.parametrize("size", [0, -1, 1 << 41, True, 2.5, "128"])
+@for_each("size", [0, -1, 1 << 41, True, 2.5, "128"])
 def test_a_binding_that_is_no_size_is_refused(size: int) -> None:
     with pytest.raises(InvalidBindingError, match="tokens"):
         describe_graph(bert_base(tokens="tokens").SerializeToString(), {"tokens": size})
@@ -53,7 +54,7 @@ def test_a_binding_that_nothing_uses_is_reported() -> None:
     assert codes(describe_graph(perceptron().SerializeToString(), {"frames": 3})) == {"UNUSED_BINDING"}
 
 
-@pytest.mark.parametrize("batch", [0, -3, (1 << 20) + 1, 10**9, 2.0, True])
+@for_each("batch", [0, -3, (1 << 20) + 1, 10**9, 2.0, True])
 def test_a_batch_out_of_range_is_refused(batch: int) -> None:
     with pytest.raises(InvalidBatchError, match="1 to 1048576"):
         describe_graph(perceptron().SerializeToString()).at_batch(batch)

@@ -13,6 +13,7 @@ from predictor_service.features.constant_folding import ELEMENTS_MAX, fold_small
 from predictor_service.features.dead_nodes import drop_dead_nodes
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.split_sequences import unroll_split_sequences
+from tests.support.cases import for_each
 
 
 def graph_of(*nodes: NodeProto, outputs: Sequence[str] = ("y",), **constants: object) -> GraphProto:
@@ -35,7 +36,7 @@ def test_arithmetic_on_small_whole_numbers_becomes_constants() -> None:
     assert [node.op_type for node in graph.node] == ["Constant", "Constant", "Unsqueeze"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "node",
     [
         helper.make_node("Range", ["zero", "huge", "one"], ["y"]),
@@ -46,7 +47,6 @@ def test_arithmetic_on_small_whole_numbers_becomes_constants() -> None:
         helper.make_node("Mul", ["x", "one"], ["y"]),
         helper.make_node("Add", ["one"], ["y"]),
     ],
-    ids=lambda node: f"{node.op_type} of {', '.join(node.input)}",
 )
 def test_what_is_large_broken_or_depends_on_the_input_is_left_alone(node: NodeProto) -> None:
     graph = graph_of(node, zero=0, one=1, huge=2**62, huge_shape=[2**31, 2**31])

@@ -11,6 +11,7 @@ import pytest
 from predictor_service.errors import CallerError, GraphLimitError, UnboundDimensionError
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.features.graph_description import describe_graph
+from tests.support.cases import for_each
 from tests.support.hostile_graphs import answerable_graphs, concat_doubling, hostile_graphs, many_nodes
 from tests.support.onnx_graphs import perceptron
 
@@ -50,7 +51,7 @@ def test_a_hostile_graph_is_refused_with_a_reason_while_another_request_is_answe
     assert len(str(refused[0])) > 20
 
 
-@pytest.mark.parametrize("name", sorted(HOSTILE))
+@for_each("name", sorted(HOSTILE))
 def test_a_hostile_graph_costs_less_than_two_seconds_to_refuse(name: str) -> None:
     data = HOSTILE[name]()
     start_s = time.process_time()

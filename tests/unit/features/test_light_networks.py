@@ -10,6 +10,7 @@ import pytest
 from cotenant.graph_file import read_graph
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.features.graph_features import GraphFeatures
+from tests.support.cases import for_each
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NETWORKS = sorted(path.stem.removeprefix("light_") for path in FOLDER.glob("*.onnx"))
@@ -85,7 +86,7 @@ def test_the_package_carries_nine_networks() -> None:
     assert len(NETWORKS) == 9
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@for_each("network", NETWORKS)
 def test_no_operator_is_left_without_a_cost(network: str) -> None:
     description = describe(network)
 
@@ -94,7 +95,7 @@ def test_no_operator_is_left_without_a_cost(network: str) -> None:
     assert description.at_batch(1).forward_macs > 1e8
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@for_each("network", NETWORKS)
 def test_the_fixed_batch_of_the_export_can_be_replaced(network: str) -> None:
     """The exporter wrote batch 1 into every reshape; cost grows with the batch all the same, parameters do not."""
     one, many = features(network, 1), features(network, 32)

@@ -9,6 +9,7 @@ import pytest
 
 from predictor_service.features.graph_description import describe_graph
 from tests.support import onnx_graphs
+from tests.support.cases import for_each
 
 # Published figures, billions of multiply-accumulates per sample.
 PUBLISHED = [
@@ -26,7 +27,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize(("build", "published_g"), PUBLISHED, ids=lambda value: getattr(value, "__name__", None))
+@for_each(("build", "published_g"), PUBLISHED)
 def test_macs_are_within_half_a_percent_of_the_published_figure(
     build: Callable[[], onnx.ModelProto], published_g: float
 ) -> None:

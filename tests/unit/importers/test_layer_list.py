@@ -11,6 +11,7 @@ from predictor_service.importers.layer_list import (
     graph_features,
     parse_layers,
 )
+from tests.support.cases import for_each
 
 # 3 channels of 8 x 8; 3x3 to 4 channels; 3x3 with stride 2 to 5 channels of 4 x 4; head of 10.
 SMALL = [
@@ -76,7 +77,7 @@ def test_a_layer_of_an_unknown_type_is_refused_by_name() -> None:
         count_work([Layer("warp", 3, 4), Layer("conv9d", 3, 4)], 1, 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("[('conv2d', 3, 4)", "is not a list of layers"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from predictor_service.importers.model_families import model_family
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "family"),
     [
         ("ResNet-50", "resnet"),

@@ -22,6 +22,7 @@ from cotenant.profile_schema import (
     write_rows,
 )
 from predictor_service.importers.imported_set import solo_row
+from tests.support.cases import for_each
 
 SOLO = solo_row(
     run_id="r0", campaign="c", device="d", job_key="k", architecture="a", family="f", batch=8, memory_peak_bytes=1 << 33
@@ -140,7 +141,7 @@ def test_an_ok_row_has_measured_something() -> None:
         check_row(dataclasses.replace(SOLO, steps=7))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"step_ms_mean": 1e308}, "step_ms_mean: is beyond"),
@@ -155,7 +156,7 @@ def test_no_machine_measures_such_values(changes: dict[str, Any], message: str) 
         check_row(dataclasses.replace(SOLO, **changes))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("features", "message"),
     [
         ('{"a": [1]}', "'a' is neither a number nor a text nor null"),

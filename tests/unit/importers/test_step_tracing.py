@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.importers.shape_memory import ShapeMemory
 from predictor_service.importers.step_tracing import PEAK_BATCHES, trace_step
+from tests.support.cases import for_each
 
 STANDIN = Path(__file__).parents[3] / "datasets" / "cpu_standin"
 
@@ -115,7 +116,7 @@ def test_a_model_whose_operators_depend_on_the_batch_is_refused() -> None:
         trace_step(_Growing(), (4,))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "architecture",
     [
         "autoencoder",

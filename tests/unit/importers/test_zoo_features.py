@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,8 @@ from predictor_service.features.graph_description import describe_graph
 from predictor_service.importers import alnair, gavel, miso, pollux
 from predictor_service.importers.imported_set import features_json
 from predictor_service.importers.zoo_features import ZooFeatures, described_features
+from predictor_service.learning.cross_device_rows import read_step_rows, work_of_rows
+from predictor_service.settings import default_datasets_dir
 from tests.support.measured_dataset import dense_network
 
 
@@ -60,3 +63,15 @@ def test_a_folder_without_graphs_or_with_a_bad_one_is_refused(tmp_path: Path) ->
 
 def test_the_command_wants_one_source() -> None:
     assert "give either --timm or --graphs" in CliRunner().invoke(datasets, ["features", "-o", "out"]).stderr
+
+
+def test_no_step_of_miso_is_shorter_than_the_arithmetic_of_its_network_at_the_peak_of_its_slice() -> None:
+    """A network that is fed other images than it is taken for shows here: at 224 pixels its steps were too fast."""
+    rows = read_step_rows(default_datasets_dir() / "public", ["miso"])
+    work = work_of_rows(rows)
+    forward_flops = work.convolution_flops + work.depthwise_flops + work.product_flops
+    peaks = np.array([row.kind.device.peak("tf32") for row in rows])
+    shares = 1e3 * 3 * forward_flops / peaks / np.array([row.step_ms for row in rows])
+    too_fast = {row.architecture for row, share in zip(rows, shares, strict=True) if share > 1.0}
+    assert len({row.architecture for row in rows}) == 7
+    assert too_fast == set()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from predictor_service.inference.observed_pairs import NOISE, Observation
 from predictor_service.inference.pair_posterior import FloatArray, learn_posterior
+from tests.support.cases import for_each
 
 _SIZE = 0.35**2
 _JOBS = 12
@@ -37,8 +38,8 @@ def _windows(truth: FloatArray, count: int, seed: int) -> dict[tuple[int, int], 
     }
 
 
-@pytest.mark.parametrize(("scale", "least"), [(0.1, "light"), (2.0, "heavy")])
-@pytest.mark.parametrize("count", [10, 30, 100])
+@for_each(("scale", "least"), [(0.1, "light"), (2.0, "heavy")])
+@for_each("count", [10, 30, 100])
 def test_intervals_of_pairs_that_were_not_measured_hold_in_light_and_heavy_campaigns(
     scale: float, least: str, count: int
 ) -> None:

@@ -19,7 +19,13 @@ from predictor_service.cross_device.step_model import (
 from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, StepKind, step_parts, terms_of
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.learning.cross_device_fit import find_widths, fit_step_folds, fit_step_model, log_errors
+from predictor_service.learning.cross_device_fit import (
+    find_unseen_widths,
+    find_widths,
+    fit_step_folds,
+    fit_step_model,
+    log_errors,
+)
 from predictor_service.learning.cross_device_rows import (
     StepRow,
     hash_rows,
@@ -31,6 +37,12 @@ from predictor_service.learning.cross_device_rows import (
 from predictor_service.settings import default_datasets_dir
 
 CARDS = ("NVIDIA TITAN V", "NVIDIA TITAN RTX", "NVIDIA TITAN Xp", "NVIDIA GeForce RTX 3090")
+RELATIVES = (
+    "Tesla V100-SXM2-16GB",
+    "Tesla T4",
+    "NVIDIA GeForce RTX 5090",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+)
 TRUTH = np.log([prior.typical for prior in PRIORS.values()])
 
 
@@ -90,6 +102,30 @@ def test_widths_are_those_of_devices_left_out_and_not_of_rows_that_taught() -> N
     narrow, wide = (float(find_widths(rows)["convolutional"][5]) for rows in (alike, odd))
     assert narrow < 0.35
     assert wide > 0.8
+
+
+def test_a_card_without_relatives_widens_the_ranges_of_generations_that_nobody_measured_and_no_others() -> None:
+    alike = [row for seed, card in enumerate((*CARDS, *RELATIVES)) for row in invented_rows(card, seed)]
+    rows = [dataclasses.replace(row, step_ms=3 * row.step_ms) if row.device == CARDS[3] else row for row in alike]
+    known, unseen = (float(find(rows)["convolutional"][5]) for find in (find_widths, find_unseen_widths))
+    assert known < 0.35
+    assert unseen > 0.8
+
+
+def test_campaigns_of_one_set_on_one_device_are_one_witness_of_it() -> None:
+    """Rows that were slow for the set's own reason must not look like those of a slow generation the more there are."""
+
+    def error(campaigns: int) -> float:
+        slow = [
+            dataclasses.replace(row, machine=f"{row.machine}|{campaign}", step_ms=2 * row.step_ms)
+            for campaign in range(campaigns)
+            for row in invented_rows("Tesla V100-SXM2-16GB", seed=50 + campaign, count=40 // campaigns)
+        ]
+        others = [row for seed, card in enumerate(CARDS[1:]) for row in invented_rows(card, seed)]
+        model = fit_step_model([*others, *slow], with_widths=False)
+        return float(np.median(log_errors(model, invented_rows(CARDS[0], seed=9))))
+
+    assert error(campaigns=4) == pytest.approx(error(campaigns=1), abs=0.05)
 
 
 def test_a_device_with_many_rows_weighs_as_much_as_one_with_few() -> None:

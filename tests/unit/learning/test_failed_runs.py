@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 
-from predictor_service.learning.failed_runs import find_failed_runs
+from predictor_service.learning.failed_runs import FAILED, find_failed_runs, leave_out_failed_runs
 from predictor_service.learning.learning_task import BoolArray, LearningTask
 from predictor_service.learning.solo_columns import at_batches
 from predictor_service.learning.solo_method import SoloMethod
@@ -43,6 +44,22 @@ def test_only_memory_of_training_jobs_with_a_graph_is_doubted() -> None:
     assert not find_failed_runs(at_batches(dataclasses.replace(learning_task, jobs=tuple(serving)))).any()
     assert not find_failed_runs(without_graphs(learning_task, every=1)).any()
     assert not find_failed_runs(at_batches(utilization_problem())).any()
+
+
+def test_failed_runs_are_left_out_and_counted() -> None:
+    learning_task, fails = broken(memory_problem(size=3.0), every=4)
+    left_out = Counter[str]()
+    kept = leave_out_failed_runs(at_batches(learning_task), left_out)
+    assert kept.row_ids == tuple(name for name, failed in zip(learning_task.row_ids, fails, strict=True) if not failed)
+    assert left_out == {FAILED: fails.sum()}
+
+
+def test_where_most_runs_seem_to_have_failed_the_graphs_are_doubted_and_all_rows_stay() -> None:
+    learning_task, _ = broken(memory_problem(size=3.0), every=2)
+    left_out = Counter[str]()
+    assert find_failed_runs(at_batches(learning_task)).any()
+    assert len(leave_out_failed_runs(at_batches(learning_task), left_out)) == len(learning_task)
+    assert not left_out
 
 
 def test_failed_runs_teach_the_value_and_not_the_bound() -> None:

@@ -13,6 +13,7 @@ from predictor_service.fitting.methods import described_method
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
 from predictor_service.selection.targets import MEMORY, TARGETS, Target
+from tests.support.cases import for_each
 from tests.support.plain_method import PlainMethod
 from tests.support.solo_learning_tasks import memory_problem, without_graphs
 from tests.support.time_slicing_jobs import turn_taking_problem
@@ -27,7 +28,7 @@ def holed() -> LearningTask:
     return without_graphs(memory_problem(architectures=12), every=5)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.quantity)
+@for_each("target", TARGETS)
 def test_every_target_is_learned_with_and_without_graphs(target: Target) -> None:
     assert isinstance(described_method(target, "family"), WithAndWithoutGraphs)
 

@@ -17,6 +17,7 @@ from predictor_service.learning.learning_task import JobFacts, LearningTask, Sol
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.untuned_trees import fit_untuned_trees
+from tests.support.cases import for_each
 from tests.support.time_slicing_jobs import turn_taking_problem
 
 
@@ -199,8 +200,8 @@ def _odd_problem(kind: str) -> LearningTask:
     return dataclasses.replace(learning_task, measured=measured)
 
 
-@pytest.mark.parametrize("method", [SlowdownMethod, AdaptivePrediction])
-@pytest.mark.parametrize("kind", ["nothing known of the jobs", "one pair over and over", "all equal", "one wild value"])
+@for_each("method", [SlowdownMethod, AdaptivePrediction])
+@for_each("kind", ["nothing known of the jobs", "one pair over and over", "all equal", "one wild value"])
 def test_odd_rows_are_answered_with_finite_numbers(method: type, kind: str) -> None:
     forecast = method("family").fit(_odd_problem(kind), 0).predict(_hidden(turn_taking_problem(jobs=3)))
     for name in ("value", "lower_90", "upper_90", "upper_99"):

@@ -12,6 +12,7 @@ from predictor_service.learning.learning_task import LEVELS, LearningTask
 from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates
 from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
 from predictor_service.learning.untuned_trees import fit_untuned_trees
+from tests.support.cases import for_each
 from tests.support.solo_learning_tasks import joined, memory_problem, step_problem, utilization_problem, without_graphs
 
 
@@ -94,7 +95,7 @@ def test_few_rows_are_answered_with_finite_bounds(learning_task: LearningTask, r
     assert np.isfinite(np.stack([forecast.value, forecast.lower_90, forecast.upper_99])).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_inner_folds_hold_out_what_will_be_unseen_where_there_are_three_groups_of_it(level: str) -> None:
     devices = ("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "Tesla T4")
     parts = [step_problem(device, seed=seed) for seed, device in enumerate(devices)]

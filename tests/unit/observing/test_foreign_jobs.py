@@ -8,12 +8,13 @@ import pytest
 
 from cotenant_agent.observing.foreign_jobs import ForeignJobs
 from cotenant_agent.observing.job_owners import owner_of
+from tests.support.cases import for_each
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 CONTAINER = "ab" * 32
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cgroups", "owner"),
     [
         ("4:devices:/slurm_n1/uid_1000/job_77/step_0/task_0\n1:name=systemd:/\n", "slurm/77"),

@@ -14,6 +14,7 @@ from predictor_service.inference.contributions import (
 )
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray
+from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, FAMILIES, graphs, job_settings
 from tests.support.predictor_service import open_predictor
 
@@ -55,8 +56,8 @@ def test_what_the_curve_over_the_batch_adds_is_named() -> None:
     assert parts[BETWEEN_BATCHES] == pytest.approx(20.0 - 13.0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("batch", [32, 100])
+@for_each("family", FAMILIES)
+@for_each("batch", [32, 100])
 def test_the_parts_of_a_served_answer_add_up_to_it(family: str, batch: int) -> None:
     question = JobQuestion(
         settings=job_settings(family, batch), device=DEVICE, onnx_graph=graphs()[family], explain=True

@@ -12,6 +12,7 @@ from cotenant.job_settings import JobSettings
 from predictor_service.inference.observed_jobs import ObservedJob, ObservedJobs, weigh_observed
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
 from predictor_service.outcome_journal import PredictionEntry
+from tests.support.cases import for_each
 
 _ENTRY = PredictionEntry(
     prediction_id="p", at_ms=0, kind="job", device="CPU-standin", model_version="v", content={"job_key": "key"}
@@ -107,20 +108,20 @@ def _weighed(seen: ObservedJob | None) -> tuple[Estimate, Estimate, Estimate]:
     return weigh_observed(known, utilization=_SHARE, memory=_MEMORY, step=_STEP)
 
 
-@pytest.mark.parametrize("doubt", _DOUBTS)
+@for_each("doubt", _DOUBTS)
 def test_a_doubtful_outcome_teaches_no_time_and_no_utilization(doubt: dict[str, object]) -> None:
     utilization, _, step = _weighed(_table({**_OUTCOME, **doubt}).find("cpu-standin", "key"))
     assert (utilization, step) == (_SHARE, _STEP)
 
 
-@pytest.mark.parametrize("doubt", _DOUBTS)
+@for_each("doubt", _DOUBTS)
 def test_the_peak_of_a_doubtful_outcome_raises_the_bound_that_it_broke(doubt: dict[str, object]) -> None:
     _, memory, _ = _weighed(_table({**_OUTCOME, **doubt}).find("cpu-standin", "key"))
     assert (memory.value, memory.lower, memory.upper, memory.upper_99) == (2_000.0, 800.0, 2_040.0, 2_040.0)
     assert (memory.level, memory.in_domain) == (_MEMORY.level, _MEMORY.in_domain)
 
 
-@pytest.mark.parametrize("doubt", _DOUBTS)
+@for_each("doubt", _DOUBTS)
 def test_the_peak_of_a_doubtful_outcome_lowers_nothing(doubt: dict[str, object]) -> None:
     small = {**_OUTCOME, "memory_peak_bytes": 100, **doubt}
     assert _weighed(_table(small).find("cpu-standin", "key"))[1] == _MEMORY

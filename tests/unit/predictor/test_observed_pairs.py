@@ -11,6 +11,7 @@ from predictor_service.inference import observed_pairs
 from predictor_service.inference.observed_pairs import COUNT_MAX, Observation, ObservedPairs
 from predictor_service.inference.pair_correction import correct_pairs
 from predictor_service.outcome_journal import PredictionEntry
+from tests.support.cases import for_each
 
 _ENTRY = PredictionEntry(
     prediction_id="p", at_ms=0, kind="pairs", device="cpu-standin", model_version="v",
@@ -77,7 +78,7 @@ def test_outcomes_are_filed_under_the_keys_of_the_jobs() -> None:
     assert table.among("another", ["key-x", "key-y"]) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "outcome",
     [
         _outcome(quality_flags=["speed_changed"]),

@@ -16,6 +16,7 @@ from cotenant.profile_schema import (
     read_rows,
     write_rows,
 )
+from tests.support.cases import for_each
 
 SOLO = SoloRow(
     schema_version=1,
@@ -97,7 +98,7 @@ def test_a_run_out_of_memory_has_no_step_time() -> None:
         check_row(dataclasses.replace(SOLO, step_ms_mean=None))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "message"),
     [
         ({"batch": 0}, "column batch: 0 samples is below 1"),

@@ -17,6 +17,7 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, Level
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import ServedVersion
+from tests.support.cases import for_each
 from tests.support.onnx_graphs import mobilenet_v2
 from tests.support.predictor_service import InProcessDescriber
 
@@ -177,9 +178,7 @@ def test_relatives_of_a_job_are_bounded() -> None:
     assert len(table.related(_DEVICE, line_key("a", settings))) == RELATED_MAX
 
 
-@pytest.mark.parametrize(
-    "settings", [None, "x", [1], [0, "train", "fp32", "sgd", 0.0], [1, "train", "fp32", "sgd", "much"]]
-)
+@for_each("settings", [None, "x", [1], [0, "train", "fp32", "sgd", 0.0], [1, "train", "fp32", "sgd", "much"]])
 def test_an_entry_without_possible_settings_is_of_no_job(settings: object) -> None:
     assert read_entry_job({"job_key": "k", "graph_sha256": "a", "settings": settings}) is None
     assert read_entry_job({"job_key": "k", "graph_sha256": "a", "settings": [1, "train", "fp32", "sgd", 0.0]}) is None

@@ -16,6 +16,7 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairJob, PairsQuestion
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import ServedVersion
+from tests.support.cases import for_each
 from tests.support.onnx_graphs import perceptron
 from tests.support.predictor_service import InProcessDescriber
 
@@ -119,7 +120,7 @@ def test_jobs_known_by_their_graphs_alone_are_told_apart_by_how_long_they_wait_f
     assert answer.slowdown_ratio[2, 3] < 0.5 * answer.slowdown_ratio[0, 0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "row",
     [None, [], [1.0], [1.0, 0.5, 1e9], [0.0, 0.5, 1e9, 0.0], [1.0, 2.0, 1e9, 0.0], [1.0, 0.5, float("nan"), 0.0],
      ["1", 0.5, 1e9, 0.0], [1.0, 0.5, 1e9, 1.0], {"step": 1}],

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import grpc
-import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 
 from predictor_service import errors
 from predictor_service.grpc_api.status_codes import STATUS_CODES, status_of
+from tests.support.cases import for_each
 
 
 def all_subclasses(kind: type[errors.PredictorError]) -> Iterator[type[errors.PredictorError]]:
@@ -20,7 +20,7 @@ def test_every_error_class_has_its_own_entry() -> None:
     assert set(all_subclasses(errors.PredictorError)) == set(STATUS_CODES)
 
 
-@pytest.mark.parametrize("kind", list(STATUS_CODES), ids=lambda kind: kind.__name__)
+@for_each("kind", list(STATUS_CODES))
 def test_a_callers_fault_is_never_reported_as_ours(kind: type[errors.PredictorError]) -> None:
     blames_us = STATUS_CODES[kind] in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)
     assert not (issubclass(kind, errors.CallerError) and blames_us)

@@ -6,6 +6,7 @@ import pytest
 from predictor_service.convergence.loss_series import EPOCHS_MAX, prepare_losses, replace_outliers
 from predictor_service.convergence.training_end import Goal, TrainingEnd, find_end, predict_end
 from predictor_service.errors import InvalidRequestError
+from tests.support.cases import for_each
 
 EPOCHS = np.arange(400.0)
 SHAPES = {
@@ -107,13 +108,13 @@ def test_too_few_points_give_no_answer_instead_of_a_wild_one(losses: list[float]
     assert (end.epochs_total, end.reliable) == (None, False)
 
 
-@pytest.mark.parametrize("losses", [[0.0] * 30, [1.0] * 30, list(range(1, 31)), [1.0, 5e-324] * 15, [1e300] * 30])
+@for_each("losses", [[0.0] * 30, [1.0] * 30, list(range(1, 31)), [1.0, 5e-324] * 15, [1e300] * 30])
 def test_curves_that_are_none_still_get_an_answer(losses: list[float]) -> None:
     end = predict_end(prepare_losses(range(30), losses), Goal(threshold=0.01, patience=40))
     assert end.epochs_total is None or np.isfinite(end.epochs_total)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("progress", "losses", "options", "named"),
     [
         ([0, 1], [1.0, float("nan")], {}, "finite"),

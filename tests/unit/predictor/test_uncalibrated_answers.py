@@ -19,6 +19,7 @@ from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
+from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.onnx_graphs import mobilenet_v2, perceptron
 from tests.support.predictor_service import InProcessDescriber, open_predictor
@@ -127,7 +128,7 @@ def test_a_measured_peak_does_not_calibrate_the_bound_above_it(untrained: Predic
     assert memory.range_not_calibrated
 
 
-@pytest.mark.parametrize("device", GPUS)
+@for_each("device", GPUS)
 def test_the_smallest_network_holds_what_the_smallest_process_of_the_public_rows_held(
     untrained: Predictor, device: str
 ) -> None:
@@ -150,9 +151,9 @@ def test_a_process_that_convolves_holds_more_libraries(untrained: Predictor) -> 
     assert convolving.upper_99 == pytest.approx(BOUND.total_bytes(counted["convolving"], convolves=True))
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("device", [A100, "NVIDIA GeForce RTX 4090", "NVIDIA B200", STANDIN_DEVICE])
+@for_each("mode", ["train", "infer"])
+@for_each("precision", ["fp32", "fp16"])
+@for_each("device", [A100, "NVIDIA GeForce RTX 4090", "NVIDIA B200", STANDIN_DEVICE])
 def test_a_larger_batch_never_needs_less_and_bounds_stay_in_order(
     untrained: Predictor, device: str, precision: str, mode: str
 ) -> None:
@@ -190,7 +191,7 @@ def of_generation(generation: Generation) -> DeviceType:
     return dataclasses.replace(DEVICE_TYPES[A100], name="some card", generation=generation)
 
 
-@pytest.mark.parametrize("generation", sorted(set(Generation) - {Generation.AMPERE, Generation.PROCESSOR}))
+@for_each("generation", sorted(set(Generation) - {Generation.AMPERE, Generation.PROCESSOR}))
 def test_a_generation_without_rows_expects_the_same_with_a_wider_range(generation: Generation) -> None:
     known = estimate_uncalibrated(COUNTED, of_generation(Generation.AMPERE), convolves=True)
     found = estimate_uncalibrated(COUNTED, of_generation(generation), convolves=True)
@@ -222,8 +223,8 @@ def test_workspaces_stop_growing_with_the_widest_tensor() -> None:
     assert bound(1e8) < bound(5e8) < bound(6e8) == bound(1e12)
 
 
-@pytest.mark.parametrize("device", [A100, "NVIDIA GeForce RTX 4090", STANDIN_DEVICE])
-@pytest.mark.parametrize("batch", [1, 100, 4096])
+@for_each("device", [A100, "NVIDIA GeForce RTX 4090", STANDIN_DEVICE])
+@for_each("batch", [1, 100, 4096])
 def test_without_measurements_a_share_is_expected_inside_a_range_and_not_all_of_it(
     untrained: Predictor, device: str, batch: int
 ) -> None:

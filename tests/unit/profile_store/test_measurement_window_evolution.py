@@ -13,6 +13,7 @@ import pytest
 
 from predictor_service.profile_store.measurement_window import StoredMeasurementWindow, decode, encode
 from predictor_service.profile_store.store import ProfileStore
+from tests.support.cases import for_each
 from tests.support.measurement_windows import NOW_MS, window
 
 
@@ -53,7 +54,7 @@ def test_fields_of_a_newer_version_stay_in_the_store_and_are_named(tmp_path: Pat
         assert newer in [row[0] for row in connection.execute("SELECT content FROM stretches")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda content: content.pop("steps"),

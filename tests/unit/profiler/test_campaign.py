@@ -8,17 +8,18 @@ from cotenant_profiler.campaign import parse_campaign, read_campaign
 from cotenant_profiler.errors import InvalidCampaignError, UnknownArchitectureError
 from cotenant_profiler.job_spec import JobSpec
 
+from tests.support.cases import for_each
 from tests.support.profiler import small_document
 
 CAMPAIGNS = Path("profiling/campaigns")
 
 
-@pytest.mark.parametrize("path", sorted(CAMPAIGNS.glob("*.toml")), ids=lambda path: path.stem)
+@for_each("path", sorted(CAMPAIGNS.glob("*.toml")))
 def test_every_campaign_in_the_repository_can_be_read(path: Path) -> None:
     assert read_campaign(path).core_jobs
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "reason"),
     [
         ({"surprise": 1}, "unknown keys: surprise"),

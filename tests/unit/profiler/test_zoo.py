@@ -8,6 +8,7 @@ from cotenant_profiler.errors import UnknownArchitectureError
 from cotenant_profiler.zoo.export import export_graph
 
 from predictor_service.features.graph_description import describe_graph
+from tests.support.cases import for_each
 
 # What the authors of each architecture or torchvision's table of models print, in parameters.
 PUBLISHED_PARAMETERS = {
@@ -33,14 +34,14 @@ PUBLISHED_PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "parameters"), PUBLISHED_PARAMETERS.items())
+@for_each(("name", "parameters"), PUBLISHED_PARAMETERS.items())
 def test_an_architecture_of_full_size_has_its_published_number_of_parameters(name: str, parameters: int) -> None:
     with torch.device("meta"):
         network = zoo.find(name).build()
     assert sum(parameter.numel() for parameter in network.parameters()) == parameters
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@for_each("name", zoo.names())
 def test_every_architecture_learns_from_its_own_batch(name: str) -> None:
     architecture = zoo.find(name)
     torch.manual_seed(0)
@@ -62,7 +63,7 @@ def test_a_scale_names_its_architectures_and_the_zoo_is_large_enough_to_hold_who
     assert len({zoo.find(name).family for name in zoo.names("small")}) >= 12
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@for_each("name", zoo.names())
 def test_batches_ascend_and_the_optimizer_is_a_known_one(name: str) -> None:
     architecture = zoo.find(name)
     assert list(architecture.batches) == sorted(set(architecture.batches))
@@ -89,7 +90,7 @@ def test_the_same_architecture_has_the_same_hash_every_time() -> None:
     assert export_graph("recommender").sha256 == export_graph("recommender").sha256
 
 
-@pytest.mark.parametrize("name", ["a3c_small", "bert_small", "shufflenet_small", "speech_small", "unet_small"])
+@for_each("name", ["a3c_small", "bert_small", "shufflenet_small", "speech_small", "unet_small"])
 def test_the_graph_of_an_architecture_has_all_its_parameters_and_no_operator_without_a_cost(name: str) -> None:
     description = describe_graph(export_graph(name).content)
     parameters = sum(parameter.numel() for parameter in zoo.find(name).build().parameters())

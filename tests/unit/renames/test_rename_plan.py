@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import for_each
 from tests.support.renames.external_names import contract_names, external_names, stored_names
 from tests.support.renames.long_lines import break_long_lines, break_long_strings
 from tests.support.renames.proof import is_proved
@@ -56,7 +57,7 @@ def test_a_second_run_changes_nothing() -> None:
     assert (again.texts, again.moves, again.objections) == ({}, {}, ())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "def f(rest, remainder): ...\n",
@@ -128,7 +129,7 @@ def test_what_cannot_be_proved_is_refused() -> None:
     assert "not the old one modulo the map" in plan({"shop/door.py": "f'{rest=}'\n"}).objections[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "finding"),
     [
         ('[identifiers]\na = "b"\nb = "c"\n', "retired too"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.cases import for_each
 from tests.support.renames.proof import is_proved
 from tests.support.renames.source_text import Renamer
 
@@ -23,7 +22,7 @@ def renamed(text: str, modules: dict[str, str] | None = None, **names: str) -> s
     return new
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new"),
     [
         ("rest = 1\n", "remainder = 1\n"),
@@ -40,7 +39,7 @@ def test_a_name_is_renamed_wherever_python_reads_it(old: str, new: str) -> None:
     assert renamed(old) == new
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "x = 'rest'\n",
@@ -55,7 +54,7 @@ def test_words_of_strings_and_comments_stay(text: str) -> None:
     assert renamed(text) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new"),
     [
         ("f'{rest}'\n", "f'{remainder}'\n"),
@@ -70,7 +69,7 @@ def test_replacement_fields_of_f_strings_are_code(old: str, new: str) -> None:
     assert renamed(old) == new
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new"),
     [
         ("x: 'list[rest]' = 1\n", "x: 'list[remainder]' = 1\n"),
@@ -107,7 +106,7 @@ def test_sections_of_docstrings_and_names_in_backticks_are_renamed() -> None:
 MOVED = {"shop.till": "shop.register"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new"),
     [
         ("from shop.till import Key\n", "from shop.register import Key\n"),

@@ -27,6 +27,7 @@ from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.live_loop import LiveLoop
 from tests.goldens.filled_events import filled
 from tests.support.agent_streams import starting_engine
+from tests.support.cases import for_each
 from tests.support.live_loop import FillingLog, run
 from tests.support.scheduler_process import job_spec
 from tests.support.scheduling import job, node
@@ -130,7 +131,7 @@ def test_every_call_that_changes_something_has_an_example_here() -> None:
     assert sorted(EXAMPLES) == sorted(CHANGING)
 
 
-@pytest.mark.parametrize("method", CHANGING)
+@for_each("method", CHANGING)
 def test_every_call_that_changes_something_leaves_a_line_in_the_audit(method: str) -> None:
     request, did, about = EXAMPLES[method]
     [line] = lines_after((method, request))
@@ -185,7 +186,7 @@ def test_what_is_there_for_the_audit_alone_changes_nothing_in_the_engine(kind: t
     assert engine.snapshot()["state"] == before
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EVENT_KINDS.values() if issubclass(kind, CommandGiven)])
+@for_each("kind", [kind for kind in EVENT_KINDS.values() if issubclass(kind, CommandGiven)])
 def test_the_audit_has_words_for_every_command(kind: type[CommandGiven]) -> None:
     [line] = deeds(iter([StoredEvent(sequence=1, event=filled(kind))]))
     assert line["did"]

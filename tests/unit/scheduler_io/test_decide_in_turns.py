@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
+from tests.support.cases import for_each
 
 GIB = 2**30
 
@@ -105,7 +106,7 @@ def test_devices_are_chosen_and_arrays_limited() -> None:
     assert actions(found) == {"a": "start", "bb": "start", "ccc": "ARRAY_LIMIT"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "tenant",
     [{"gpus_max": -1}, {"weight": -1}, {"weight": float("nan")}, {"weight": 1e-9}, {"used_gpu_ms": float("inf")}],
 )

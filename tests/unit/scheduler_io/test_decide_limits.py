@@ -11,6 +11,7 @@ from scheduler_service.core.placement_limits import ROUNDS_MAX
 from scheduler_service.errors import CallerError
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 from tests.support.random_snapshots import faults_of
 
 GIB = 2**30
@@ -56,7 +57,7 @@ def placed(answer: scheduling_pb2.DecideResponse) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES))
 def test_under_every_policy_jobs_start_where_they_may_and_wait_where_they_may_not(policy: str) -> None:
     given = cluster(
         job("anywhere"),

@@ -15,6 +15,7 @@ from scheduler_service.core.reason_texts import REASON_TEXTS
 from scheduler_service.errors import CallerError
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.policy_registry import POLICIES
+from tests.support.cases import for_each
 from tests.support.fake_predictor import FakePredictor
 from tests.support.fake_services import refuse
 from tests.support.random_snapshots import faults_of
@@ -232,7 +233,7 @@ def _bad_time(row: scheduling_pb2.SnapshotPending) -> None:
     row.not_before_ms = -1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spoil", "named"),
     [
         (_negative("global_batch_size", -1), "snapshot.job.global_batch_size: of bad must be from 0"),

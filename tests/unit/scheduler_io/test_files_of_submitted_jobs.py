@@ -18,6 +18,7 @@ from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core import events
 from scheduler_service.errors import NoNodeRunsItError
 from scheduler_service.grpc_api.admission import Admission
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduler_process import job_spec
 from tests.support.scheduling import gpu, node
@@ -92,7 +93,7 @@ def test_a_program_is_looked_for_on_the_path_that_the_job_brings(work: Path) -> 
         warnings_about(work, command=["python"], environment={"PATH": str(work)})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "script"),
     [
         (["python3.12", "-u", "-O", "a.py", "b.py"], "a.py"), (["/venv/bin/python", "pkg/"], "pkg/"),

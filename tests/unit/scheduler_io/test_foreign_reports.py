@@ -14,6 +14,7 @@ from scheduler_service.core.events import AttemptReport, JobSubmitted
 from scheduler_service.core.records import JobRequest
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
+from tests.support.cases import for_each
 from tests.support.live_loop import FillingLog, run
 
 RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
@@ -54,7 +55,7 @@ LIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES, ids=str)
+@for_each("lie", LIES)
 def test_a_node_says_of_another_nodes_job_what_it_likes_and_nothing_comes_of_it(lie: str) -> None:
     async def work(cluster: Cluster, log: FillingLog) -> None:
         _, liar = await start_on_first(cluster)

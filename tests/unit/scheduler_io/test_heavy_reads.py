@@ -27,6 +27,7 @@ from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import job_message
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policies.horus import Horus
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.live_loop import MemoryEventLog, make_loop
 from tests.support.random_snapshots import SnapshotMaker
@@ -55,7 +56,7 @@ def servicer_of(play: Play) -> SchedulingServicer:
     return SchedulingServicer(cluster)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "horus", "sjf", "sjf_bsbf", "sjf_ffs", "ojpp", "tiresias", "pab"])
+@for_each("policy", ["fifo", "horus", "sjf", "sjf_bsbf", "sjf_ffs", "ojpp", "tiresias", "pab"])
 def test_a_table_is_made_for_the_explained_job_alone(policy: str) -> None:
     play = full_cluster(policy)
     found = play.engine.explanation("job-10")

@@ -13,6 +13,7 @@ from scheduler_service.adapters.launch_rules import LaunchRules, gpus_together, 
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.commands import LaunchJob
 from scheduler_service.core.events import Event, LaunchRefused
+from tests.support.cases import for_each
 from tests.support.scheduler_process import job_spec
 from tests.support.scheduling import gpu, node
 
@@ -35,7 +36,7 @@ def findings(rules: LaunchRules | None, **fields: Any) -> list[str]:
     return [one.finding for one in node_obstacles(machine, rules, job_spec(**fields))]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "folder"),
     [
         ("python", ""),

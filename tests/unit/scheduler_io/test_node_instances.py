@@ -13,6 +13,7 @@ from scheduler_service.core.events import JobCancelled, NodeLost
 from scheduler_service.errors import AgentProtocolError, AttemptsMissingError, SecondInstanceError
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import LEASE_MS, AgentStream, Cluster, hello, key, starting_engine, status, until
+from tests.support.cases import for_each
 from tests.support.live_loop import FillingLog, run
 
 RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
@@ -111,7 +112,7 @@ def test_a_stream_that_is_cancelled_leaves_no_task_behind() -> None:
 HOSTILE = "\x1b[2Jjob-1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "spoilt",
     [
         messages.Hello(rack_id=HOSTILE),
@@ -122,7 +123,6 @@ HOSTILE = "\x1b[2Jjob-1"
         messages.Hello(attempts=[status(key(HOSTILE), messages.ATTEMPT_STATE_RUNNING)]),
         messages.Hello(attempts=[status(messages.AttemptKey(job_id="job-1", incarnation_id="a" * 65), RUNNING)]),
     ],
-    ids=lambda spoilt: spoilt.ListFields()[0][0].name,
 )
 def test_texts_that_would_steer_the_terminal_of_who_lists_nodes_are_not_taken_in(spoilt: messages.Hello) -> None:
     async def work(cluster: Cluster) -> None:

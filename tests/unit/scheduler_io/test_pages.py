@@ -8,6 +8,7 @@ import pytest
 
 from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api.pages import page
+from tests.support.cases import for_each
 
 
 def listed(token: str) -> tuple[list[str], str]:
@@ -23,7 +24,7 @@ def test_a_page_ends_where_the_next_one_begins() -> None:
     assert (first, second, token, end) == (["job-3"], ["job-2"], token_of("job-3"), "")
 
 
-@pytest.mark.parametrize("token", ["nonsense", "\u00e9", token_of(""), token_of("9" * 5_000), token_of("a b")])
+@for_each("token", ["nonsense", "\u00e9", token_of(""), token_of("9" * 5_000), token_of("a b")])
 def test_a_token_that_was_never_issued_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequestError, match="page_token"):
         listed(token)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters import agent_messages
@@ -16,6 +14,7 @@ from scheduler_service.core.records import Phase
 from scheduler_service.grpc_api.translate_jobs import job_message
 from scheduler_service.grpc_api.translate_nodes import node_message
 from tests.support.agent_streams import Cluster, hello, key, starting_engine, status
+from tests.support.cases import for_each
 from tests.support.live_loop import FillingLog, run
 
 UNSAID, RUNNING, PAUSED, STOPPING = (
@@ -88,8 +87,8 @@ def test_an_agent_that_knows_nothing_of_a_paused_job_may_not_join_before_its_lea
     play(work)
 
 
-@pytest.mark.parametrize("believed", [True, False])
-@pytest.mark.parametrize("state", [UNSAID, STOPPING, messages.ATTEMPT_STATE_PREPARING, messages.ATTEMPT_STATE_ENDED])
+@for_each("believed", [True, False])
+@for_each("state", [UNSAID, STOPPING, messages.ATTEMPT_STATE_PREPARING, messages.ATTEMPT_STATE_ENDED])
 def test_what_says_nothing_of_a_pause_changes_nothing(
     state: messages.AttemptState.ValueType, *, believed: bool
 ) -> None:

@@ -39,6 +39,7 @@ from scheduler_service.core.events import (
 from scheduler_service.core.fit_events import LossFitted, SpeedFitted
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
+from tests.support.cases import for_each
 from tests.support.fake_predictor import FakePredictor
 
 QUESTION = RequestPrediction(
@@ -217,7 +218,7 @@ def test_the_store_names_the_measured_pairs_of_some_keys_on_one_device() -> None
     assert store.observed_among(("a", "b"), "d") == (("a", "b", 0.5),)
 
 
-@pytest.mark.parametrize(("new", "total"), [(1, 2_000), (3, 250), (250, 250), (120, 130), (1, 1)])
+@for_each(("new", "total"), [(1, 2_000), (3, 250), (250, 250), (120, 130), (1, 1)])
 def test_large_questions_are_split_without_losing_a_pair(new: int, total: int) -> None:
     all_members = members(total)
     new_keys = {member.key for member in all_members[:new]}

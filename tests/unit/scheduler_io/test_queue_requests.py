@@ -28,6 +28,7 @@ from scheduler_service.grpc_api.translate_jobs import job_message
 from scheduler_service.grpc_api.validation import require, spec_violations, submission_violations
 from scheduler_service.live_loop import Mutation
 from scheduler_service.policy_registry import make_policy
+from tests.support.cases import for_each
 from tests.support.scheduling import node
 
 
@@ -147,7 +148,7 @@ def test_a_job_may_wait_for_a_whole_array() -> None:
     assert scene.phase(child) is Phase.CANCELLED
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spec", "error", "why"),
     [
         ({"after_job_ids": ["job-99"]}, UnknownJobError, "job-99"),

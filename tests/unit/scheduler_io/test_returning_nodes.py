@@ -15,6 +15,7 @@ from scheduler_service.errors import AttemptsMissingError, GpuTakenError, NodeHe
 from scheduler_service.grpc_api.job_requests import forgetting
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
+from tests.support.cases import for_each
 from tests.support.live_loop import FillingLog, run
 
 RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
@@ -66,7 +67,7 @@ def test_a_rebooted_node_without_its_attempts_loses_them_at_once() -> None:
     play(work)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "place",
     [
         {"boot_id": "first"},
@@ -76,7 +77,6 @@ def test_a_rebooted_node_without_its_attempts_loses_them_at_once() -> None:
         {"boot_id": "second", "installation_id": "wiped"},
         {"boot_id": "second", "gpus": "0 1"},
     ],
-    ids=str,
 )
 def test_whatever_else_comes_back_without_them_waits_for_the_leases(place: dict[str, Any]) -> None:
     """A wiped folder, a copied machine, another card: the processes may run on."""
@@ -238,7 +238,7 @@ def test_a_report_over_a_stream_that_was_replaced_does_not_count() -> None:
     play(work)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("place", "is_admitted"),
     [
         ({}, True),
@@ -247,7 +247,6 @@ def test_a_report_over_a_stream_that_was_replaced_does_not_count() -> None:
         ({"machine_id": "other", "boot_id": "other"}, False),
         ({"boot_id": "image", "gpus": "1"}, False),
     ],
-    ids=str,
 )
 def test_a_launch_without_an_answer_is_repeated_to_the_folder_that_may_have_had_it_only(
     place: dict[str, Any], is_admitted: bool

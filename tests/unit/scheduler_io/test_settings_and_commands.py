@@ -26,6 +26,7 @@ from scheduler_service.errors import SettingsError
 from scheduler_service.grpc_api.metrics_server import MetricsServer
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.settings import SETTINGS, Settings
+from tests.support.cases import for_each
 
 
 def test_flags_come_before_the_environment_before_the_file_before_defaults(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         SETTINGS.load({}, {}, tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "expected"),
     [("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True), ("localhost", True), ("0.0.0.0", False), ("a", False)],
 )

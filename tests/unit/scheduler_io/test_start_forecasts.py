@@ -19,6 +19,7 @@ from scheduler_service.core import events
 from scheduler_service.errors import OverloadedError
 from scheduler_service.grpc_api import expected_starts
 from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
+from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.live_scheduler import running_scheduler
 from tests.support.scheduler_process import SchedulerClient
@@ -164,7 +165,7 @@ def test_a_simulator_that_is_not_installed_is_named(asker: Asker, monkeypatch: p
     assert "cotenant[simulator]" in asker.about("b").expected_start.unknown_reason
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "field"),
     [
         ({"colour": "red"}, "changes"),

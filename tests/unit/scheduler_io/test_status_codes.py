@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import grpc
-import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 
 from scheduler_service import errors
 from scheduler_service.errors import FieldViolation, SchedulerServiceError
 from scheduler_service.grpc_api.status_codes import STATUS_OF, reason_of, status_of
+from tests.support.cases import for_each
 
 # Never raised themselves: they state which side's fault their subclasses are.
 GROUPS = {errors.SchedulerServiceError, errors.CallerError, errors.PeerError, errors.ServiceError, errors.StateError}
@@ -39,7 +39,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
     assert {kind.__name__ for kind in subclasses(SchedulerServiceError)} <= drawn
 
 
-@pytest.mark.parametrize("kind", STATUS_OF, ids=lambda kind: kind.__name__)
+@for_each("kind", STATUS_OF)
 def test_every_error_becomes_a_status_with_a_stable_reason(kind: type[SchedulerServiceError]) -> None:
     status = status_of(made(kind))
     info = error_details_pb2.ErrorInfo()

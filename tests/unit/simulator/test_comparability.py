@@ -13,7 +13,7 @@ from cotenant.v1 import scheduling_pb2
 from cotenant_simulator.commands.program import main
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import read_trace
-from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace
+from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace, fate_of
 from cotenant_simulator.truth.kinds import EVERY_DEVICE
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, JobRequest, Share
 from scheduler_service.grpc_api import translate_jobs
@@ -100,6 +100,14 @@ def test_errors_and_unknown_pairs_may_let_jobs_share_after_all() -> None:
     assert caveats_of_trace(unknown, ["obp"]) == []
 
 
+def test_jobs_that_share_on_trial_are_not_said_to_share_with_nobody() -> None:
+    known: dict[str, Any] = {"slowdowns": {("kind", "kind", EVERY_DEVICE): 0.3}, "predicts_unmeasured": False}
+    jobs = [trace_job(f"j{number}", max_slowdown_ratio=0.2) for number in range(2)]
+    assert caveats_of_trace(trace_of(*jobs, **known), ["obp"]) == []
+    refusing = [trace_job(f"j{number}", max_slowdown_ratio=0.2, no_trial=True) for number in range(2)]
+    assert [one.code for one in caveats_of_trace(trace_of(*refusing, **known), ["obp"])] == ["NOBODY_SHARES"]
+
+
 def test_rigid_jobs_are_named_to_policies_that_choose_numbers_of_gpus() -> None:
     rigid = trace_of(trace_job("a"), trace_job("b"))
     (caveat,) = caveats_of_trace(rigid, ["fifo", "elastic", "optimus"])
@@ -112,10 +120,30 @@ def test_rigid_jobs_are_named_to_policies_that_choose_numbers_of_gpus() -> None:
 def test_outcomes_are_the_same_only_where_every_job_fared_alike() -> None:
     trace = trace_of(*(trace_job(f"j{number}", seconds=300 - 90 * number) for number in range(3)))
     by_order, by_length, again = (run(trace, policy=policy) for policy in ("fifo", "sjf", "tetris"))
-    (caveat,) = caveats_of_outcomes([by_order, by_length, again])
-    assert caveat.policies == ("sjf", "tetris")
-    assert caveats_of_outcomes([by_order, by_length]) == []
-    assert caveats_of_outcomes([by_order, by_order]) == []
+    fifo, sjf, tetris = ([fate_of(result)] for result in (by_order, by_length, again))
+    (caveat,) = caveats_of_outcomes({"fifo": fifo, "sjf": sjf, "tetris": tetris})
+    assert (caveat.code, caveat.policies) == ("SAME_OUTCOME", ("sjf", "tetris"))
+    assert caveats_of_outcomes({"fifo": fifo, "sjf": sjf}) == []
+    assert caveats_of_outcomes({"fifo": fifo}) == []
+    # Of several seeds one difference is enough.
+    assert caveats_of_outcomes({"sjf": [*sjf, *fifo], "tetris": [*tetris, *sjf]}) == []
+
+
+def test_jobs_that_never_wait_are_said_to_distinguish_no_orders() -> None:
+    trace = trace_of(*(trace_job(f"j{number}", at_s=number) for number in range(3)))
+    idle = {policy: [fate_of(run(trace, policy=policy, cluster="1x4"))] for policy in ("fifo", "sjf")}
+    assert [one.code for one in caveats_of_outcomes(idle)] == ["NO_CONTENTION", "SAME_OUTCOME"]
+    busy = {policy: [fate_of(run(trace, policy=policy, cluster="1x2"))] for policy in ("fifo", "sjf")}
+    assert "NO_CONTENTION" not in [one.code for one in caveats_of_outcomes(busy)]
+    assert caveats_of_outcomes({"fifo": idle["fifo"]}) == []
+
+
+def test_seeds_that_draw_nothing_are_said_to_be_one() -> None:
+    trace = trace_of(*(trace_job(f"j{number}", seconds=300 - 90 * number) for number in range(3)))
+    fifo, sjf = (fate_of(run(trace, policy=policy)) for policy in ("fifo", "sjf"))
+    (caveat,) = caveats_of_outcomes({"fifo": [fifo, fifo], "sjf": [sjf, sjf]})
+    assert (caveat.code, caveat.policies) == ("SEEDS_ALIKE", ("fifo", "sjf"))
+    assert caveats_of_outcomes({"fifo": [fifo, fifo], "sjf": [sjf, fifo]}) == []
 
 
 @pytest.mark.parametrize(

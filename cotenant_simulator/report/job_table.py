@@ -1,0 +1,57 @@
+"""Every job of a report as a table of at most 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from cotenant.cli.tables import Column, Row, render_table
+from cotenant.terminal_text import harmless
+from cotenant_simulator.report.table import WIDTH, hours
+
+JOBS_MAX = 10_000
+"""Most lines that somebody may want to look at."""
+
+
+def as_job_table(report: Mapping[str, Any]) -> str:
+    """Return one line per job and run, times in hours; - = never."""
+    jobs = report["jobs"]
+    has_seeds = any("seed" in job for job in jobs)
+    titles = ("GPUS", "START h", "END h", "JCT h", "QUEUE h", "SLOWER", "OOM")
+    columns = [
+        *([Column(title="SEED", right=True)] if has_seeds else []),
+        Column(title="POLICY", shrinks=True),
+        Column(title="JOB", shrinks=True),
+        *(Column(title=title, right=True) for title in titles),
+    ]
+    rows = [Row(cells=[*([str(job["seed"])] if has_seeds else []), *_cells(job)]) for job in jobs[:JOBS_MAX]]
+    console = Console(width=WIDTH, no_color=True, highlight=False)
+    with console.capture() as capture:
+        console.print(render_table(columns, rows, WIDTH))
+    left_out = len(jobs) - len(rows)
+    more = f"\n{left_out:,} further lines are left out here; -o csv has all" if left_out > 0 else ""
+    return capture.get().rstrip() + more
+
+
+def _cells(job: Mapping[str, Any]) -> list[str]:
+    return [
+        job["policy"],
+        harmless(job["job_id"]),
+        str(job["gpus"]),
+        _hours_of_ms(job["first_started_at_ms"]),
+        _hours_of_ms(job["finished_at_ms"]),
+        _hours(job["jct_s"]),
+        _hours(job["queueing_s"]),
+        f"{100 * job['slowdown_ratio']:.0f} %",
+        str(job["out_of_memory"]),
+    ]
+
+
+def _hours_of_ms(at_ms: float | None) -> str:
+    return "-" if at_ms is None else hours(at_ms / 1_000)
+
+
+def _hours(seconds: float | None) -> str:
+    return "-" if seconds is None else hours(seconds)

@@ -1,0 +1,48 @@
+"""What a policy answers, looked at before anything relies on it: a policy may be another package's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+
+from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
+from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.trial_moves import trial_moves
+from scheduler_service.core.view import Policy, SchedulingView
+
+
+def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
+    """Ask a policy, and return its decisions with the moves for trials that follow from them.
+
+    Raises:
+        TypeError: It answered something else than decisions.
+        Exception: Whatever the policy raises.
+    """
+    decisions = tuple(policy.decide(view))
+    for decision in decisions:
+        _require_decision(decision)
+    if getattr(policy, "trial_moves", False):
+        return (*decisions, *trial_moves(view, decisions))
+    return decisions
+
+
+def _require_decision(decision: Decision) -> None:
+    if not isinstance(decision, Decision):
+        raise TypeError(f"decide(view) returned {decision!r:.100}, which is no decision")
+    if not isinstance(decision.job_id, str):
+        raise TypeError(f"a decision is about job {decision.job_id!r:.100}, not about a job's id")
+    if not isinstance(decision.reason, Reason):
+        raise TypeError(f"the reason of job {decision.job_id} is {decision.reason!r:.100}, not a Reason")
+    if isinstance(decision, Placement):
+        _require_placement(decision)
+    elif isinstance(decision, HoldMany) and not isinstance(decision.job_ids, tuple):
+        raise TypeError(f"the jobs of a hold are {decision.job_ids!r:.100}, not a tuple of ids")
+
+
+def _require_placement(placement: Placement) -> None:
+    if not all(isinstance(one, Assignment) for one in placement.assignments):
+        raise TypeError(f"the GPUs of job {placement.job_id} are {placement.assignments!r:.100}, not assignments")
+    if isinstance(placement, Start | Reshape):
+        counts: tuple[object, ...] = (placement.micro_batch_size, placement.accumulation_steps)
+        if not all(isinstance(count, Integral) for count in counts):
+            raise TypeError(f"job {placement.job_id} gets samples and passes {counts!r:.100}, not whole numbers")

@@ -1,0 +1,160 @@
+"""What tests/end_to_end/test_ray.py runs inside of the namespace with Ray's Python: one story each, told as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import ray
+
+import cotenant.ray
+from examples.ray import tune_trials
+from tests.support.ray_cluster import ROOT, RayCluster, ray_python, wait_for
+
+GPU = ("--gpu", "*=NVIDIA A10:24GiB", "--interval", "0.5")
+LIGHT = "memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"
+HEAVY = "memory=6GiB utilization=0.9 slowdown=0.9 max_slowdown=0.1"
+_DRIVER = """
+import ray, time, cotenant.ray
+ray.init(address="auto")
+jobs = [cotenant.ray.submit("memory=1GiB", time.sleep, 600) for _ in range(2)]
+time.sleep(600)
+"""
+
+
+def look(seconds: float, path: str = "") -> dict[str, Any]:
+    """Run as a job: say where it is; report until somebody asks it to stop."""
+    if path:
+        with open(path, "a") as file:  # noqa: PTH123 (runs where nothing of ours is needed)
+            file.write("begun\n")
+    began_s, step = time.time(), 0
+    while time.time() < began_s + seconds and not cotenant.ray.should_stop():
+        step += 1
+        time.sleep(0.02)
+        cotenant.ray.report(step)
+    node_hex = ray.get_runtime_context().get_node_id()
+    return {
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "node": next(row["NodeName"] for row in ray.nodes() if row["NodeID"] == node_hex),
+        "began_s": began_s,
+        "ended_s": time.time(),
+    }
+
+
+class Model:
+    """An actor with a state."""
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+
+    def weight(self) -> float:
+        """Return it."""
+        return self._weight
+
+    def gpu(self) -> str:
+        """Return which GPUs its process sees."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
+def sharing(cluster: RayCluster) -> dict[str, Any]:
+    """Six jobs: who shared, and whether each saw the GPU of its note; a killed bridge; actors, one of them wrong."""
+    first = cluster.bridge(*GPU)
+    jobs = [cotenant.ray.submit(wishes, look, 15.0) for wishes in (HEAVY, HEAVY, HEAVY, LIGHT, LIGHT, HEAVY)]
+    wait_for(cluster.log, lambda: sum("cotenant placed" in job.note for job in jobs) >= 5)
+    first.send_signal(signal.SIGKILL)
+    cluster.bridge(*GPU, log="second.log")
+    notes = [job.note for job in jobs]
+    waiting = [index for index, note in enumerate(notes) if "placed" not in note]
+    seen = [job.result(120) for job in jobs]
+    actor = cotenant.ray.start(LIGHT, Model, 0.5)
+    handle = actor.actor(60)
+    weight, gpu, note = ray.get(handle.weight.remote()), ray.get(handle.gpu.remote()), actor.note
+    actor.end()
+    actor.result(60)
+    broken = cotenant.ray.start(LIGHT, Model)
+    try:
+        broken.result(60)
+        raised = ""
+    except Exception as error:
+        raised = type(error).__name__
+    return {
+        "notes": notes,
+        "seen": seen,
+        "waiting": waiting,
+        "actor": [weight, gpu, note],
+        "raised": raised,
+        "disagreements": [
+            line for log in ("bridge.log", "second.log") for line in cluster.log(log).splitlines() if "disagree" in line
+        ],
+        "windows": [line for line in cluster.log("second.log").splitlines() if "ms a step" in line],
+    }
+
+
+def orders(cluster: RayCluster) -> dict[str, Any]:
+    """A job that is queued again, one that is stopped, one whose driver is killed, and GPUs that are given back."""
+    cluster.bridge(*GPU)
+    journal = cluster.folder / "journal"
+    job = cotenant.ray.submit(LIGHT, look, 20.0, str(journal))
+    job.actor(60)
+    wait_for(cluster.log, journal.exists)
+    first = cluster.cotenant("engine", "ray", "--order", "requeue", job.job_id, "--grace", "10")
+    wait_for(cluster.log, lambda: journal.read_text().count("begun") == 2)
+    second = cluster.cotenant("engine", "ray", "--order", "stop", job.job_id, "--grace", "10")
+    stopped = job.result(60)
+    unknown = cluster.cotenant("engine", "ray", "--order", "stop", "nobody")
+    driver = subprocess.Popen([str(ray_python()), "-c", _DRIVER], cwd=ROOT)
+    wait_for(cluster.log, lambda: cluster.log().count("cotenant placed") >= 4)
+    driver.kill()
+    driver.wait()
+    wait_for(cluster.log, lambda: cluster.log().count("its driver is gone") == 2)
+    given = cluster.cotenant("engine", "ray", "--give-back")
+    return {
+        "begun": journal.read_text().count("begun"),
+        "codes": [first.returncode, second.returncode, unknown.returncode],
+        "said": unknown.stderr,
+        "ran_s": stopped["ended_s"] - stopped["began_s"],
+        "given_back": given.stdout.count("given back"),
+    }
+
+
+def tune(cluster: RayCluster) -> dict[str, Any]:
+    """The example search: losses, and how many trials shared a GPU at the same time."""
+    cluster.bridge(*GPU)
+    results = tune_trials.search(str(cluster.folder / "tune"))
+    trials = [result.metrics for result in results]
+    return {
+        "errors": [str(error) for error in results.errors],
+        "losses": sorted(trial["loss"] for trial in trials),
+        "pairs": sum(
+            one["gpu"] == other["gpu"] and one["began_s"] < other["ended_s"] and other["began_s"] < one["ended_s"]
+            for index, one in enumerate(trials)
+            for other in trials[:index]
+        ),
+        "reports": [len(result.metrics_dataframe) for result in results],
+    }
+
+
+def main() -> None:
+    """Tell the story that the command line names."""
+    nodes = ("n1",) if sys.argv[1] == "tune" else ("n1", "n2")
+    with RayCluster(nodes) as cluster:
+        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        try:
+            told = {"sharing": sharing, "orders": orders, "tune": tune}[sys.argv[1]](cluster)
+        except BaseException:
+            for log in sorted(cluster.folder.glob("*.log")):
+                sys.stderr.write(f"--- {log.name}\n{log.read_text()[-3000:]}\n")
+            raise
+        finally:
+            # While the head still answers: otherwise this process ends before it can say why.
+            ray.shutdown()
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()
