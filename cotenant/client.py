@@ -198,7 +198,14 @@ class SchedulerClient(DecideCalls, NodeCalls, QueueCalls):
         return self._ask(lambda timeout: self._stub.SetPolicy(request, timeout=timeout))
 
     def read_job_log(
-        self, job_id: str, *, attempt: int = 0, follow: bool = False, tail_bytes: int = 0, rank: int = 0
+        self,
+        job_id: str,
+        *,
+        attempt: int = 0,
+        follow: bool = False,
+        tail_bytes: int = 0,
+        rank: int = 0,
+        server: int | None = None,
     ) -> Iterator[bytes]:
         """Yields what a job printed.
 
@@ -208,9 +215,10 @@ class SchedulerClient(DecideCalls, NodeCalls, QueueCalls):
             follow: Goes on until the job has ended.
             tail_bytes: Starts this many bytes before the end; 0 = at the beginning that is kept.
             rank: Which process of a job with ranks.
+            server: Which of its parameter servers instead.
         """
         request = scheduling_pb2.ReadJobLogRequest(
-            job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes, rank=rank
+            job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes, rank=rank, server=server
         )
         with _translated("scheduler", self._address, self._tls):
             for answer in self._stub.ReadJobLog(request, timeout=READ_CALL_DEADLINE_S):

@@ -162,6 +162,27 @@ def strip_weights(data: bytes, *, node_limit: int = 1_000_000, field_limit: int 
         return _strip(_Walk(data=view, folder=None, node_limit=node_limit, field_limit=field_limit))
 
 
+def floating_tensors(data: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields name and dimensions of every floating-point initializer of the main graph.
+
+    Raises:
+        GraphFileError: Truncated, or no protobuf.
+    """
+    with memoryview(data) as view:
+        walk = _Walk(data=view, folder=None)
+        for graph in _payloads(walk, 0, len(view), 7):
+            for tensor in _payloads(walk, graph.payload, graph.end, 5):
+                fields = list(_fields(walk, tensor.payload, tensor.end))
+                data_type = next((_varint(view, item.payload, item.end)[0] for item in fields if item.number == 2), 0)
+                name = next((bytes(view[item.payload : item.end]) for item in fields if item.number == 8), b"")
+                if data_type in _FLOATING_TYPES:
+                    yield name.decode("utf-8", "replace"), _dimensions(walk, fields)
+
+
+def _payloads(walk: _Walk, start: int, end: int, number: int) -> list[_Field]:
+    return [item for item in _fields(walk, start, end) if item.number == number and item.wire_type == _BYTES]
+
+
 def graph_sha256(stripped: bytes) -> str:
     """Names a stripped graph by its content.
 
@@ -251,6 +272,10 @@ def _copy_tensor(walk: _Walk, start: int, end: int, pieces: list[bytes], *, init
 
 
 def _element_count(walk: _Walk, fields: list[_Field]) -> int:
+    return math.prod(_dimensions(walk, fields))
+
+
+def _dimensions(walk: _Walk, fields: list[_Field]) -> tuple[int, ...]:
     dims: list[int] = []
     for item in fields:
         if item.number == 1:
@@ -260,7 +285,7 @@ def _element_count(walk: _Walk, fields: list[_Field]) -> int:
                 dims.append(value)
                 if len(dims) > _DIMENSIONS_MAX:  # millions fit into a small file, and their product into no memory
                     raise GraphTooLargeError(f"a tensor with more than {_DIMENSIONS_MAX} dimensions")
-    return math.prod(dims)
+    return tuple(dims)
 
 
 def _external_numbers(walk: _Walk, fields: list[_Field], data_type: int) -> bytes:

@@ -16,7 +16,8 @@
     releases_memory: false          # true = it gives device memory back between its peaks (docs/training_scripts.md)
     migration_cost: 40s             # what a move to other GPUs costs it; leave out = as measured of moves
 
-Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`.
+Keys about the queue (priority, after, time_limit ...) are in `cotenant/job_file_queue.py`, those about parameter
+servers and ranks that are too slow in `cotenant/job_file_replicas.py`.
 Unknown keys are refused with the nearest valid one.
 """
 
@@ -33,6 +34,7 @@ import yaml
 from cotenant.client import enum_name, job_settings
 from cotenant.client_errors import InputError
 from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
+from cotenant.job_file_replicas import REPLICA_READERS, check_replicas
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
 from cotenant.quantities import parse_bytes, parse_duration_ms
@@ -109,6 +111,7 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
     if spec.across_nodes and not spec.ranks and not spans_nodes(spec.command):
         remedy = "add --ranks N (ranks: N), or let torchrun be the command"
         raise InputError("across_nodes needs ranks: one process is on one node", remedy=remedy)
+    check_replicas(spec)
     if spec.ranks and not spec.gpus:
         spec.gpus = spec.ranks
     if not spec.name:
@@ -260,6 +263,7 @@ _READERS: Mapping[str, Reader] = {
     "migration_cost": lambda spec, value: setattr(spec, "migration_cost_ms", parse_duration_ms(str(value))),
     "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
     **QUEUE_READERS,
+    **REPLICA_READERS,
 }
 
 

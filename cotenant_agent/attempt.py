@@ -16,9 +16,16 @@ from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
 from cotenant_agent.pausing_means import uses_mps
+from cotenant_agent.process_identities import read_identity, read_rank_identities
 from cotenant_agent.processes import Processes, ProcessIdentity
-from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, ProgressWindow, parse_report
-from cotenant_agent.rank_plan import log_name
+from cotenant_agent.progress import (
+    ProgressReport,
+    ProgressSocket,
+    ProgressTrack,
+    ProgressWindow,
+    parse_report,
+)
+from cotenant_agent.rank_times import RankTimes
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
@@ -30,7 +37,7 @@ from cotenant_agent.records import (
     LivingAttempt,
 )
 from cotenant_agent.seals import Seal
-from cotenant_agent.spec_records import read_measured_job, read_ranks
+from cotenant_agent.spec_records import process_name, read_log_name, read_measured_job, read_ranks, read_watched_ranks
 from cotenant_agent.state_directory import AttemptDirectory, checkpoint_directory
 from cotenant_agent.system_clock import boot_ms, steady_ns
 
@@ -84,7 +91,6 @@ class Attempt:
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
-        self._world_size = read_integer(spec, "world_size", len(self.ranks))
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.requested_boot_ms = read_integer(spec, "requested_boot_ms")
@@ -92,6 +98,7 @@ class Attempt:
         self.checkpoint_directory = checkpoint_directory(
             checkpoint_root, self.key.job_id, self.key.fence, self.key.incarnation_id
         )
+        self.rank_times = RankTimes(self.run_directory, read_watched_ranks(spec))
         self.socket: ProgressSocket | None = None
         self.usage = JobUsage()
         self.end: AttemptEnd | None = None
@@ -183,10 +190,10 @@ class Attempt:
         if self._shim is None:
             record = self.read(self.directory.state)
             if record is not None:
-                self._shim = self._identity(record, "shim")
-                self._leader = self._identity(record, "job")
-                self._init = self._identity(record, "init") if "init_pid" in record else None
-                self._ranks = self._rank_identities(record)
+                self._shim = read_identity(record, "shim")
+                self._leader = read_identity(record, "job")
+                self._init = read_identity(record, "init") if "init_pid" in record else None
+                self._ranks = read_rank_identities(record) if self.ranks else ()
         return self._shim, self._leader
 
     def members(self, processes: Processes) -> tuple[int, ...]:
@@ -196,13 +203,14 @@ class Attempt:
             # The namespace's first process is no part of the job.
             return processes.tree(self._init.pid)[1:]
         if self._ranks:
-            return tuple(pid for rank in self.rank_members(processes) for pid in rank)
+            return tuple(pid for rank in self._ranks if processes.is_alive(rank) for pid in processes.tree(rank.pid))
         return () if leader is None else processes.tree(leader.pid)
 
     def rank_members(self, processes: Processes) -> tuple[tuple[int, ...], ...]:
         """Pids of each rank of a gang, in the order of its devices; empty where there is one process for all."""
         self.processes()
-        return tuple(processes.tree(rank.pid) if processes.is_alive(rank) else () for rank in self._ranks)
+        ranks = self._ranks[: len(self.gpu_ids)]
+        return tuple(processes.tree(rank.pid) if processes.is_alive(rank) else () for rank in ranks)
 
     def note_pauses(self) -> bool:
         """Close what is being measured where the job has begun or ceased to stand still; whether it has."""
@@ -312,7 +320,7 @@ class Attempt:
         self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
         detail = read_text(stop, "detail") or describe(exit_class, facts)
         if facts.failed_rank is not None:
-            detail = f"rank {facts.failed_rank} of {self._world_size} ended first: {detail}"
+            detail = f"{process_name(self.spec, facts.failed_rank)} ended first: {detail}"
         if exit_class == "gpu_oom":
             available_bytes = read_integer(stop, "available_bytes") or available_bytes
             limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"
@@ -360,7 +368,7 @@ class Attempt:
 
     def log_name(self, rank: int | None) -> str:
         """Name of the file of one rank's output; of the only process where there are no ranks."""
-        return log_name(rank or 0, first_rank=min(self.ranks, default=0))
+        return read_log_name(self.spec, rank)
 
     def _checkpoint_is_new(self) -> bool:
         checkpoint = read_checkpoint(self.checkpoint_directory)
@@ -370,22 +378,3 @@ class Attempt:
             return checkpoint.written_ns >= self.directory.stop.stat().st_mtime_ns
         except OSError:
             return True
-
-    def _rank_identities(self, record: dict[str, object]) -> tuple[ProcessIdentity, ...]:
-        found = record.get("ranks")
-        ranks = [rank for rank in found if isinstance(rank, dict)] if isinstance(found, list) and self.ranks else []
-        return tuple(
-            ProcessIdentity(
-                boot_id=read_text(record, "boot_id"),
-                pid=read_integer(rank, "pid"),
-                start_ticks=read_integer(rank, "start_ticks"),
-            )
-            for rank in ranks
-        )
-
-    def _identity(self, record: dict[str, object], role: str) -> ProcessIdentity:
-        return ProcessIdentity(
-            boot_id=read_text(record, "boot_id"),
-            pid=read_integer(record, f"{role}_pid"),
-            start_ticks=read_integer(record, f"{role}_start_ticks"),
-        )

@@ -247,8 +247,8 @@ class Conversation:
         return messages.Heartbeat(
             sequence=sequence,
             attempts=[
-                observation_to_message(observation, state)
-                for observation, (_, state) in zip(observations, alive, strict=True)
+                observation_to_message(observation, state, attempt.rank_times.read())
+                for observation, (attempt, state) in zip(observations, alive, strict=True)
             ],
             gpus=[reading_to_message(reading) for reading in readings],
             measurement_windows=[window_to_message(window) for window in due],
@@ -366,7 +366,7 @@ class Conversation:
     async def _read_log(self, order: messages.ReadLog) -> None:
         try:
             directory = self._table.find_directory(key_from_message(order.key), self._membership.lineage)
-            name = find_rank_log(directory, order.rank)
+            name = find_rank_log(directory, order.rank, order.server if order.HasField("server") else None)
         except CommandRefusedError as refusal:
             await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=str(refusal))))
             return

@@ -10,8 +10,9 @@ from pathlib import Path
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.parameter_blocks import ASSIGNMENT_NAME
 from cotenant_agent.progress import check_pattern
-from cotenant_agent.rank_plan import RankPlan, defaults_of, plan_ranks
+from cotenant_agent.rank_plan import RankPlan, defaults_of, plan_ranks, plan_servers
 from cotenant_agent.records import DeviceBinding, LaunchRequest
 
 # What a job inherits of the agent's own environment; everything else comes from the allow-list or from here.
@@ -87,13 +88,15 @@ def plan_launch(
     working_directory = str(places.run_directory)
     if request.working_directory:
         working_directory = allow_list.resolve_directory(request.working_directory)
-    argv = _argv(request, allow_list, places, working_directory)
+    argv = _argv(request.command, request, allow_list, places, working_directory)
     contract = _contract(request, places, grace_ms, checkpoint_interval_ms)
     if device_memory_bytes > 0 and request.memory_limit_bytes > 0:
         contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{min(1.0, request.memory_limit_bytes / device_memory_bytes):.4f}"
     defaults = _defaults(places, is_owners=is_owners, login_name=login_name)
     defaults |= defaults_of(request, port=rendezvous_port, interface=rendezvous_interface)
     ranks = plan_ranks(request, rank_bindings, port=rendezvous_port)
+    of_servers = request.servers.command if request.servers is not None else ()
+    servers_argv = _argv(of_servers, request, allow_list, places, working_directory) if of_servers else ()
     # The later ones win: what ties the job to its devices and its attempt cannot be overridden.
     environment = {**defaults, **request.environment, **binding.environment, **contract}
     effective = {**environment, **(ranks[0].environment if ranks else {})}
@@ -104,18 +107,22 @@ def plan_launch(
         working_directory=working_directory,
         cpu_cores=binding.cpu_cores or (),
         overridden=overridden,
-        ranks=ranks,
+        ranks=(*ranks, *plan_servers(request, ranks, servers_argv, port=rendezvous_port)),
     )
 
 
 def _argv(
-    request: LaunchRequest, allow_list: AllowList, places: LaunchPlaces, working_directory: str
+    command: Sequence[str],
+    request: LaunchRequest,
+    allow_list: AllowList,
+    places: LaunchPlaces,
+    working_directory: str,
 ) -> tuple[str, ...]:
     executable = allow_list.resolve_executable(
-        request.command[0], working_directory=working_directory, search_path=request.environment.get("PATH", "")
+        command[0], working_directory=working_directory, search_path=request.environment.get("PATH", "")
     )
     values = _template_values(request, places)
-    return (executable, *(_fill(argument, values) for argument in request.command[1:]))
+    return (executable, *(_fill(argument, values) for argument in command[1:]))
 
 
 def _defaults(places: LaunchPlaces, *, is_owners: bool, login_name: str) -> dict[str, str]:
@@ -129,8 +136,10 @@ def _defaults(places: LaunchPlaces, *, is_owners: bool, login_name: str) -> dict
 
 
 def _check_shape(request: LaunchRequest) -> None:
-    texts = [*request.command, *request.environment, *request.environment.values(), request.working_directory]
-    if not request.command or len(request.command) > _ARGUMENT_LIMIT:
+    of_servers = request.servers.command if request.servers is not None else ()
+    texts = [*request.command, *of_servers, *request.environment, *request.environment.values()]
+    texts.append(request.working_directory)
+    if not request.command or max(len(request.command), len(of_servers)) > _ARGUMENT_LIMIT:
         raise CommandRefusedError("COMMAND_NOT_ALLOWED", f"a command has 1 to {_ARGUMENT_LIMIT} arguments")
     if any("\0" in text or len(text.encode()) > _TEXT_LIMIT_BYTES for text in texts):
         raise CommandRefusedError("COMMAND_NOT_ALLOWED", "an argument or variable holds a NUL byte or is over 128 KiB")
@@ -159,6 +168,12 @@ def _resume(places: LaunchPlaces) -> str:
     return "" if places.resume is None else str(places.resume.directory)
 
 
+def _assignment(request: LaunchRequest, places: LaunchPlaces) -> dict[str, str]:
+    """Where the job finds which of its parameter servers holds which block."""
+    is_known = request.servers is not None and request.servers.blocks
+    return {"COTENANT_PARAMETER_ASSIGNMENT": str(places.run_directory / ASSIGNMENT_NAME)} if is_known else {}
+
+
 def _contract(
     request: LaunchRequest, places: LaunchPlaces, grace_ms: int, checkpoint_interval_ms: int
 ) -> dict[str, str]:
@@ -166,6 +181,7 @@ def _contract(
     return {
         **({"COTENANT_ARRAY_INDEX": str(array_index)} if array_index is not None else {}),
         **({"COTENANT_INCARNATION_ID": incarnation_id} if incarnation_id else {}),
+        **_assignment(request, places),
         **({"COTENANT_TARGET_LOSS": repr(request.target_loss)} if request.target_loss else {}),
         "COTENANT_JOB_ID": request.key.job_id,
         "COTENANT_ATTEMPT": str(request.key.attempt),

@@ -20,6 +20,7 @@ from cotenant_agent.job_processes import start_ticks
 from cotenant_agent.job_users import JobUsers, Owner, hand_over
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.memory_watchdog import claimed_bytes, surge_bytes
+from cotenant_agent.parameter_blocks import leave_assignment
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.rank_plan import log_limit_bytes
 from cotenant_agent.records import LaunchRequest
@@ -120,6 +121,7 @@ class Launcher:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
         self._make_cluster_directory(request.key.incarnation_id)
         self._make_places(places, owner, is_follower=is_follower)
+        leave_assignment(request.servers, places.run_directory, owner)
         if request.gang_part is not None and not is_follower:
             leave_choice(places.checkpoint_directory, resume)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
@@ -276,6 +278,7 @@ class Launcher:
             "ranks": [rank.to_record() for rank in plan.ranks],
             "collective_timeout_ms": request.collective_timeout_ms,
             "world_size": request.gang_part.world_size if request.gang_part is not None else len(plan.ranks),
+            "watches_ranks": request.watches_ranks,
             "is_part": request.gang_part is not None,
             "first_rank": request.rank,
             "cgroup_procs_files": list(files.procs_files),

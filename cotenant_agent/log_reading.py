@@ -11,7 +11,7 @@ from typing import BinaryIO
 from cotenant_agent.durable_files import read_json
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.rank_plan import log_name
-from cotenant_agent.spec_records import read_launched_ranks, read_ranks
+from cotenant_agent.spec_records import read_launched_ranks, read_log_name, read_ranks, read_servers
 from cotenant_agent.state_directory import AttemptDirectory
 
 CHUNK_BYTES = 64 * 1024
@@ -70,13 +70,15 @@ class LogReader:
         file.seek(skipped_bytes)
 
 
-def find_rank_log(directory: AttemptDirectory, rank: int) -> str:
-    """Name of the file of one rank's output.
+def find_rank_log(directory: AttemptDirectory, rank: int, server: int | None = None) -> str:
+    """Name of the file of one rank's output, or of one parameter server's.
 
     Raises:
-        CommandRefusedError: The attempt has no such rank here.
+        CommandRefusedError: The attempt has no such rank or server here.
     """
     spec = read_json(directory.spec) or {}
+    if server is not None:
+        return _find_server_log(directory, spec, server)
     ranks, launched = read_ranks(spec), read_launched_ranks(spec)
     if rank in launched:
         return log_name(0)
@@ -85,6 +87,14 @@ def find_rank_log(directory: AttemptDirectory, rank: int) -> str:
         return log_name(rank, first_rank=min(ranks, default=0))
     found = f"the ranks {min(ranks)} to {max(ranks)}" if ranks else "one process, and no ranks"
     raise CommandRefusedError("NO_SUCH_RANK", f"{directory.path.name} has {found} on this node, not rank {rank}")
+
+
+def _find_server_log(directory: AttemptDirectory, spec: dict[str, object], server: int) -> str:
+    servers = read_servers(spec)
+    if 0 <= server < len(servers):
+        return read_log_name(spec, servers[server])
+    found = f"the parameter servers 0 to {len(servers) - 1}" if servers else "no parameter servers"
+    raise CommandRefusedError("NO_SUCH_RANK", f"{directory.path.name} has {found}, not server {server}")
 
 
 def read_tail(directory: AttemptDirectory, size_bytes: int, name: str = "") -> bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
@@ -29,12 +31,16 @@ from cotenant_agent.records import (
     MeasuredJob,
     MeasurementWindow,
     MemoryStates,
+    ServerGroup,
 )
 from cotenant_agent.rendezvous_addresses import is_host
 
 # No measurement window with more is kept; heartbeats stay small.
 _BINDINGS_MAX = 32
 _PORT_MAX = 65_535
+SERVERS_MAX = 64
+"""Parameter servers of a job; no contract of any version allows more."""
+Amount = TypeVar("Amount", int, float)
 # Paths of each kind that a Hello lists; a scheduler keeps no more.
 _NAMES_MAX = 1_000
 _STATES = {
@@ -96,7 +102,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
     """What the scheduler wants started."""
     spec = message.spec
     assignments = sorted(message.assignments, key=lambda assignment: assignment.rank)
-    gang_part = _gang_part(message)
+    gang_part, servers = _gang_part(message), _servers(message)
     part_ratio = len(assignments) / gang_part.world_size if gang_part is not None else 1.0
     return LaunchRequest(
         key=key_from_message(message.key),
@@ -112,8 +118,10 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         memory_limit_bytes=message.memory_limit_bytes,
         memory_held_bytes=message.memory_held_bytes,
         checkpoint_ms=spec.checkpoint_ms,
-        host_memory_bytes=math.ceil(spec.host_memory_bytes * part_ratio),
-        cpu_cores=spec.cpu_cores * part_ratio,
+        host_memory_bytes=_sum_of_limits(
+            math.ceil(spec.host_memory_bytes * part_ratio), message.servers, spec.servers.host_memory_bytes
+        ),
+        cpu_cores=_sum_of_limits(spec.cpu_cores * part_ratio, message.servers, spec.servers.cpu_cores),
         progress_regex=spec.progress_regex,
         steps_total=spec.steps_total,
         target_loss=spec.target_loss,
@@ -126,7 +134,29 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         has_ranks=spec.ranks > 0,
         collective_timeout_ms=spec.collective_timeout_ms,
         gang_part=gang_part,
+        servers=servers,
+        watches_ranks=spec.straggler_ratio > 0,
     )
+
+
+def _sum_of_limits(of_ranks: Amount, servers: int, of_server: Amount) -> Amount:
+    """The limit of a job with its parameter servers; 0 where one of them is not limited."""
+    return of_ranks + servers * of_server if of_ranks and (of_server or not servers) else of_ranks * 0
+
+
+def _servers(message: messages.LaunchJob) -> ServerGroup | None:
+    """The parameter servers of an attempt.
+
+    Raises:
+        CommandRefusedError: It cannot have them.
+    """
+    if not message.servers:
+        return None
+    if not 0 < message.servers <= SERVERS_MAX or not message.spec.ranks or message.HasField("gang_part"):
+        detail = f"{message.servers} parameter servers need ranks that are all on this node, and are at most"
+        raise CommandRefusedError("INVALID_GANG", f"{detail} {SERVERS_MAX}")
+    stated = message.spec.servers
+    return ServerGroup(count=message.servers, command=tuple(stated.command), blocks=dict(stated.blocks))
 
 
 def _gang_part(message: messages.LaunchJob) -> GangPart | None:
@@ -198,8 +228,16 @@ def reading_to_message(reading: GpuReading) -> messages.GpuObservation:
     )
 
 
-def observation_to_message(observation: AttemptObservation, state: AttemptState) -> messages.AttemptObservation:
-    """An attempt of a heartbeat; what is unknown is unset."""
+def observation_to_message(
+    observation: AttemptObservation, state: AttemptState, rank_step_ms: Iterable[tuple[int, float]] = ()
+) -> messages.AttemptObservation:
+    """An attempt of a heartbeat; what is unknown is unset.
+
+    Args:
+        observation: What was measured of it.
+        state: Where it is in its life.
+        rank_step_ms: By rank, how long it took for a step of its own.
+    """
     return messages.AttemptObservation(
         key=key_to_message(observation.key),
         steps_done=observation.steps_done,
@@ -214,6 +252,7 @@ def observation_to_message(observation: AttemptObservation, state: AttemptState)
         quality_flags=observation.quality_flags,
         paused_ms=observation.paused_ms,
         state=_STATES[state],
+        rank_step_times=[messages.RankStepTime(rank=rank, own_step_ms=own_ms) for rank, own_ms in rank_step_ms],
         memory_states=_memory_states(observation.memory_states),
         allocated_bytes=observation.allocated_bytes,
     )

@@ -18,10 +18,14 @@ class RankEnds:
 
     Args:
         ranks: How many processes the attempt has begun with.
+        servers: How many of these, the last ones, are parameter servers: how they end does not count once all others
+            have ended with 0, unless these were asked to because of a server.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, servers: int = 0) -> None:
         self.ranks = ranks
+        self._workers = ranks - servers
+        self._is_blamed = False
         self.max_resident_bytes = 0
         self._statuses: dict[int, int] = {}
 
@@ -31,16 +35,35 @@ class RankEnds:
         Args:
             rank: Counted on this node.
             status: As wait4(2) returns it.
-            resident_bytes: Its peak resident set.
+            resident_bytes: Its peak resident set; that of a parameter server is nothing of a device.
         """
         if 0 <= rank < self.ranks and rank not in self._statuses:
             self._statuses[rank] = status
-            self.max_resident_bytes = max(self.max_resident_bytes, resident_bytes)
+            if rank < self._workers:
+                self.max_resident_bytes = max(self.max_resident_bytes, resident_bytes)
 
     def note_killed(self) -> None:
         """All that is left was killed by the kernel with its namespace."""
         for rank in range(self.ranks):
             self.note(rank, signal.SIGKILL, 0)
+
+    def blame(self) -> None:
+        """The others are asked to end because of one that has failed: it is the cause from now on, however they end."""
+        self._is_blamed = True
+
+    @property
+    def is_a_server_lost(self) -> bool:
+        """Whether one that has failed is a parameter server: it may have been left behind, the others about to end."""
+        return self.failed_rank is not None and self.failed_rank >= self._workers
+
+    @property
+    def _are_workers_done(self) -> bool:
+        return not self._is_blamed and all(self._statuses.get(rank) == 0 for rank in range(self._workers))
+
+    @property
+    def _counted(self) -> dict[int, int]:
+        """The ends that say how the attempt has ended."""
+        return dict.fromkeys(range(self._workers), 0) if self._are_workers_done else self._statuses
 
     @property
     def are_complete(self) -> bool:
@@ -55,17 +78,19 @@ class RankEnds:
     @property
     def failed_rank(self) -> int | None:
         """The first that ended without success; None = none yet."""
-        return next((rank for rank, status in self._statuses.items() if status != 0), None)
+        return next((rank for rank, status in self._counted.items() if status != 0), None)
 
     def peers_grace_ms(self, stop_grace_ms: int) -> int | None:
         """How long the others may take to end because one is gone; None = they may go on.
 
         What one rank alone can save without the others is little, unless it has left with a checkpoint: then the others
-        are about to, and get the time of a stop.
+        are about to, and get the time of a stop. Parameter servers are not needed when the others are done.
         """
         rank = self.failed_rank
-        if rank is None or self.are_complete:
+        if self.are_complete:
             return None
+        if rank is None:
+            return lost_grace_ms(stop_grace_ms) if self._are_workers_done else None
         code = os.waitstatus_to_exitcode(self._statuses[rank])
         is_leaving = code in (EXIT_CHECKPOINTED, -signal.SIGTERM)
         return stop_grace_ms if is_leaving else lost_grace_ms(stop_grace_ms)
@@ -76,7 +101,7 @@ class RankEnds:
         Args:
             was_stopped: All were asked to end: then one that left with a checkpoint speaks for all.
         """
-        codes = [os.waitstatus_to_exitcode(status) for status in self._statuses.values()]
+        codes = [os.waitstatus_to_exitcode(status) for status in self._counted.values()]
         if was_stopped and EXIT_CHECKPOINTED in codes:
             return EXIT_CHECKPOINTED
         return next((code for code in codes if code != 0), 0)

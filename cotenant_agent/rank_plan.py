@@ -14,11 +14,16 @@ from cotenant_agent.rendezvous_addresses import LOOPBACK
 
 RANK_PROCESSES = "rank_processes"
 """In the words of the Hello: this agent starts jobs with ranks; an older one would start one process."""
+SERVER_PROCESSES = "parameter_servers"
+"""The same of parameter servers; an older one would start the ranks alone."""
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOCAL_DEFAULTS = dict.fromkeys(_INTERFACE_VARIABLES, "lo")
 """Of a gang on one node: its ranks talk over the loopback interface only. The job's own values come first."""
 _LAUNCHER_PORT = "PET_MASTER_PORT"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+WORKER, SERVER = "worker", "server"
+_OF_ALL_RANKS = frozenset({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "COTENANT_WORLD_SIZE"})
+"""Which variables of a rank a parameter server has as well."""
 _LOG_BYTES_LEAST = 1 << 20
 
 
@@ -30,12 +35,16 @@ class RankPlan:
         rank: In the whole gang.
         log: Name of the file of its output.
         cpu_cores: Where it runs; empty = anywhere.
+        server: Its number among the parameter servers; None = it is none.
+        argv: Its program and arguments; empty = those of the job.
     """
 
     rank: int
     log: str
     environment: Mapping[str, str]
     cpu_cores: tuple[int, ...] = ()
+    server: int | None = None
+    argv: tuple[str, ...] = ()
 
     def to_record(self) -> dict[str, object]:
         """As the attempt's spec.json keeps it for the shim."""
@@ -44,6 +53,8 @@ class RankPlan:
             "log": self.log,
             "environment": dict(self.environment),
             **({"cpu_cores": list(self.cpu_cores)} if self.cpu_cores else {}),
+            **({"server": self.server} if self.server is not None else {}),
+            **({"argv": list(self.argv)} if self.argv else {}),
         }
 
 
@@ -61,7 +72,8 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
         port: Where the ranks meet.
     """
     part = request.gang_part
-    world_size = len(request.gpu_ids) if part is None else part.world_size
+    servers = request.servers.count if request.servers is not None else 0
+    world_size = len(request.gpu_ids) + servers if part is None else part.world_size
     found = []
     for local_rank, binding in enumerate(bindings):
         rank = request.rank + local_rank
@@ -70,17 +82,59 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
             "RANK": rank,
             "LOCAL_RANK": local_rank,
             "WORLD_SIZE": world_size,
-            "LOCAL_WORLD_SIZE": len(bindings),
+            "LOCAL_WORLD_SIZE": len(bindings) + servers,
             "GROUP_RANK": 0 if part is None else part.group_rank,
             "MASTER_ADDR": LOOPBACK if part is None else part.master_address,
             "MASTER_PORT": port,
             "COTENANT_RANK": rank,
             "COTENANT_WORLD_SIZE": world_size,
+            **(role_variables(WORKER, local_rank, len(bindings), servers) if servers else {}),
         }
         environment = {**own, **{name: str(value) for name, value in variables.items()}}
         log = log_name(rank, first_rank=request.rank)
         found.append(RankPlan(rank=rank, log=log, environment=environment, cpu_cores=binding.cpu_cores or ()))
     return tuple(found)
+
+
+def plan_servers(
+    request: LaunchRequest, ranks: Sequence[RankPlan], argv: tuple[str, ...], *, port: int
+) -> tuple[RankPlan, ...]:
+    """The parameter servers of a gang, which are the last ranks of its world and see none of its devices.
+
+    Args:
+        request: A job with ranks on one node.
+        ranks: These, at least one.
+        argv: Their program and arguments; empty = those of the ranks.
+        port: Where all of them meet.
+    """
+    count = request.servers.count if request.servers is not None else 0
+    first = ranks[-1].rank + 1 if ranks else 0
+    shared = {name: value for name, value in ranks[0].environment.items() if name in _OF_ALL_RANKS} if ranks else {}
+    found = []
+    for server in range(count):
+        variables = {
+            "RANK": first + server,
+            "LOCAL_RANK": first + server,
+            "MASTER_PORT": port,
+            "COTENANT_RANK": first + server,
+            **role_variables(SERVER, server, count, count),
+        }
+        environment = {**shared, **{name: str(value) for name, value in variables.items()}, _VISIBLE: ""}
+        log = f"out.server-{server}.log"
+        found.append(RankPlan(rank=first + server, log=log, environment=environment, server=server, argv=argv))
+    return tuple(found)
+
+
+def role_variables(role: str, role_rank: int, role_world_size: int, servers: int) -> dict[str, object]:
+    """What a process of a job with parameter servers is told of its part; the first ones are torchrun's."""
+    return {
+        "ROLE_NAME": role,
+        "ROLE_RANK": role_rank,
+        "ROLE_WORLD_SIZE": role_world_size,
+        "GROUP_WORLD_SIZE": 1,
+        "COTENANT_ROLE": role,
+        "COTENANT_SERVERS": servers,
+    }
 
 
 def defaults_of(request: LaunchRequest, *, port: int, interface: str = "") -> Mapping[str, str]:

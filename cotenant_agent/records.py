@@ -73,6 +73,21 @@ class GangPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerGroup:
+    """The parameter servers of an attempt.
+
+    Attributes:
+        count: how many, at least 1.
+        command: empty = that of the ranks.
+        blocks: parameters of each block of the model, by its name; empty = not known.
+    """
+
+    count: int
+    command: tuple[str, ...] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
     """What the scheduler wants started.
 
@@ -92,6 +107,8 @@ class LaunchRequest:
         collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
         gang_part: which part of a gang across nodes it is; None = all of its ranks are here.
         target_loss: at which training may end; 0 = it ends by its steps.
+        servers: processes that hold its parameters; None = it has none.
+        watches_ranks: what its ranks say of their own time for a step is told to the scheduler.
     """
 
     key: AttemptKey
@@ -119,6 +136,8 @@ class LaunchRequest:
     collective_timeout_ms: int = 0
     gang_part: GangPart | None = None
     target_loss: float = 0.0
+    servers: ServerGroup | None = None
+    watches_ranks: bool = False
 
     @property
     def chooses_port(self) -> bool:

@@ -3,7 +3,7 @@
 It outlives the agent. It starts the job at most once (a lock and a state file), copies its output into bounded logs,
 holds the lease, carries out stop requests and leaves an exit record. It opens no connection: files in, files out.
 A job is one process, or the ranks of a gang: where one of these ends without success the others are asked to end, and
-killed when they do not; so are those that give no sign of life for long after one has ended with 0.
+killed when they do not; so are those that are silent for long after one has ended with 0, and servers when all have.
 If it is killed itself, the job is killed with it, so that no job ever runs unwatched: everything in its process
 namespace, or, where there is none, its ranks (parent-death signal).
 """
@@ -41,6 +41,7 @@ _AWAITED_TICK_MS = 20
 _LOOK_INTERVAL_MS = 1000
 _PIPE_READ_BYTES = 65536
 _DRAIN_MS = 1000
+_LEFT_BEHIND_MS = 2000
 _EXIT_ALREADY_STARTED = 3
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -59,13 +60,13 @@ class AttemptSupervisor:
         self._pids: list[int] = []
         self._init = 0
         self._news = self._lifeline = -1
-        self._ends = RankEnds(len(self._ranks))
+        self._ends = RankEnds(len(self._ranks), sum("server" in rank for rank in self._ranks))
         self._silence = RankSilence(read_number(spec, "ranks_silent_ms") or rank_ends.RANKS_SILENT_MS)
         self._outputs = 0
         self._cause = ""
         self._kill_at_ms: int | None = None
         self._killed = False
-        self._look_at_ms = 0
+        self._look_at_ms = self._lost_at_ms = 0
         uid = os.geteuid() if spec.get("uid") is None else int(spec["uid"])
         groups = spec.get("cgroup_procs_files", [])
         self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
@@ -157,6 +158,7 @@ class AttemptSupervisor:
             **self._spec,
             "environment": environment,
             "cpu_cores": changes.get("cpu_cores", self._spec.get("cpu_cores")),
+            "argv": changes.get("argv", self._spec["argv"]),
         }
 
         def run_job() -> NoReturn:
@@ -248,8 +250,15 @@ class AttemptSupervisor:
     def _look_for_lost_rank(self, now_ms: int) -> None:
         """End the others where a rank ended without success; nobody asked for that, so there is no cause."""
         grace_ms = self._ends.peers_grace_ms(read_number(self._spec, "stop_grace_ms"))
-        if self._kill_at_ms is None and grace_ms is not None:
-            self._begin_stop("", now_ms + grace_ms)
+        if self._kill_at_ms is not None or grace_ms is None:
+            return
+        if self._ends.failed_rank is not None:
+            self._lost_at_ms = self._lost_at_ms or now_ms
+            # Ranks that are about to end with 0 leave their servers with broken connections.
+            if self._ends.is_a_server_lost and now_ms - self._lost_at_ms < _LEFT_BEHIND_MS:
+                return
+            self._ends.blame()
+        self._begin_stop("", now_ms + grace_ms)
 
     def _look_for_silent_ranks(self, now_ms: int) -> None:
         """End those that one which ended with 0, here or on another node, has left behind, where they only wait."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from cotenant.job_settings import JobSettingsError, read_stored_settings, stored_settings
 from cotenant_agent.durable_files import read_integer, read_text
+from cotenant_agent.rank_plan import log_name
 from cotenant_agent.records import MeasuredJob
 
 
@@ -14,11 +15,38 @@ def stored_job(job: MeasuredJob) -> dict[str, object]:
     return {**asdict(job), "settings": stored_settings(job.settings)}
 
 
-def read_ranks(spec: dict[str, object]) -> tuple[int, ...]:
-    """The ranks of a gang on this node; empty = the job is one process."""
+def _read_processes(spec: dict[str, object]) -> list[dict[str, object]]:
     found = spec.get("ranks")
-    ranks = found if isinstance(found, list) else []
-    return tuple(read_integer(rank, "rank") for rank in ranks if isinstance(rank, dict))
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def read_ranks(spec: dict[str, object]) -> tuple[int, ...]:
+    """The ranks of a gang on this node, those of its parameter servers last; empty = the job is one process."""
+    return tuple(read_integer(one, "rank") for one in _read_processes(spec))
+
+
+def read_servers(spec: dict[str, object]) -> tuple[int, ...]:
+    """The ranks of its parameter servers, in the order of their numbers."""
+    return tuple(read_integer(one, "rank") for one in _read_processes(spec) if "server" in one)
+
+
+def read_log_name(spec: dict[str, object], rank: int | None) -> str:
+    """Name of the file of one rank's output; of the only process where there are no ranks."""
+    named = {read_integer(one, "rank"): read_text(one, "log") for one in _read_processes(spec)}
+    return named.get(rank or 0) or log_name(rank or 0, first_rank=min(named, default=0))
+
+
+def read_watched_ranks(spec: dict[str, object]) -> tuple[int, ...]:
+    """The ranks whose own time for a step is told to the scheduler, where it wants to know."""
+    servers = read_servers(spec)
+    return tuple(rank for rank in read_ranks(spec) if rank not in servers) if spec.get("watches_ranks") is True else ()
+
+
+def process_name(spec: dict[str, object], rank: int) -> str:
+    """One process of a gang in words."""
+    servers = read_servers(spec)
+    world_size = read_integer(spec, "world_size", len(read_ranks(spec)))
+    return f"server {servers.index(rank)}" if rank in servers else f"rank {rank} of {world_size}"
 
 
 def read_launched_ranks(spec: dict[str, object]) -> range:

@@ -19,7 +19,7 @@ from benchmarks.papers.parameter_servers import ServerTraining
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.server_jobs import plan, training_of
 from benchmarks.papers.targets import find_order, find_values
-from scheduler_service.policies.elasticity.parameter_assignment import ParameterAssignment, Slice, assign_parameters
+from cotenant.parameter_assignment import ParameterAssignment, Slice, assign_parameters
 
 PAPER = "optimus"
 MODEL = "ResNet-50"

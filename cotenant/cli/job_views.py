@@ -98,7 +98,7 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         job.spec.name,
         phase,
         f"{job.steps_done}/{steps_text(job)}",
-        ",".join(assignment.gpu_id for assignment in job.assignments) or "-",
+        (",".join(assignment.gpu_id for assignment in job.assignments) or "-") + _servers_mark(job),
         neighbour_names(job, names) or "-",
         slowdown_pair(job),
     ]
@@ -108,6 +108,10 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
     note = pause_text(job, at_ms) if phase == PAUSED else coded_reason(job.reason) if wants_note else ""
     notes = "; ".join(part for part in (note, *queue_notes(job, at_ms)) if part)
     return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=notes)
+
+
+def _servers_mark(job: scheduling_pb2.Job) -> str:
+    return f" +{job.servers} servers" if job.servers and job.assignments else ""
 
 
 def _wide_cells(job: scheduling_pb2.Job) -> list[str]:
@@ -189,7 +193,8 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("paused", pause_text(job, system_clock.now_ms()).removeprefix("paused ") if job.HasField("pause") else ""),
         ("reason", coded_reason(job.reason)),
         ("command", shlex.join(job.spec.command)),
-        ("ranks", f"{len(job.assignments) or job.spec.ranks} processes, one per GPU" if job.spec.ranks else ""),
+        ("ranks", _ranks_text(job)),
+        ("servers", _servers_text(job)),
         (
             "steps",
             f"{job.steps_done} of {job.spec.steps_total or 'an unknown number'}"
@@ -209,6 +214,25 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
     return [line for line in lines if line[1]]
+
+
+def _ranks_text(job: scheduling_pb2.Job) -> str:
+    if not job.spec.ranks:
+        return ""
+    replaced = f", {job.stragglers_replaced} replaced because it was too slow" if job.stragglers_replaced else ""
+    return f"{len(job.assignments) or job.spec.ranks} processes, one per GPU{replaced}"
+
+
+def _servers_text(job: scheduling_pb2.Job) -> str:
+    servers = job.spec.servers
+    if not job.spec.HasField("servers"):
+        return ""
+    cores = f", {servers.cpu_cores:g} CPU core(s) each" if servers.cpu_cores else ""
+    memory = (
+        f", {quantities.format_gib(servers.host_memory_bytes)} of host memory each" if servers.host_memory_bytes else ""
+    )
+    command = f": {shlex.join(servers.command)}" if servers.command else ""
+    return f"{job.servers or servers.count} parameter server(s){cores}{memory}{command}"
 
 
 def _nodes_text(job: scheduling_pb2.Job) -> str:

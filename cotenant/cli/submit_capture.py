@@ -59,9 +59,14 @@ def capture_for_submit(
     directory = (folder / str(content.get("working_directory") or ".")).resolve()
     given = content.get("environment")
     environment = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+    if wanted and content.get("servers"):
+        remedy = "give the --graph of one rank, with the batch of all, or leave out --capture"
+        raise InputError("ranks with parameter servers cannot be captured: they would wait for them", remedy=remedy)
     if wanted:
         check()
         return _accepted_anyway(lambda: capture_here(command, directory, environment, is_allowed=True))
+    if content.get("servers"):
+        return None  # its ranks alone would wait for their servers
     # A rank alone waits for the others, and sees a part of the batch.
     is_too_wide = bool(ranks) and (command == words or not isinstance(ranks, int) or ranks > RANKS_CAPTURED_MAX)
     if is_too_wide or not is_torch_script(words, directory) or missing_for_capture() or not _has_predictor(session):

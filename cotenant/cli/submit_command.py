@@ -20,6 +20,7 @@ from cotenant.cli.predict_questions import parse_bindings
 from cotenant.cli.prediction_views import prediction_lines, quantity_columns, quantity_rows
 from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, queue_content
 from cotenant.cli.queue_views import queue_notes
+from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_blocks
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
 from cotenant.cli.submit_array import content_of_first, plan_array, submit_array
@@ -54,6 +55,7 @@ Examples:
   cotenant submit job.yaml --dry-run
   cotenant submit --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py
   cotenant submit --steps 500 --ranks 2 -- python train_ddp.py
+  cotenant submit --steps 500 --ranks 2 --servers 1 -- python train_with_servers.py
 """
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -75,6 +77,7 @@ _FLAGS = (
     click.option("--gpus", metavar="N|N..M", help="GPUs; 2..4 = as an elastic policy likes.  [default: 1]"),
     click.option("--ranks", type=click.IntRange(min=1), help="One process per GPU, with the variables of torchrun."),
     click.option("--across-nodes", is_flag=True, default=None, help="The ranks may be on several nodes."),
+    *REPLICA_FLAGS,
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
@@ -137,6 +140,7 @@ def submit(
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         spec.graph_sha256 = _upload(session, graph)
+        state_blocks(spec, graph)
     client = session.scheduler()
     find_parents(client, spec)
     if array is not None:
@@ -232,7 +236,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
         settings["dimension_bindings"] = parse_bindings(flags["bindings"])
     content = {name: flags[name] for name in _SPEC_FLAGS if flags.get(name) is not None}
     # Flags are relative to where the user stands, a job file's paths to the file.
-    content |= queue_content(flags)
+    content |= queue_content(flags) | replica_content(flags)
     content |= {name: str(Path(content[name]).resolve()) for name in _PATH_FLAGS if name in content}
     if flags.get("environment"):
         content["environment"] = dict(_pair(text) for text in flags["environment"])

@@ -510,6 +510,7 @@ class AttemptObservation(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     MEMORY_STATES_FIELD_NUMBER: _builtins.int
     ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
+    RANK_STEP_TIMES_FIELD_NUMBER: _builtins.int
     steps_done: _builtins.int
     epoch: _builtins.int
     loss: _builtins.float
@@ -538,6 +539,10 @@ class AttemptObservation(_message.Message):
     def memory_states(self) -> _resources_pb2.MemoryStates:
         """Of what the job says that it has allocated, over the newest minutes; absent = it says nothing, or too little so far."""
 
+    @_builtins.property
+    def rank_step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankStepTime]:
+        """Of the ranks that say how long they waited for the others; newest, at most 1,024."""
+
     def __init__(
         self,
         *,
@@ -556,10 +561,11 @@ class AttemptObservation(_message.Message):
         state: Global___AttemptState.ValueType = ...,
         memory_states: _resources_pb2.MemoryStates | None = ...,
         allocated_bytes: _builtins.int | None = ...,
+        rank_step_times: _abc.Iterable[Global___RankStepTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_states", b"memory_states", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "rank_step_times", b"rank_step_times", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
@@ -583,6 +589,30 @@ class AttemptObservation(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_ratio) -> _WhichOneofReturnType__utilization_ratio | None: ...
 
 Global___AttemptObservation: _TypeAlias = AttemptObservation  # noqa: Y015
+
+@_typing.final
+class RankStepTime(_message.Message):
+    """How long a rank itself took for a step, in the mean over its newest steps: without the time in which it waited for others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    OWN_STEP_MS_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    own_step_ms: _builtins.float
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        own_step_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["own_step_ms", b"own_step_ms", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankStepTime: _TypeAlias = RankStepTime  # noqa: Y015
 
 @_typing.final
 class GpuObservation(_message.Message):
@@ -887,6 +917,7 @@ class LaunchJob(_message.Message):
     CO_LOCATED_LIMITS_FIELD_NUMBER: _builtins.int
     GANG_PART_FIELD_NUMBER: _builtins.int
     MEMORY_HELD_BYTES_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
@@ -894,6 +925,8 @@ class LaunchJob(_message.Message):
     steps_done: _builtins.int
     memory_held_bytes: _builtins.int
     """What of memory_limit_bytes it holds all the time, others using the rest between its peaks; 0 = all of it."""
+    servers: _builtins.int
+    """Parameter servers of this attempt."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -936,10 +969,11 @@ class LaunchJob(_message.Message):
         co_located_limits: _abc.Iterable[Global___AttemptMemoryLimit] | None = ...,
         gang_part: Global___GangPart | None = ...,
         memory_held_bytes: _builtins.int = ...,
+        servers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gang_part", b"gang_part", "key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_held_bytes", b"memory_held_bytes", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_held_bytes", b"memory_held_bytes", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "servers", b"servers", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1109,6 +1143,7 @@ class ReadLog(_message.Message):
     TAIL_BYTES_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
     read_id: _builtins.str
     follow: _builtins.bool
     tail_bytes: _builtins.int
@@ -1116,6 +1151,8 @@ class ReadLog(_message.Message):
     """True: stop following."""
     rank: _builtins.int
     """Whose output, of a job with ranks."""
+    server: _builtins.int
+    """Which parameter server's output, in place of a rank's."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     def __init__(
@@ -1127,12 +1164,15 @@ class ReadLog(_message.Message):
         tail_bytes: _builtins.int = ...,
         cancel: _builtins.bool = ...,
         rank: _builtins.int = ...,
+        server: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_server", b"_server", "key", b"key", "server", b"server"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "follow", b"follow", "key", b"key", "rank", b"rank", "read_id", b"read_id", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_server", b"_server", "cancel", b"cancel", "follow", b"follow", "key", b"key", "rank", b"rank", "read_id", b"read_id", "server", b"server", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__server: _TypeAlias = _typing.Literal["server"]  # noqa: Y015
+    _WhichOneofArgType__server: _TypeAlias = _typing.Literal["_server", b"_server"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__server) -> _WhichOneofReturnType__server | None: ...
 
 Global___ReadLog: _TypeAlias = ReadLog  # noqa: Y015
 

@@ -145,6 +145,9 @@ class JobSpec(_message.Message):
     NO_PREPARATION_FIELD_NUMBER: _builtins.int
     MIGRATION_COST_MS_FIELD_NUMBER: _builtins.int
     RELEASES_MEMORY_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    STRAGGLER_RATIO_FIELD_NUMBER: _builtins.int
+    STRAGGLER_WINDOW_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -215,6 +218,12 @@ class JobSpec(_message.Message):
     """It gives device memory back between its peaks, as no caching allocator does by itself: where the operator allows it, others
     may use that memory meanwhile.
     """
+    straggler_ratio: _builtins.float
+    """With ranks: one whose own time for a step is at least so many times the median of the others' (2 = twice as long), throughout
+    the window, is replaced; 0 = none is, else above 1. Known only of scripts that say how long they waited.
+    """
+    straggler_window_ms: _builtins.int
+    """For so long it must be slow; 0 = one minute."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -234,6 +243,10 @@ class JobSpec(_message.Message):
     @_builtins.property
     def allowed_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Device types that it may run on, by words of their names (a100, l4); empty = any; at most 32."""
+
+    @_builtins.property
+    def servers(self) -> Global___ParameterServers:
+        """With ranks: parameter servers that run beside them, without a GPU; absent = none."""
 
     def __init__(
         self,
@@ -278,10 +291,13 @@ class JobSpec(_message.Message):
         no_preparation: _builtins.bool = ...,
         migration_cost_ms: _builtins.int = ...,
         releases_memory: _builtins.bool = ...,
+        servers: Global___ParameterServers | None = ...,
+        straggler_ratio: _builtins.float = ...,
+        straggler_window_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["servers", b"servers", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "servers", b"servers", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "straggler_ratio", b"straggler_ratio", "straggler_window_ms", b"straggler_window_ms", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -552,6 +568,8 @@ class Job(_message.Message):
     MEMORY_AUTOPSY_FIELD_NUMBER: _builtins.int
     NODE_IDS_FIELD_NUMBER: _builtins.int
     TRAINING_END_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    STRAGGLERS_REPLACED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
     submitted_at_ms: _builtins.int
@@ -593,6 +611,10 @@ class Job(_message.Message):
     """By how much it is expected to miss its deadline; absent = it has none, will keep it, or nothing is known of its length."""
     exit_detail: _builtins.str
     """How the newest attempt ended, in its node's words; empty while it runs."""
+    servers: _builtins.int
+    """Parameter servers of the present attempt, or of the next one while it waits."""
+    stragglers_replaced: _builtins.int
+    """How often a rank of it that was too slow was replaced."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -660,10 +682,12 @@ class Job(_message.Message):
         memory_autopsy: Global___MemoryAutopsy | None = ...,
         node_ids: _abc.Iterable[_builtins.str] | None = ...,
         training_end: Global___TrainingEnd | None = ...,
+        servers: _builtins.int = ...,
+        stragglers_replaced: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec", "training_end", b"training_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "node_ids", b"node_ids", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "node_ids", b"node_ids", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "servers", b"servers", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "stragglers_replaced", b"stragglers_replaced", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms"]  # noqa: Y015
@@ -1790,6 +1814,7 @@ class ReadJobLogRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     TAIL_BYTES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0 = the newest attempt."""
@@ -1798,6 +1823,8 @@ class ReadJobLogRequest(_message.Message):
     """Start this many bytes before the end; 0 = from the beginning that is kept."""
     rank: _builtins.int
     """Whose output, of a job with ranks."""
+    server: _builtins.int
+    """Which parameter server's output, in place of a rank's."""
     def __init__(
         self,
         *,
@@ -1806,12 +1833,15 @@ class ReadJobLogRequest(_message.Message):
         follow: _builtins.bool = ...,
         tail_bytes: _builtins.int = ...,
         rank: _builtins.int = ...,
+        server: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_server", b"_server", "server", b"server"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "rank", b"rank", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_server", b"_server", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "rank", b"rank", "server", b"server", "tail_bytes", b"tail_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__server: _TypeAlias = _typing.Literal["server"]  # noqa: Y015
+    _WhichOneofArgType__server: _TypeAlias = _typing.Literal["_server", b"_server"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__server) -> _WhichOneofReturnType__server | None: ...
 
 Global___ReadJobLogRequest: _TypeAlias = ReadJobLogRequest  # noqa: Y015
 
@@ -3317,3 +3347,74 @@ class HoldDecision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HoldDecision: _TypeAlias = HoldDecision  # noqa: Y015
+
+@_typing.final
+class ParameterServers(_message.Message):
+    """Processes of a job that hold its parameters. All run on the node of its ranks, without a GPU, begin and end with them, and are the
+    last ranks of one world: with two ranks and one server RANK is 0, 1 and, for the server, 2.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BlocksEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    ALLOWED_COUNTS_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    CPU_CORES_FIELD_NUMBER: _builtins.int
+    HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """At the start, 1 to 64."""
+    cpu_cores: _builtins.float
+    """Of each server; 0 = none are kept for it, and it is not limited."""
+    host_memory_bytes: _builtins.int
+    @_builtins.property
+    def allowed_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Counts that a policy may choose from, at most 64; empty = only count."""
+
+    @_builtins.property
+    def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Program and arguments, as the job's; empty = the job's, which tells by COTENANT_ROLE what it is."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Parameters of each block of the model, by its name in the graph: the node distributes them over the servers. At most 4,096 blocks
+        and 128 KiB of names; empty = the script distributes them itself.
+        """
+
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        allowed_counts: _abc.Iterable[_builtins.int] | None = ...,
+        command: _abc.Iterable[_builtins.str] | None = ...,
+        cpu_cores: _builtins.float = ...,
+        host_memory_bytes: _builtins.int = ...,
+        blocks: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_counts", b"allowed_counts", "blocks", b"blocks", "command", b"command", "count", b"count", "cpu_cores", b"cpu_cores", "host_memory_bytes", b"host_memory_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParameterServers: _TypeAlias = ParameterServers  # noqa: Y015

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 
 from cotenant.device_calibration import CalibrationError, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
@@ -52,6 +53,7 @@ NO_SUCH_ATTEMPT = "NO_SUCH_ATTEMPT"
 # Of a scheduler without a state of its own, as in tests.
 _UNNAMED = ClusterIdentity()
 _PORT_MAX = 65_535
+_RANKS_TOLD_MAX = 1_024
 # How long a stop may take when the job states nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
 
@@ -270,7 +272,13 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
         checkpoint_step=observation.checkpoint_step,
         quality_flags=tuple(sorted(_KNOWN_FLAGS & set(observation.quality_flags))),
         paused_ms=observation.paused_ms,
+        rank_step_ms=_rank_step_ms(observation),
     )
+
+
+def _rank_step_ms(observation: node_agent_pb2.AttemptObservation) -> tuple[tuple[int, float], ...]:
+    told = observation.rank_step_times[:_RANKS_TOLD_MAX]
+    return tuple((one.rank, one.own_step_ms) for one in told if one.rank >= 0 and 0 < one.own_step_ms < inf)
 
 
 def pause_change(
@@ -321,6 +329,7 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             granted_checkpoints=granted,
             position=identity.position(sequence),
             gang_part=_gang_part(command.gang_part),
+            servers=command.servers,
             co_located_limits=[
                 node_agent_pb2.AttemptMemoryLimit(
                     key=_key(limit, identity), memory_limit_bytes=limit.memory_limit_bytes

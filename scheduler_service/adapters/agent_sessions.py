@@ -31,6 +31,7 @@ class AgentSession:
         instance_id: Of the agent's process; empty = not stated.
         launch_rules: What its node runs; None = not stated.
         starts_ranks: It starts jobs with ranks; an older agent would start one process instead.
+        starts_servers: It starts parameter servers; an older agent would start the ranks alone, which wait for ever.
         secret: Drawn for this stream; only its agent learns it.
         presented_secret: That of the agent's stream before.
         knows_secret: The agent returns the secret of its last stream; older ones do not.
@@ -43,6 +44,7 @@ class AgentSession:
     instance_id: str = ""
     launch_rules: LaunchRules | None = None
     starts_ranks: bool = True
+    starts_servers: bool = True
     secret: str = field(default_factory=lambda: uuid.uuid4().hex)
     presented_secret: str = ""
     knows_secret: bool = False
@@ -113,6 +115,7 @@ class AgentSessions:
         instance_id: str = "",
         launch_rules: LaunchRules | None = None,
         starts_ranks: bool = True,
+        starts_servers: bool = True,
         presented_secret: str = "",
         knows_secret: bool = False,
     ) -> AgentSession:
@@ -128,6 +131,7 @@ class AgentSessions:
             instance_id=instance_id,
             launch_rules=launch_rules,
             starts_ranks=starts_ranks,
+            starts_servers=starts_servers,
             presented_secret=presented_secret,
             knows_secret=knows_secret,
         )
@@ -169,9 +173,16 @@ class AgentSessions:
         return session is not None and session.send(message)
 
     async def read_log(
-        self, node_id: str, key: node_agent_pb2.AttemptKey, *, follow: bool, tail_bytes: int, rank: int = 0
+        self,
+        node_id: str,
+        key: node_agent_pb2.AttemptKey,
+        *,
+        follow: bool,
+        tail_bytes: int,
+        rank: int = 0,
+        server: int | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what a job printed, or one rank of it.
+        """Yield what a job printed, or one rank or parameter server of it.
 
         Raises:
             NodeUnreachableError: The node is not connected, goes away, or cannot read the log.
@@ -181,7 +192,9 @@ class AgentSessions:
             raise OverloadedError(f"{LOG_READS_MAX} logs are being read already; try again in a moment")
         self._reads_started += 1
         read = LogRead(read_id=f"read-{self._reads_started}", node_id=node_id)
-        order = node_agent_pb2.ReadLog(read_id=read.read_id, key=key, follow=follow, tail_bytes=tail_bytes, rank=rank)
+        order = node_agent_pb2.ReadLog(
+            read_id=read.read_id, key=key, follow=follow, tail_bytes=tail_bytes, rank=rank, server=server
+        )
         self._reads[read.read_id] = read
         try:
             if not self.send(node_id, node_agent_pb2.ConnectResponse(read_log=order)):

@@ -79,9 +79,11 @@ class CommandPerformer:
             _log.info("node_away", extra={"node_id": command.node_id, "job_id": command.job_id})
 
     def _can_start(self, command: LaunchJob) -> bool:
-        """Whether a connected agent knows ranks, where the job has any: an older one would start one process."""
+        """Whether a connected agent starts all processes of a job; an older one would start some of them."""
         session = self.sessions.connected.get(command.node_id)
-        return not command.launch.get("ranks") or session is None or session.starts_ranks
+        if session is None or not command.launch.get("ranks"):
+            return True
+        return session.starts_ranks and (session.starts_servers or not command.servers)
 
     def _may_tell(self, command: RecordOutcome) -> bool:
         """Neither the owner of a job nor a node that it runs on keeps measurements private; an unconnected node may."""
@@ -91,11 +93,12 @@ class CommandPerformer:
 
 
 def _too_old(command: LaunchJob) -> LaunchRefused:
+    lacking, flag = ("parameter servers", "--servers") if command.servers else ("ranks", "--ranks")
     return LaunchRefused(
         at_ms=0,
         job_id=command.job_id,
         attempt=command.attempt,
         fence=command.fence,
         code="RANKS_NOT_SUPPORTED",
-        message=f"the agent of {command.node_id} is too old to start ranks; upgrade it, or submit without --ranks",
+        message=f"the agent of {command.node_id} is too old to start {lacking}; upgrade it, or submit without {flag}",
     )

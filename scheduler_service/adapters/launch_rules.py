@@ -22,6 +22,8 @@ PATTERN_CHARACTERS_MAX = 128
 """What is kept of one node; a node that lists more is taken as one that lists nothing."""
 RANK_PROCESSES = "rank_processes"
 """What an agent that starts jobs with ranks says of its node."""
+SERVER_PROCESSES = "parameter_servers"
+"""What an agent says of its node that starts parameter servers beside the ranks."""
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
@@ -56,16 +58,16 @@ class LaunchRules:
         """Return what of a job's command and environment this node does not run."""
         if self.any_command:
             return
-        if not self._lists(spec):
-            finding = f"runs {_some(self.executables)}, not {spec.command[0][:_SHOWN_CHARACTERS_MAX]!r}"
+        programs = [command[0] for command in (spec.command, spec.servers.command) if command]
+        for name in [name for name in dict.fromkeys(programs) if not self._lists(spec, name)]:
+            finding = f"runs {_some(self.executables)}, not {name[:_SHOWN_CHARACTERS_MAX]!r}"
             yield Obstacle(finding, f"let the node's owner add it ({_AGENT} --allow-executable)")
         refused = [name for name in sorted(spec.environment) if not self.environment.fullmatch(name)]
         if refused:
             finding = f"does not take the variables {_some(refused)}"
             yield Obstacle(finding, f"let the node's owner add them ({_AGENT} --allow-environment)")
 
-    def _lists(self, spec: scheduling_pb2.JobSpec) -> bool:
-        name = spec.command[0]
+    def _lists(self, spec: scheduling_pb2.JobSpec, name: str) -> bool:
         if "/" not in name:
             return any(PurePosixPath(path).name == name for path in self.executables)
         return normpath(join(spec.working_directory or "/", name)) in self.executables
@@ -116,6 +118,9 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
         yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", remedy)
     if spec.ranks and RANK_PROCESSES not in node.enforcements:
         yield Obstacle("has an agent that starts no ranks", "let the node's owner upgrade it, or leave out --ranks")
+    if spec.HasField("servers") and SERVER_PROCESSES not in node.enforcements:
+        remedy = "let the node's owner upgrade it, or leave out --servers"
+        yield Obstacle("has an agent that starts no parameter servers", remedy)
     if rules is not None:
         yield from rules.obstacles(spec)
 

@@ -22,6 +22,7 @@ from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
+from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_start import begin_trial
 
@@ -72,14 +73,12 @@ def launch(
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in assignments))
     is_gang = job.request.terms.across_nodes and len(node_ids) > 1
-    if is_gang:
-        assignments = _node_by_node(state, assignments, node_ids)
-    gpus = ", ".join([part.gpu_id for part in assignments])
+    assignments = _node_by_node(state, assignments, node_ids) if is_gang else assignments
     job = with_history(
         job.changed(memory_surge=start.memory_surge),
         at_ms=state.now_ms,
         kind="launch",
-        message=f"attempt {attempt} on {gpus}" + (", prepared" if preparation is not None else ""),
+        message=_in_words(attempt, assignments, preparation),
         phase=Phase.STARTING,
         reason=start.reason,
         attempt=attempt,
@@ -101,13 +100,20 @@ def launch(
         gang=GangAttempt() if is_gang else None,
         progressed_ran_ms=-1,
         stalled_since_ms=0,
+        rank_watch=None,
         exit=AttemptExit(),
+        request=with_servers(job.request, start.servers),
     )
     state.put_job(job)
     if job.request.terms.time_limit_ms:
         step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
     _note_neighbours(state, job, start, step)
     step.commands += launch_commands(state, job)
+
+
+def _in_words(attempt: int, assignments: Iterable[Assignment], preparation: Preparation | None) -> str:
+    gpus = ", ".join([part.gpu_id for part in assignments])
+    return f"attempt {attempt} on {gpus}" + (", prepared" if preparation is not None else "")
 
 
 def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: EventEffects) -> None:
@@ -186,6 +192,7 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             settings=job.settings,
             co_located_limits=limits,
             gang_part=_gang_part(state, job, node),
+            servers=job.request.replicas.servers,
         )
         for node in _to_launch(job)
         if node_id in (None, node)

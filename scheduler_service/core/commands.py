@@ -180,6 +180,7 @@ class LaunchJob(Command):
     co_located_limits: tuple[CoLocatedLimit, ...] = ()
     gang_part: GangPart | None = None
     memory_held_bytes: int = 0
+    servers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,10 +49,15 @@ class Placement(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Placement):
-    """Start a pending job there, with this many samples per GPU and pass."""
+    """Start a pending job there, with this many samples per GPU and pass.
+
+    Attributes:
+        servers: With so many parameter servers; None = as the job states.
+    """
 
     micro_batch_size: int
     accumulation_steps: int = 1
+    servers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +74,15 @@ class Migrate(Placement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshape(Placement):
-    """Give a running job another number of GPUs or another micro-batch."""
+    """Give a running job another number of GPUs, another micro-batch or another number of parameter servers.
+
+    Attributes:
+        servers: So many of these; None = as it has.
+    """
 
     micro_batch_size: int
     accumulation_steps: int = 1
+    servers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,11 +213,7 @@ class GpuHealthChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted(PartReport):
-    """The agent confirmed that the process runs.
-
-    Attributes:
-        rendezvous_port: Where the ranks of a gang across nodes meet; 0 = another node says it, or it is no such gang.
-    """
+    """The agent confirmed that the process runs; `rendezvous_port` is where a gang across nodes meets, 0 = not said."""
 
     rendezvous_port: int = 0
 
@@ -250,11 +246,12 @@ class JobProgressed(AttemptReport):
         steps_done: Optimizer steps since the job's very first start.
         window_steps: Steps inside the measured window.
         window_ms: Length of that window.
-        window_span_ms: From the start of the earliest window in it to this report, gaps between merged windows and
-            the wait for this report included; 0 = not said: the window ended with the report.
+        window_span_ms: From the start of the earliest window in it to this report, with gaps and the wait for this
+            report; 0 = not said: the window ended with the report.
         checkpoint_step: Newest believed checkpoint; -1 = none.
         quality_flags: Reasons for doubt of the window; see the contract.
         paused_ms: How long the attempt has stood still by order, in sum; no part of the window.
+        rank_step_ms: (rank, time of its own for a step), of ranks that say so.
     """
 
     steps_done: int
@@ -268,6 +265,7 @@ class JobProgressed(AttemptReport):
     quality_flags: tuple[str, ...] = ()
     paused_ms: int = 0
     window_span_ms: int = 0
+    rank_step_ms: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
         trial_with=decision.trial_with,
         memory_surge=decision.memory_surge,
+        servers=decision.servers if isinstance(decision, Reshape) else None,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     is_prepared = can_prepare(state, job, target.assignments)
@@ -70,6 +71,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         requeue(state, job.counting(preemptions=1), lost, step, wait_ms=0)
         return
     is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
+    is_reshape = is_reshape or target.servers not in (None, job.request.replicas.servers)
     left_behind = state.occupancy.neighbours(job)
     preparation, moved_at_ms = job.preparation, job.moved_at_ms
     job = leave_gpus(state, job.changed(preparation=None), step, has_steps=True)
@@ -84,6 +86,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         memory_surge=target.memory_surge,
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
+        servers=target.servers,
     )
     launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step, preparation=preparation)
     note_colocation_change(state, left_behind)

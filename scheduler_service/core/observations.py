@@ -23,6 +23,7 @@ from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATI
 from scheduler_service.core.records import Level, Phase
 from scheduler_service.core.speed_fits import ask_about_speed
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.stragglers import look_for_straggler
 from scheduler_service.core.training_ends import ask_about_end, with_loss
 from scheduler_service.core.trials import note_trial_window, refit_memory
 
@@ -61,6 +62,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         state.note_move(state.jobs[job.job_id])
     ask_about_end(state, job.job_id, step)
     refit_memory(state, job.job_id, step)
+    look_for_straggler(state, job.job_id, report, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)
 

@@ -30,6 +30,7 @@ from scheduler_service.core.opportunistic_sharing import MemorySurge, collision_
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
+from scheduler_service.core.replica_groups import may_have_servers, with_servers
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.spanning import spanning_obstacle
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
@@ -227,14 +228,18 @@ def _move_obstacle(check: _Check, running: RunningJob, move: Migrate | Reshape) 
         assignments=move.assignments,
         micro_batch_size=move.micro_batch_size if isinstance(move, Reshape) else running.micro_batch_size,
         accumulation_steps=move.accumulation_steps if isinstance(move, Reshape) else running.accumulation_steps,
+        servers=move.servers if isinstance(move, Reshape) else None,
     )
     if isinstance(move, Migrate) and len(move.assignments) != len(running.assignments):
         numbers = {"gpus_needed": len(running.assignments), "gpus_given": len(move.assignments)}
         return Reason(code="GANG_INCOMPLETE", numbers=numbers, job_ids=(move.job_id,))
-    if (set(move.assignments), start.micro_batch_size, start.accumulation_steps) == (
+    servers = running.request.replicas.servers
+    has_servers = start.servers if start.servers is not None else servers
+    if (set(move.assignments), start.micro_batch_size, start.accumulation_steps, has_servers) == (
         set(running.assignments),
         running.micro_batch_size,
         running.accumulation_steps,
+        servers,
     ):
         return _about("NOTHING_TO_MOVE", move)
     resident = _admitted(check, running.request, start, running)
@@ -246,7 +251,7 @@ def _move_obstacle(check: _Check, running: RunningJob, move: Migrate | Reshape) 
 
 
 def _admitted(check: _Check, request: JobRequest, start: Start, running: RunningJob | None) -> Resident | Reason:
-    """Return a job as a resident of the GPUs that it is given, or why it may not come.
+    """Return a job as a resident of the GPUs that it is given, with its servers, or why it may not come.
 
     Args:
         check: What earlier decisions left.
@@ -254,6 +259,10 @@ def _admitted(check: _Check, request: JobRequest, start: Start, running: Running
         start: Where it shall run.
         running: Where it runs now; what it holds there is its own to use.
     """
+    if not may_have_servers(request, start.servers):
+        numbers = {"servers_given_count": start.servers or 0}
+        return Reason(code="SERVERS_NOT_ALLOWED", numbers=numbers, job_ids=(request.job_id,))
+    request = with_servers(request, start.servers)
     return (
         _shape_obstacle(request, start)
         or _gpu_obstacle(check, start)

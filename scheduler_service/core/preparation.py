@@ -17,6 +17,7 @@ from scheduler_service.core.job_records import JobRecord, Target, with_history
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
+from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.state import ClusterState
 
 PREPARATION_MS_MAX = 60_000
@@ -37,7 +38,9 @@ def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignme
     node = state.nodes.get(min(node_ids)) if len(node_ids) == 1 else None
     if node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
         return False
-    is_wanted = not (job.request.no_preparation or job.counts.lost_preparations)
+    # Parameter servers have a program of their own, which would not wait for the word to begin.
+    has_servers = job.request.replicas.servers > 0
+    is_wanted = not (job.request.no_preparation or job.counts.lost_preparations or has_servers)
     return is_wanted and job.phase is Phase.RUNNING
 
 
@@ -68,6 +71,7 @@ def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> Jo
         accumulation_steps=target.accumulation_steps,
         memory_reserved_bytes=target.memory_reserved_bytes,
         memory_surge=target.memory_surge,
+        request=with_servers(job.request, target.servers),
     )
 
 

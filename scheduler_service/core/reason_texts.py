@@ -138,6 +138,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "MOVES_TO_SHARE": "The job moves next to {jobs} on trial, so that a job which must be measured alone can have its "
     "GPU: {gained_ms} are gained, {slowdown_ratio} is expected for this job and {neighbour_slowdown_ratio} for the "
     "other.",
+    "STRAGGLER_REPLACED": "For a step of its own rank {rank} took {own_ratio} of the median time of the other ranks, "
+    "throughout {slow_ms}; all start again, it where possible on another GPU ({replaced_count} of at most "
+    "{replaced_max_count} times).",
     "RESHAPED_TO_SHARE": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), its share of the "
     "cluster.",
     # a policy starts it
@@ -185,6 +188,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
     "job runs on where it is.",
     "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
+    "SERVERS_NOT_ALLOWED": "The policy gave {servers_given_count} parameter server(s), which the job does not allow.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",

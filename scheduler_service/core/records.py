@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
+from scheduler_service.core.replica_terms import NO_REPLICAS, ReplicaTerms
 
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"
@@ -161,6 +162,7 @@ class JobRequest:
         no_preparation: When it is moved its next attempt is not started early.
         releases_memory: It gives device memory back between its peaks, so that others may use it meanwhile.
         terms: What it asks of the queue.
+        replicas: What it asks of the group of its processes.
     """
 
     job_id: str
@@ -186,6 +188,7 @@ class JobRequest:
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
     terms: QueueTerms = NO_TERMS
+    replicas: ReplicaTerms = NO_REPLICAS
 
     def __post_init__(self) -> None:
         """Keep one record of asking for nothing: whoever finds it need not look any further."""
@@ -286,41 +289,6 @@ class MemoryAutopsy:
     detail: str = ""
     micro_batch_size_max: int = 0
     halvings: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingEnd:
-    """What is known of when a job reaches its target loss; steps are optimizer steps since its very first start.
-
-    Attributes:
-        steps_max: What its owner stated; 0 = nothing.
-        losses: (steps done, loss) as reported, oldest first; thinned.
-        spacing_steps: Least distance of two of them.
-        asked_at_step: Up to where the losses of the newest question went; -1 = none was asked.
-        is_asked: An answer is awaited.
-        steps_total: When the target is reached; 0 = not foreseeable, or not asked yet.
-        steps_lower: Lower end of the interval.
-        steps_upper: Upper end of the interval.
-        confidence: Of the interval.
-        is_reliable: The fitted shapes agree.
-        is_reached: The losses have come down to the target.
-        losses_fitted: To how many losses the answer is fitted.
-        code: Why nothing is foreseen; empty = something is, or nothing was asked.
-    """
-
-    steps_max: int = 0
-    losses: tuple[tuple[int, float], ...] = ()
-    spacing_steps: int = 1
-    asked_at_step: int = -1
-    is_asked: bool = False
-    steps_total: int = 0
-    steps_lower: int = 0
-    steps_upper: int = 0
-    confidence: float = 0.0
-    is_reliable: bool = False
-    is_reached: bool = False
-    losses_fitted: int = 0
-    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,14 +38,24 @@ def attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
     )
 
 
-def rank_violations(rank: int, job: JobRecord) -> Iterator[FieldViolation]:
-    """Check that a job can have had such a rank; how many an attempt had only its node knows."""
+def rank_violations(request: scheduling_pb2.ReadJobLogRequest, job: JobRecord) -> Iterator[FieldViolation]:
+    """Check that a job can have had such a rank or server; how many an attempt had only its node knows."""
+    if request.HasField("server"):
+        yield from _server_violations(request.server, job)
+    rank = request.rank
     ranks = max(job.request.allowed_gpus or (job.request.gpus,)) if _has_ranks(job) else 1
     if not 0 <= rank < ranks:
         found = (
             f"{job.job_id} has ranks 0 to {ranks - 1}" if ranks > 1 else f"{job.job_id} is one process: leave it out"
         )
         yield FieldViolation(field="rank", description=f"{rank} is no rank of the job, {found}")
+
+
+def _server_violations(server: int, job: JobRecord) -> Iterator[FieldViolation]:
+    servers = max(job.request.replicas.allowed_servers, default=0)
+    if not 0 <= server < servers:
+        found = f"has servers 0 to {servers - 1}" if servers else "has no parameter servers: leave it out"
+        yield FieldViolation(field="server", description=f"{server} is no server of the job, {job.job_id} {found}")
 
 
 def rank_nodes(state: ClusterState, job: JobRecord, rank: int) -> list[str]:

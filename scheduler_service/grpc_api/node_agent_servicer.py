@@ -15,7 +15,7 @@ from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
-from scheduler_service.adapters.launch_rules import RANK_PROCESSES, launch_rules
+from scheduler_service.adapters.launch_rules import RANK_PROCESSES, SERVER_PROCESSES, launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.memory_reports import memory_news
 from scheduler_service.adapters.node_leases import NodeLeases
@@ -120,6 +120,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             instance_id=hello.instance_id,
             launch_rules=launch_rules(hello),
             starts_ranks=RANK_PROCESSES in hello.enforcements,
+            starts_servers=SERVER_PROCESSES in hello.enforcements,
             presented_secret=hello.session_secret,
             knows_secret=hello.HasField("seen"),
         )

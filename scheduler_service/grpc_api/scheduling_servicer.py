@@ -235,14 +235,19 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         validation.require(log_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         check_changeable(current_caller(), job)
-        validation.require(rank_violations(request.rank, job))
+        validation.require(rank_violations(request, job))
         key = attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
         for node_id in self._nodes_with_log(job, request.rank):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
-                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes, rank=request.rank
+                    node_id,
+                    key,
+                    follow=request.follow,
+                    tail_bytes=request.tail_bytes,
+                    rank=request.rank,
+                    server=request.server if request.HasField("server") else None,
                 )
                 async with aclosing(reading):
                     async for chunk in reading:

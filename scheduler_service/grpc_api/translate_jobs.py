@@ -20,7 +20,9 @@ from scheduler_service.core.records import (
     JobRequest,
     Phase,
     Reason,
+    TaskDemand,
 )
+from scheduler_service.core.replica_terms import NO_REPLICAS, STRAGGLER_WINDOW_MS, ReplicaTerms
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import ran_ms
 from scheduler_service.grpc_api.deadlines import deadline_missed_by_ms
@@ -52,15 +54,39 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         target_loss=spec.target_loss,
         share=SHARE_FROM_PROTO[spec.share],
         max_slowdown_ratio=spec.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
-        cpu_cores=spec.cpu_cores,
-        host_memory_bytes=spec.host_memory_bytes,
+        cpu_cores=spec.cpu_cores + spec.servers.count * spec.servers.cpu_cores,
+        host_memory_bytes=spec.host_memory_bytes + spec.servers.count * spec.servers.host_memory_bytes,
         memory_request_bytes=spec.memory_bytes,
         restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
         no_trial=spec.no_trial,
         no_preparation=spec.no_preparation,
         releases_memory=spec.releases_memory,
         migration_cost_ms=spec.migration_cost_ms,
+        server_demand=server_demand(spec),
         terms=queue_terms(spec),
+        replicas=replica_terms(spec),
+    )
+
+
+def server_demand(spec: scheduling_pb2.JobSpec) -> TaskDemand | None:
+    """Return what each parameter server of a job asks of its host; None = it has none."""
+    servers = spec.servers
+    if not spec.HasField("servers"):
+        return None
+    return TaskDemand(cpu_cores=servers.cpu_cores, host_memory_bytes=servers.host_memory_bytes)
+
+
+def replica_terms(spec: scheduling_pb2.JobSpec) -> ReplicaTerms:
+    """Return what a spec asks of the group of a job's processes."""
+    if not spec.HasField("servers") and not spec.straggler_ratio:
+        return NO_REPLICAS
+    count = spec.servers.count
+    allowed = tuple(sorted(set(spec.servers.allowed_counts))) or ((count,) if count else ())
+    return ReplicaTerms(
+        servers=count,
+        allowed_servers=allowed,
+        straggler_ratio=spec.straggler_ratio,
+        straggler_window_ms=spec.straggler_window_ms or STRAGGLER_WINDOW_MS,
     )
 
 
@@ -172,6 +198,8 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         exit_detail=job.exit.exit_detail,
         memory_autopsy=_autopsy_message(job),
         training_end=training_end_message(job),
+        servers=job.request.replicas.servers,
+        stragglers_replaced=job.counts.stragglers_replaced,
     )
 
 

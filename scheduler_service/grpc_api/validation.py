@@ -17,6 +17,7 @@ from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.queue_validation import single_job_violations, terms_violations
+from scheduler_service.grpc_api.replica_validation import replica_violations
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,63}")
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -135,6 +136,7 @@ def spec_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     yield from _environment_violations(spec)
     yield from _size_violations(spec)
     yield from _gpu_violations(spec)
+    yield from replica_violations(spec)
     yield from terms_violations(spec)
     yield from settings_violations(spec.settings, field="spec.settings", is_needed=_needs_settings(spec))
     if spec.graph_sha256 and not GRAPH_SHA256_PATTERN.fullmatch(spec.graph_sha256):

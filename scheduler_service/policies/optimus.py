@@ -16,11 +16,13 @@ Source:
 
 Where we differ:
     Eq. 6 and 9 with their slips put right (optimus_allocation.py states how). Jobs without server_demand exchange
-    gradients among themselves and gain by workers only. Agents start workers only: the number of servers is chosen,
-    gets room on the hosts and is in the reason, no more. A running job keeps at least its smallest number, and one
-    whose number cannot be had now starts with the next smaller one instead of pausing. What fits on one node goes to
-    the fullest such node, not the emptiest: it is as fast there, and wide jobs find room. GPUs of different kinds count
-    as one resource in the choice of numbers. A job without a profile gets its smallest number.
+    gradients among themselves and gain by workers only. The number of servers is chosen for a snapshot's jobs, gets
+    room on the hosts and is in the reason; jobs of a running cluster have as many as they state. GPUs that a job was
+    given and cannot use, because they do not lie evenly, go to jobs that were given none. A running job keeps at least
+    its smallest number, and one whose number cannot be had now starts with the next smaller one instead of pausing.
+    What fits on one node goes to the fullest such node, not the emptiest: it is as fast there, and wide jobs find room.
+    GPUs of different kinds count as one resource in the choice of numbers. A job without a profile gets its smallest
+    number.
 
 Cost:
     O(tasks log tasks) for the numbers, all jobs in one pass, and O(tasks log nodes) for the places; 4,000 jobs with
@@ -109,8 +111,12 @@ def _with_servers(decision: Decision, servers: Mapping[str, int]) -> Decision:
 
 
 def needs_servers(request: JobRequest) -> bool:
-    """Return whether a job needs parameter servers."""
-    return request.server_demand is not None
+    """Return whether a job needs parameter servers, as many as this policy chooses: of a snapshot's jobs.
+
+    Those of a running cluster state their number, of which no step times are known: it is a part of what they ask of
+    the host, and they gain by workers only.
+    """
+    return request.server_demand is not None and not request.replicas.servers
 
 
 def task_demands(request: JobRequest) -> tuple[Floats, Floats]:
@@ -251,7 +257,7 @@ class _Places:
         worker, server = task_demands(request)
         group = TaskGroup(
             workers=request.gpus,
-            servers=self.servers.get(request.job_id, 0),
+            servers=self.servers.get(request.job_id, 0) or int(needs_servers(request)),
             worker_demand=tuple(worker.tolist()),
             server_demand=tuple(server.tolist()),
         )

@@ -57,7 +57,7 @@ def test_the_policy_of_the_page_passes_the_contract_suite(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^(\d+) passed, \d+ deselected", done.stdout, re.MULTILINE)
     assert passed is not None, done.stdout
-    assert int(passed[1]) > 200
+    assert int(passed[1]) > 15, "each runs the cases of thirteen seeds and more"
     tree = Tree(root=copy, paths=(REGISTRY, POLICY_FILE))
     assert "scheduler_service.policies.narrowest_first" in policy_modules(tree)
     for check in (("check",), ("format", "--check")):

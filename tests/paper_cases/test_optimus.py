@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.optimus_parameters import assign_as_mxnet, resnet50_blocks
+from cotenant.parameter_assignment import assign_parameters
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start, unfolded
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.reason_texts import describe_reason
@@ -16,7 +17,6 @@ from scheduler_service.core.records import Reason, TaskDemand
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, even_shares, place_evenly
-from scheduler_service.policies.elasticity.parameter_assignment import assign_parameters
 from scheduler_service.policies.optimus import Optimus
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 
@@ -226,6 +226,15 @@ def test_a_gang_whose_gpus_are_free_but_lie_unevenly_gets_that_reason() -> None:
     assert reason.code == "SPREAD_UNEVEN"
     assert reason.numbers == {"gpus_needed": 4, "gpus_free": 4, "gpus_on_node": 3}
     assert "CPU" not in describe_reason(reason)
+
+
+def test_gpus_that_a_gang_cannot_use_as_they_lie_go_to_a_job_that_gains_less() -> None:
+    """Three and one are free: all four are the gang's by its gain, and it cannot spread evenly over them."""
+    blocker = running(job("old", key="key"), ["n1.0"])
+    waiting = [pending(elastic("gang", 10, (4,))), pending(elastic("small", 1_000, (1,)), 1)]
+    now = view(nodes=[node("n0", 3), node("n1", 2)], holding=[blocker], waiting=waiting, predictions=KNOWN)
+    found = {one.job_id: (type(one), one.reason.code) for one in decided(now)}
+    assert found == {"gang": (Hold, "SPREAD_UNEVEN"), "small": (Start, "STARTS_ALONE")}
 
 
 def test_a_gang_that_may_span_two_nodes_learns_how_many_gpus_it_can_have() -> None:

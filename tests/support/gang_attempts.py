@@ -36,26 +36,31 @@ class GangAttempts:
         self._folder, self._main, self._flags, self._steps = folder, main, flags, steps
         self._fence = 0
 
-    def train(self, ranks: int, until: int) -> None:
-        """One attempt; it ends with a checkpoint unless it has come to the last step."""
+    def train(self, ranks: int, until: int, servers: int = 0) -> None:
+        """One attempt, perhaps with parameter servers; it ends with a checkpoint unless it has come to its end."""
         self._fence += 1
         earlier = [self._folder / "job-1" / str(fence) for fence in range(self._fence - 1, 0, -1)]
         resume = newest_resumable(earlier)
         common = {
-            "COTENANT_JOB_ID": "job-1", "COTENANT_FENCE": str(self._fence), "WORLD_SIZE": str(ranks),
+            "COTENANT_JOB_ID": "job-1", "COTENANT_FENCE": str(self._fence), "WORLD_SIZE": str(ranks + servers),
             "COTENANT_CHECKPOINT_DIR": str(self._folder / "job-1" / str(self._fence)),
             "COTENANT_RESUME": "" if resume is None else str(resume.directory),
             "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
             "MASTER_PORT": str(choose_port(f"{self._folder}{self._fence}", ())),
         }  # fmt: skip
-        pids = [self._fork({**common, "RANK": str(rank)}, until) for rank in range(ranks)]
+        if servers:
+            common["COTENANT_SERVERS"] = str(servers)
+        roles = ["worker"] * ranks + ["server"] * servers
+        pids = [
+            self._fork({**common, "RANK": str(rank), "COTENANT_ROLE": role}, until) for rank, role in enumerate(roles)
+        ]
         codes = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
         if codes != {0 if until == self._steps else job.EXIT_CHECKPOINTED}:
             raise AssertionError(f"exit codes {codes}: {(self._folder / 'errors').read_text()}")
 
     def losses(self) -> list[float]:
         """Of every step, over all attempts."""
-        lines = (self._folder / "log").read_text().splitlines()
+        lines = [line for line in (self._folder / "log").read_text().splitlines() if line.startswith("step ")]
         if [int(line.split()[1].partition("/")[0]) for line in lines] != list(range(1, self._steps + 1)):
             raise AssertionError("a step is missing, or was done twice")
         return [float(re.split("loss ", line)[1]) for line in lines]

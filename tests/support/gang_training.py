@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from cotenant import job
+from cotenant import job, rank_times
 
 CHECKPOINT_EVERY_STEPS = 5
 _MEETING_S = 30.0
@@ -86,7 +86,9 @@ def main(directory: Path, steps_total: int, step_ms: int, *, is_sharded: bool) -
             time.sleep(step_ms / 1000)
             # A rank that asks no more is told nothing more.
             is_due = job.should_stop() or job.should_checkpoint() or step % CHECKPOINT_EVERY_STEPS == 0
-            added, stop, due = collective.add([job.rank() + 1, job.should_stop(), is_due])
+            with rank_times.waiting():
+                added, stop, due = collective.add([job.rank() + 1, job.should_stop(), is_due])
+            rank_times.step_done()
             total += added
             journal.write(f"step {fence} {step}\n")
             job.report(step, loss=1.0 / step)

@@ -18,8 +18,8 @@ from scheduler_service.policies.placement.reasons import NEAREST_FIRST
 UNITS = ("_ms", "_bytes", "_ratio", "_cores", "_samples", "_count")
 COUNTED = frozenset({"gpus", "jobs", "nodes", "devices", "steps", "restarts", "refusals"})
 """A number whose name holds one of these words counts them: gpus_needed, jobs_on_gpu_max."""
-WITHOUT_UNIT = frozenset({"cost", "micro_batch_size", "restart_limit", "exit_code"})
-"""Names that clients read since before the rule; `cost` is in the policy's own unit."""
+WITHOUT_UNIT = frozenset({"cost", "micro_batch_size", "restart_limit", "exit_code", "rank"})
+"""Names that clients read since before the rule; `cost` is in the policy's own unit, `rank` is no quantity."""
 
 
 def has_unit(name: str) -> bool:

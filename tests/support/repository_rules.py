@@ -21,10 +21,8 @@ MAKE_TARGETS_MAX = 13
 FILE_BYTES_MAX = 2 * 1024 * 1024
 GENERATED_FOLDER = "cotenant/v1/"
 # Modules of the product that programs do not reach, and why they are there nevertheless.
-AWAITING_THEIR_PROGRAM = {
-    "scheduler_service.policies.elasticity.parameter_assignment": "PAA: training with parameter servers will use it",
-}
-CALLED_BY_TRAINING_SCRIPTS = frozenset({"cotenant.job", "cotenant.ray"})
+AWAITING_THEIR_PROGRAM: dict[str, str] = {}
+CALLED_BY_TRAINING_SCRIPTS = frozenset({"cotenant.job", "cotenant.rank_times", "cotenant.ray"})
 BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})
 POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
 # Written so that the patterns do not find themselves.

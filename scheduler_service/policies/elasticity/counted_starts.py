@@ -14,6 +14,8 @@ from scheduler_service.policies.elasticity.reshaping import ElasticJob, counts_o
 from scheduler_service.policies.placement.exclusive_round import ChooseGpus, ExclusiveRound, Placed
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, free_by_kind_and_node, sized
 
+OTHERS_GAIN_MORE = "OTHERS_GAIN_MORE"
+
 
 class CountedStarts:
     """One call of decide of a policy that chooses numbers of GPUs; jobs start in one exclusive round.
@@ -61,8 +63,17 @@ class CountedStarts:
         """
         self._others_have_some = self._gives_gpus(waiting, wanted)
         decisions = [self._decide(job, wanted.get(job.request.job_id, 0)) for job in waiting]
+        if any(isinstance(one, Hold) and wanted.get(one.job_id, 0) for one in decisions):
+            decisions = [self._fill(job, one) for job, one in zip(waiting, decisions, strict=True)]
         reshapes = self._reshaper.towards({job_id: wanted[job_id] for job_id in self.adjustable if job_id in wanted})
         return [*(reshapes if self.adjustable else ()), *decisions]
+
+    def _fill(self, job: PendingJob, decision: Decision) -> Decision:
+        """Start a job that was given nothing on what another one cannot use, since its GPUs do not lie as it needs."""
+        if decision.reason.code != OTHERS_GAIN_MORE:
+            return decision
+        least = self.counts[job.request.job_id][0]
+        return self._free.start(replace(job, request=sized(job.request, least))) or decision
 
     def _gives_gpus(self, waiting: Sequence[PendingJob], wanted: Mapping[str, int]) -> bool:
         """Return whether GPUs were given to waiting jobs, or left to running ones that could do with fewer."""
@@ -81,7 +92,7 @@ class CountedStarts:
         if possible and not count and (self._others_have_some or self._free.place_for(sized(request, possible[0]))):
             # No GPUs were searched, so that an equal job that was given some still may.
             least = replace(job, request=sized(request, possible[0]))
-            reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": possible[0]})
+            reason = Reason(code=OTHERS_GAIN_MORE, numbers={"gpus_needed": possible[0]})
             return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates(least))
         fewest = possible[0] if possible else counts_of(request)[0]
         return self._free.hold(replace(job, request=sized(request, fewest)))

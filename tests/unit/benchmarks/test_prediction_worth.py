@@ -76,3 +76,8 @@ def test_without_prediction_and_trials_nobody_shares_and_with_the_truth_somebody
     assert slowed["nothing"] == 0
     assert slowed["oracle"] > 0
     assert machines("measured", workload("measured", jobs=1, seed=0, has_trials=True)).gpus == 4
+
+
+def test_jobs_of_the_measured_workload_may_share_on_trial() -> None:
+    moved = run("measured", "nothing, trials", "horus", jobs=60, seed=0)
+    assert sum(job.slowdown_ratio > 0.01 for job in moved.jobs) > 0

@@ -41,7 +41,7 @@ def test_an_architecture_of_full_size_has_its_published_number_of_parameters(nam
     assert sum(parameter.numel() for parameter in network.parameters()) == parameters
 
 
-@for_each("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.names())
 def test_every_architecture_learns_from_its_own_batch(name: str) -> None:
     architecture = zoo.find(name)
     torch.manual_seed(0)

@@ -39,6 +39,15 @@ class ParameterAssignment:
     parameters: tuple[int, ...]
     requests: tuple[int, ...]
 
+    def places(self) -> dict[str, list[dict[str, int]]]:
+        """Return by block which parameters of it are on which server: the slices of a block follow each other."""
+        found: dict[str, list[dict[str, int]]] = {}
+        for one in self.slices:
+            before = found.setdefault(one.block, [])
+            offset = before[-1]["offset"] + before[-1]["parameters"] if before else 0
+            before.append({"server": one.server, "offset": offset, "parameters": one.parameters})
+        return found
+
 
 def assign_parameters(blocks: Mapping[str, int], servers: int) -> ParameterAssignment:
     """Distribute blocks over parameter servers.
