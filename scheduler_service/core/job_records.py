@@ -23,7 +23,7 @@ from scheduler_service.core.records import (
     Reason,
     Trial,
 )
-from scheduler_service.core.training_end import TrainingEnd
+from scheduler_service.core.training_end_records import TrainingEnd
 from scheduler_service.core.view import PendingJob, RunningJob
 
 HISTORY_MAX = 200

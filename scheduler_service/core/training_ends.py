@@ -21,7 +21,7 @@ from scheduler_service.core.fit_events import LossFitted
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import ENDED_PHASES, Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.training_end import TrainingEnd
+from scheduler_service.core.training_end_records import TrainingEnd
 
 LOSSES_MAX: Final = 200
 """Losses kept of a job; beyond that every second one leaves, and the distance of the later ones doubles."""

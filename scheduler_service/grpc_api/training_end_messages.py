@@ -7,7 +7,7 @@ from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.training_end import TrainingEnd
+from scheduler_service.core.training_end_records import TrainingEnd
 from scheduler_service.core.training_ends import LOSSES_MIN
 
 _REASONS: Final[Mapping[str, str]] = {
