@@ -58,6 +58,16 @@ class AttemptState(enum.Enum):
     ENDED = "ended"
 
 
+def _log_progress(spec: dict[str, object], log: Path, before: object, *, are_several: bool) -> LogProgress | None:
+    """Return what reads the steps in a log; None = they are not looked for there."""
+    pattern = read_text(spec, "progress_regex")
+    if not pattern and "steps_total" not in spec:
+        return None
+    # Of several processes each may count its own samples, or those of all.
+    batch_size = 0 if are_several else read_integer(spec, "global_batch_size")
+    return LogProgress(log, pattern, before, read_integer(spec, "steps_total"), batch_size)
+
+
 class Attempt:
     """An attempt that lies in a directory; made again from it after a restart of the agent."""
 
@@ -107,13 +117,12 @@ class Attempt:
         observed = read_json(directory.observed)
         self.memory_peak_bytes = read_integer(observed, "memory_peak_bytes")
         self.track = ProgressTrack(max(read_integer(observed, "steps_done"), self._resume_step, 0))
-        pattern = read_text(spec, "progress_regex")
         # An attempt of an older agent, which states no total, goes on as it was begun.
-        self._recognises = not pattern and "steps_total" in spec
+        self._recognises = not read_text(spec, "progress_regex") and "steps_total" in spec
         self._steps_total = read_integer(spec, "steps_total")
-        self._log_progress: LogProgress | None = None
-        if pattern or self._recognises:
-            self._log_progress = LogProgress(directory.log, pattern, (observed or {}).get("log"), self._steps_total)
+        self._log_progress = _log_progress(
+            spec, directory.log, (observed or {}).get("log"), are_several=bool(self.ranks)
+        )
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
         self.spec = spec
@@ -345,7 +354,7 @@ class Attempt:
         if log is None or exit_class != "done" or self._is_written(self.directory.stop):
             return done
         done = max(done, log.steps_by_last_line(log_tail, self._steps_total))
-        return self._steps_total if 0 < self._steps_total - done <= log.interval else done
+        return self._steps_total if 0 < self._steps_total - done <= log.unseen_at_end else done
 
     def max_resident_bytes(self) -> int:
         """Peak resident set of the ended leader, as the kernel reported it to the shim."""

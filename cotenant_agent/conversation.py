@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.checkpoint_transfers import CheckpointTransfers
+from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.early_attempts import find_prepared
 from cotenant_agent.early_start import PREPARATION_LOST
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.log_reading import LogReader, find_rank_log
+from cotenant_agent.log_reads import LogReads
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.pause_orders import NOT_PAUSABLE
@@ -32,7 +35,7 @@ from cotenant_agent.protocol import (
     reading_to_message,
     window_to_message,
 )
-from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
+from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading, LaunchRequest
 from cotenant_agent.shared_storage import find_resumable
 from cotenant_agent.state_directory import checkpoint_directory
 from cotenant_agent.stop_orders import note_ended_parts
@@ -46,8 +49,6 @@ if TYPE_CHECKING:
 
 _OUTBOUND_LIMIT = 1000
 _COMMAND_LIMIT = 1000
-_LOG_READS_LIMIT = 16
-_FOLLOW_PAUSE_S = 0.2
 # Between two tries to store a stop that the disk does not take.
 _STOP_RETRY_S = 0.5
 _SENT_BEATS_KEPT = 64
@@ -71,6 +72,7 @@ class Conversation:
         make_way: Callable[[], Awaitable[None]],
         metrics: AgentMetrics,
         membership: ClusterMembership | None = None,
+        transfers: CheckpointTransfers | None = None,
     ) -> None:
         self._table = table
         self._membership = membership or ClusterMembership()
@@ -84,7 +86,10 @@ class Conversation:
         self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
         self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
-        self._log_reads: dict[str, asyncio.Task[None]] = {}
+        self._log_reads = LogReads(table, self._membership)
+        self._transfers = transfers
+        self._fetches: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._stub: NodeAgentServiceAsyncStub | None = None
         self._prepared: set[AttemptKey] = set()
         self._sent_beats: dict[int, int] = {}
         self._sent_windows: dict[int, frozenset[str]] = {}
@@ -102,6 +107,7 @@ class Conversation:
             ClusterRefusedError: this node does not obey that scheduler.
             OSError: the disk does not take which scheduler welcomed this node.
         """
+        self._stub = stub
         call = stub.Connect(self._outgoing())
         tasks = [
             asyncio.create_task(self._listen(call)),
@@ -114,7 +120,8 @@ class Conversation:
         finally:
             call.cancel()
             self._end_outgoing()
-            running = [*tasks, *self._log_reads.values()]
+            sends = () if self._transfers is None else self._transfers.tasks
+            running = [*tasks, *self._log_reads.tasks, *self._fetches.values(), *sends]
             for task in running:
                 task.cancel()
             results = await asyncio.gather(*running, return_exceptions=True)
@@ -190,7 +197,10 @@ class Conversation:
             elif kind == "attempt_end_stored":
                 self._table.mark_stored(key_from_message(message.attempt_end_stored.key))
             elif kind == "read_log":
-                self._start_log_read(message.read_log)
+                self._log_reads.start(message.read_log, self._outbound)
+            elif kind == "send_checkpoint":
+                if self._transfers is not None:
+                    self._transfers.send(message.send_checkpoint)
             elif kind is not None:
                 await self._commands.put(message)
 
@@ -199,6 +209,8 @@ class Conversation:
         position = position_from_message(welcome.position) if welcome.HasField("position") else None
         self._membership.join(position, welcome.ancestor_ids, is_free=is_free(self._table, self._membership))
         self._rules = welcome
+        if self._transfers is not None and self._stub is not None:
+            self._transfers.begin(self._stub, welcome.session_secret)
         self._welcomed.set()
         self._on_welcome(welcome.session_secret)
 
@@ -299,6 +311,8 @@ class Conversation:
         if name == "prepare_job":
             self._prepare(message.prepare_job)
             return
+        if name == "stop_job" and (fetch := self._fetches.pop(key, None)) is not None:
+            fetch.cancel()
         # A full disk must not keep a job running that shall end.
         with contextlib.suppress(OSError):
             self._membership.store()
@@ -316,10 +330,31 @@ class Conversation:
             return
         # Before anything is started: a scheduler that does not know of this order must not be obeyed later.
         self._membership.store()
+        if self._transfers is not None and self._transfers.may_fetch(request):
+            # Other orders go on meanwhile; one that was repeated is carried out once.
+            self._fetches = {one: task for one, task in self._fetches.items() if not task.done()}
+            if request.key not in self._fetches:
+                self._fetches[request.key] = asyncio.create_task(self._fetch_and_start(request, self._transfers))
+            return
         root = self._table.directory.checkpoints
         granted = self._membership.checkpoint_directories(root, request.key.job_id, request.granted)
         own = checkpoint_directory(root, request.key.job_id, request.key.fence, request.key.incarnation_id)
-        resume = await asyncio.to_thread(find_resumable, request.gang_part, own, granted)
+        await self._start(request, await asyncio.to_thread(find_resumable, request.gang_part, own, granted))
+
+    async def _fetch_and_start(self, request: LaunchRequest, transfers: CheckpointTransfers) -> None:
+        try:
+            resume, notes = await transfers.find_resumable(request)
+            await self._start(replace(request, notes=notes), resume)
+        except CommandRefusedError as refusal:
+            # What was prepared for it is renewed no more.
+            self._prepared.discard(request.key)
+            self._refuse(request.key, "launch_job", refusal)
+        except (OSError, ValueError) as error:
+            self._prepared.discard(request.key)
+            failure = CommandRefusedError("NODE_FAILURE", f"this node could not do it: {error}")
+            self._refuse(request.key, "launch_job", failure)
+
+    async def _start(self, request: LaunchRequest, resume: Checkpoint | None) -> None:
         # Two on one device would slow each other down, and what was measured would be worth nothing.
         await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
@@ -350,45 +385,7 @@ class Conversation:
         refused = messages.CommandRefused(key=key_to_message(key), code=refusal.code, message=refusal.message)
         self._send(messages.ConnectRequest(command_refused=refused))
 
-    def _start_log_read(self, order: messages.ReadLog) -> None:
-        running = self._log_reads.pop(order.read_id, None)
-        if running is not None:
-            running.cancel()
-        self._log_reads = {read_id: task for read_id, task in self._log_reads.items() if not task.done()}
-        if order.cancel:
-            return
-        if len(self._log_reads) >= _LOG_READS_LIMIT:
-            error = f"this node already serves {_LOG_READS_LIMIT} readers of logs; try again later"
-            self._send(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=error)))
-            return
-        self._log_reads[order.read_id] = asyncio.create_task(self._read_log(order))
-
-    async def _read_log(self, order: messages.ReadLog) -> None:
-        try:
-            directory = self._table.find_directory(key_from_message(order.key), self._membership.lineage)
-            name = find_rank_log(directory, order.rank, order.server if order.HasField("server") else None)
-        except CommandRefusedError as refusal:
-            await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=str(refusal))))
-            return
-        reader = LogReader(directory, order.tail_bytes, name)
-        try:
-            while True:
-                # Looked at before reading: what an ended job wrote is complete.
-                complete = not order.follow or directory.exit.exists()
-                while chunk := reader.read():
-                    await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, chunk=chunk)))
-                if complete:
-                    break
-                await asyncio.sleep(_FOLLOW_PAUSE_S)
-        finally:
-            reader.close()
-        await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True)))
-
 
 def is_free(table: AttemptTable, membership: ClusterMembership) -> bool:
     """Whether nothing of the present cluster runs or is kept here, so that the node may join another one by itself."""
     return not any(True for _ in table) and not membership.has_checkpoints(table.directory.checkpoints)
-
-
-def _log_chunk(chunk: messages.LogChunk) -> messages.ConnectRequest:
-    return messages.ConnectRequest(log_chunk=chunk)

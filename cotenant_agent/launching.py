@@ -125,10 +125,7 @@ class Launcher:
         if request.gang_part is not None and not is_follower:
             leave_choice(places.checkpoint_directory, resume)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
-        if plan.overridden:
-            names = ", ".join(plan.overridden)
-            directory.log.touch(mode=0o600)
-            directory.log.write_text(f"cotenant: this node sets {names}; the values that were submitted are ignored\n")
+        _leave_notes(directory.log, request, plan)
         spec = self._spec(request, plan, stop_grace_ms, resume, owner)
         # Of another node's port nothing is taken here.
         spec["rendezvous_port"] = 0 if is_follower else port
@@ -269,6 +266,7 @@ class Launcher:
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
             "steps_total": request.steps_total,
+            "global_batch_size": request.global_batch_size,
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),
             "argv": list(plan.argv),
@@ -329,6 +327,16 @@ def _choose_port(request: LaunchRequest, live: Sequence[Attempt]) -> int:
     if request.gang_part is not None and not request.chooses_port:
         return request.gang_part.master_port
     return choose_port(request.key.directory_name, {item.rendezvous_port for item in live})
+
+
+def _leave_notes(log: Path, request: LaunchRequest, plan: LaunchPlan) -> None:
+    """Begin the job's log with what the node did otherwise than its owner may think."""
+    notes = list(request.notes)
+    if plan.overridden:
+        notes.append(f"this node sets {', '.join(plan.overridden)}; the values that were submitted are ignored")
+    if notes:
+        log.touch(mode=0o600)
+        log.write_text("".join(f"cotenant: {note}\n" for note in notes))
 
 
 def _make_job_directory(path: Path, owner: Owner | None) -> None:

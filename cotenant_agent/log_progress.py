@@ -20,7 +20,15 @@ from typing import NamedTuple
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.loss_recognition import printed_loss
 from cotenant_agent.progress import ProgressReport, is_counter
-from cotenant_agent.progress_recognition import GROWING_VALUES_MIN, is_other_work, recognised, steps_of_last_epoch
+from cotenant_agent.progress_recognition import (
+    GROWING_VALUES_MIN,
+    SAMPLE_GROUP,
+    STEP_GROUP,
+    is_other_work,
+    recognised,
+    steps_of_last_epoch,
+    steps_of_samples,
+)
 from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
 from cotenant_agent.system_clock import wall_ms
 
@@ -44,7 +52,7 @@ _TIMEOUTS_MAX = 20
 """After so many of a bad expression it is given up."""
 _MATCHES_MAX = 20_000
 """Of one reading; the newest count."""
-_TOTAL = re.compile(r" {0,2}(?:/|of|out of) {0,2}([0-9]{1,15})(?![0-9])")
+_TOTAL = re.compile(r" {0,2}(?:/|of|out of) {0,8}([0-9]{1,15})(?![0-9])")
 
 
 class _Found(NamedTuple):
@@ -60,13 +68,16 @@ class LogProgress:
         pattern: Expression with a group `step`, and `loss` or `epoch` if it likes; empty = the usual forms count.
         record: What an agent's earlier life has left (`to_record`); anything else counts as nothing.
         steps_total: What the job states; 0 = nothing. A number before it is progress in any words.
+        batch_size: Samples of one step; 0 = not known. With it numbers of samples are progress too.
     """
 
-    def __init__(self, path: Path, pattern: str, record: object = None, steps_total: int = 0) -> None:
+    def __init__(
+        self, path: Path, pattern: str, record: object = None, steps_total: int = 0, batch_size: int = 0
+    ) -> None:
         self._path = path
         self._older_path = path.with_name(f"{path.name}.1")
-        self._pattern: re.Pattern[str] | None = re.compile(pattern or recognised(steps_total))
-        self._recognises = not pattern
+        self._pattern: re.Pattern[str] | None = re.compile(pattern or recognised(steps_total, batch_size))
+        self._recognises, self._batch_size = not pattern, batch_size
         values_min = 1 if pattern else GROWING_VALUES_MIN
         self._rest = ""
         self._windows = self._lines = 0
@@ -82,13 +93,14 @@ class LogProgress:
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
 
     @property
-    def interval(self) -> int:
-        """How many steps lie between two printed numbers; 0 = not known."""
-        return self._counter.interval
+    def unseen_at_end(self) -> int:
+        """How many steps may have come behind printed numbers without being printed; 0 = none, or not known."""
+        return self._counter.unseen_at_end
 
     def steps_by_last_line(self, tail: str, steps_total: int) -> int:
-        """The steps that the end of a finished job's log tells; 0 = none, or an expression was named for them."""
-        return steps_of_last_epoch(tail, steps_total) if self._recognises else 0
+        """The steps of a job that has ended with success, by its numbers and the end of its log; 0 = not told."""
+        by_epochs = steps_of_last_epoch(tail, steps_total) if self._recognises else 0
+        return max(by_epochs, self._counter.steps_at_end)
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""
@@ -184,8 +196,9 @@ class LogProgress:
         for match in self._pattern.finditer(window) if self._pattern is not None else ():
             if match.end() > settled:
                 break
-            before = window[end : match.start("step")][-_LABEL_REACH:]
-            item = _read_match(match, before)
+            group = (self._recognises and match.lastgroup) or STEP_GROUP
+            before = window[end : match.start(group)][-_LABEL_REACH:]
+            item = _read_match(match, group, before, self._batch_size)
             end = match.end()
             if item is not None and self._recognises:
                 item = item._replace(loss=printed_loss(before, window[end:]))
@@ -240,18 +253,18 @@ def _open_quietly(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _read_match(match: re.Match[str], before: str) -> _Found | None:
-    step = _counter(match, "step")
+def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:
+    step = _counter(match, group)
+    found = _TOTAL.match(match.string, match.end(group))
+    total = int(found[1]) if found is not None else 0
+    if group == SAMPLE_GROUP:
+        # Whether a last smaller batch is trained or dropped is not printed: in doubt it is not counted.
+        step, total = steps_of_samples(step, total, batch_size), total // batch_size
     if step < 0:
         return None
-    total = _TOTAL.match(match.string, match.end("step"))
-    printed = PrintedStep(
-        step=step,
-        total=int(total[1]) if total is not None else 0,
-        label=label_of(before),
-        epoch=_counter(match, "epoch"),
+    return _Found(
+        PrintedStep(step=step, total=total, label=label_of(before), epoch=_counter(match, "epoch")), _loss(match)
     )
-    return _Found(printed, _loss(match))
 
 
 def _counter(match: re.Match[str], group: str) -> int:

@@ -1,7 +1,7 @@
 """The loss that a training script prints beside its step, for jobs that name no expression and say nothing.
 
 `loss 1.2`, `loss: 1.2`, `loss=1.2`, `train_loss 1.2`, `'loss': 1.2`, on the line of the step; the loss of a validation
-or test is another one.
+or test is another one. A comma may stand for the point where it cannot part thousands: `0,532`, but not `1,234`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ _REACH = 200
 """Characters before and after a step in which its loss is looked for."""
 _LOSS = re.compile(
     r"(?i)(?<![a-z0-9_])(?<!val )(?<!eval )(?<!test )(?<!validation )(?:train(?:ing)?[_ /])?loss"
-    r"[\"']? {0,2}[:=]? {0,2}\(?([0-9]{1,9}(?:\.[0-9]{1,17})?(?:e[+-]?[0-9]{1,3})?)(?!\.?[0-9]|[a-z%/])"
+    r"[\"']? {0,2}[:=]? {0,2}\(?([0-9]{1,9}\.[0-9]{1,17}(?:e[+-]?[0-9]{1,3})?(?!\.?[0-9])"
+    r"|(?:0,[0-9]{1,17}|[0-9]{1,9},(?:[0-9]{1,2}|[0-9]{4,17})|[0-9]{1,9}(?:e[+-]?[0-9]{1,3})?)(?![.,]?[0-9]))(?![a-z%/])"
 )
 
 
@@ -26,5 +27,5 @@ def printed_loss(before: str, after: str) -> float | None:
     """
     behind = _LOSS.search(after[:_REACH])
     found = behind[1] if behind is not None else next(reversed(_LOSS.findall(before[-_REACH:])), "")
-    loss = float(found) if found else math.inf
+    loss = float(found.replace(",", ".")) if found else math.inf
     return loss if math.isfinite(loss) else None

@@ -137,6 +137,11 @@ class MeasurementWindowRecorder:
             if sum(item.window_ms for item in observed.gathered.windows) >= WINDOW_MS_MOST:
                 self._finish(observed, now_ms)
 
+    def settle(self, keys: Iterable[AttemptKey]) -> None:
+        """Takes these for training though no step of theirs is known: what runs beside them can be measured."""
+        for observed in (self._observed[key] for key in keys if key in self._observed):
+            observed.is_settled = True
+
     def due(self) -> list[MeasurementWindow]:
         """What to send with the next heartbeat, oldest first."""
         return list(self._finished)[:WINDOWS_PER_BEAT_MAX]

@@ -17,6 +17,7 @@ from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.calibration import Calibrations
+from cotenant_agent.checkpoint_transfers import CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation, is_free
 from cotenant_agent.durable_files import write_json
@@ -95,7 +96,9 @@ class NodeAgent:
         calibrations: Calibrations,
         metrics: AgentMetrics,
         membership: ClusterMembership | None = None,
+        transfers: CheckpointTransfers | None = None,
     ) -> None:
+        self._transfers = transfers
         self._rules = rules
         self._membership = membership or ClusterMembership()
         self._session_secret = ""
@@ -208,6 +211,7 @@ class NodeAgent:
             make_way=self._calibrations.make_way,
             metrics=self._metrics,
             membership=self._membership,
+            transfers=self._transfers,
         )
         try:
             await self._conversation.hold(NodeAgentServiceStub(channel))

@@ -1,9 +1,12 @@
 """The usual forms in which training scripts print how far they are, for jobs that name no expression and say nothing.
 
 Bars of tqdm that count iterations, batches or steps, those of Keras, and words before a number: step, global_step,
-iter, iteration, it, update, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`; the count behind an
-epoch, as in `Epoch: [0][ 20/391]` and `Epoch 1/90 [20/391]`; and, in any words, a number before the number of steps
-that the job states. A number counts once it has grown: what is only printed once, such as a setting, is no progress.
+iter, iteration, it, update, num_updates, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`, and
+their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`, `Epoch 1/90 [20/391]`,
+`Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; and, in any words, a number before the number of
+steps that the job states. A number counts once it has grown: what is only printed once, such as a setting, is no
+progress. Where the batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000 (1%)]`,
+`loss: 2.30  [  640/60000]`, and bars of images, samples or examples.
 Numbers with a unit behind them are measurements, and bars of downloads, of preparing data and of validation are named
 by their words or units.
 
@@ -18,20 +21,36 @@ import re
 GROWING_VALUES_MIN = 2
 """So many growing numbers a counter shows before it counts."""
 
+STEP_GROUP = "step"
+SAMPLE_GROUP = "sample"
 _COLOUR = r"(?:\x1b\[[0-9;]*m)*"
 _UNIT = "(?:it|iter|step|batch)"
 _TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
 _BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
 # A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
 _BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
-_WORD = rf"{_BEGIN}(?:step|iter|iteration|it|update|batch)(?: ?\((?:train|training)\))?"
+# First letters are looked at before anything else is: that halves the time of a search.
+_ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|paso|passo|krok|шаг|итерация|ステップ|스텝|第"
+_WORDS = f"step|iter|iteration|it|num_updates|update|batch|{_ELSEWHERE}"
+_WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
+_DIGIT = r"(?=[0-9])(?<![0-9./])"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
 _NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it(?! \[[0-9:])|hz|[kmg]i?b)\b)"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = r"(?=[0-9]{1,15}/ {0,4}[0-9]{1,15}"
-_EPOCH = rf"epoch:? {{0,3}}[\[(]? {{0,4}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})?[\])]?[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
+_EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
+_EPOCH = rf"epoch(?:\(train\))?:? {{0,3}}{_EPOCH_NUMBER}[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
+_PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUNT} ?\])"
+_SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
+_SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
+_BATCHES = r"[0-9]{1,15}(?=/ {0,8}[0-9]{1,15} (?:batches|iterations|iters|steps|updates)\b)"
 # With a percentage behind it a count of an epoch is one of samples, but for timm's.
 _TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
+_SAMPLES = (
+    rf"(?:(?=[el]){_BEGIN}(?:epoch:? {{0,3}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})? {{1,3}}\[ {{0,8}}{_COUNT} \()"
+    rf"|loss:? {{1,3}}[0-9.]{{1,12}} {{1,3}}\[ {{0,8}}{_COUNT}\]))"
+    rf"|{_DIGIT}(?=[0-9]{{1,15}}/[0-9]{{1,15}} {_SAMPLES_TIMES}))"
+)
 
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|sav|eval|valid|test|predict|infer|pre-?process"
@@ -42,21 +61,36 @@ _LAST_EPOCH = re.compile(
     r"(?i)(?<![a-z])epochs?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
     r"(?:[,: -]{0,3}(━)?[━╸╺ =#>\[(]{0,200}([0-9]{1,12})/([0-9]{1,12})(?![0-9./]))?"
 )
+_LAST_PLAIN_EPOCH = re.compile(r"(?i)(?<![a-z])epochs?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )")
 _TAIL_CHARACTERS = 4096
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def recognised(steps_total: int = 0) -> str:
+def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """Returns the expression of all forms.
 
     Args:
         steps_total: What the job states; a number right before it counts in any language, as in `Schritt 7 von 600`.
+        batch_size: Samples of one step; with it a group `sample` finds numbers of samples. 0 = not known.
     """
-    bars = f"{_BAR}|{_OPEN_BAR}"
+    bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
         bars += rf"|[0-9]{{1,15}}[^0-9,.%\r\n]{{1,12}}{steps_total}(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
-    return rf"(?i)(?:{_WORD}{_BETWEEN}(?=[0-9])|{_BEGIN}(?:{_EPOCH}|{_TIMM})|(?<![0-9./])(?={bars}))(?P<step>{_NUMBER})"
+    marks = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})|{_PAIR}|{_DIGIT}(?={bars})"
+    samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>[0-9]{{1,15}})" if batch_size > 0 else ""
+    return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{_NUMBER}){samples}"
+
+
+def steps_of_samples(samples: int, total: int, batch_size: int) -> int:
+    """Returns the steps that a number of samples is; -1 = it cannot be one of whole batches.
+
+    Args:
+        samples: What is printed.
+        total: Of the data, whose last batch may be smaller.
+        batch_size: Samples of one step.
+    """
+    return -1 if samples % batch_size and samples != total else -(-samples // batch_size)
 
 
 def steps_of_last_epoch(tail: str, steps_total: int) -> int:
@@ -64,13 +98,18 @@ def steps_of_last_epoch(tail: str, steps_total: int) -> int:
 
     Args:
         tail: The end of its log.
-        steps_total: What was stated; it decides whether epochs count from 0 or 1, and whether they are its steps.
+        steps_total: What was stated; it decides whether epochs count from 0 or 1, whether they are its steps, and which
+            is the last one where that is not printed (`Epoch: 200, Loss: 0.1`).
 
     Returns:
         Steps; 0 = no epoch, or not the last one, or not at its end.
     """
-    found = next(reversed(list(_LAST_EPOCH.finditer(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:])))), None)
-    if found is None or is_other_work(found.string[: found.start()].rpartition("\n")[2]):
+    text = _COLOURS.sub("", tail[-_TAIL_CHARACTERS:])
+    found = next(reversed(list(_LAST_EPOCH.finditer(text))), None)
+    if found is None:
+        epochs = [int(number) for number in _LAST_PLAIN_EPOCH.findall(text)[-1:]]
+        return steps_total if any(steps_total in (epoch, epoch + 1) for epoch in epochs) else 0
+    if is_other_work(found.string[: found.start()].rpartition("\n")[2]):
         return 0
     epoch, last, drawn, step, steps = found.groups()
     if int(epoch) != int(last) or step != steps:

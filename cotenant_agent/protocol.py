@@ -91,7 +91,8 @@ def position_to_message(position: LogPosition) -> messages.LogPosition:
 def _granted(message: messages.LaunchJob) -> tuple[GrantedCheckpoint, ...]:
     """Whose checkpoints may be resumed; an older scheduler names fences only."""
     named = [
-        GrantedCheckpoint(incarnation_id=one.incarnation_id, fence=one.fence) for one in message.granted_checkpoints
+        GrantedCheckpoint(incarnation_id=one.incarnation_id, fence=one.fence, node_id=one.node_id)
+        for one in message.granted_checkpoints
     ]
     if named or message.key.incarnation_id:
         return tuple(named)
@@ -115,6 +116,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         micro_batch_size=message.micro_batch_size,
         accumulation_steps=message.accumulation_steps,
         granted=_granted(message),
+        steps_done=message.steps_done,
         memory_limit_bytes=message.memory_limit_bytes,
         memory_held_bytes=message.memory_held_bytes,
         checkpoint_ms=spec.checkpoint_ms,

@@ -44,10 +44,15 @@ class AttemptKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedCheckpoint:
-    """An earlier attempt of the job whose checkpoint may be resumed; see `AttemptKey` for the incarnation."""
+    """An earlier attempt of the job whose checkpoint may be resumed; see `AttemptKey` for the incarnation.
+
+    Attributes:
+        node_id: Where it ran, or its rank 0 did; empty = not known.
+    """
 
     incarnation_id: str
     fence: int
+    node_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,7 @@ class LaunchRequest:
         memory_held_bytes: what of that it holds all the time, others using the rest meanwhile; 0 = all of it.
         co_located_limits: device memory of other attempts on its devices, as it is reserved by now.
         granted: whose checkpoints may be resumed, newest first.
+        steps_done: in the newest checkpoint that the scheduler heard of; 0 = in none.
         checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
         host_memory_bytes: limit on host memory; 0 = none.
         cpu_cores: limit on CPU cores; 0 = none.
@@ -109,6 +115,7 @@ class LaunchRequest:
         target_loss: at which training may end; 0 = it ends by its steps.
         servers: processes that hold its parameters; None = it has none.
         watches_ranks: what its ranks say of their own time for a step is told to the scheduler.
+        notes: what its owner should read in its log, a line each.
     """
 
     key: AttemptKey
@@ -121,6 +128,7 @@ class LaunchRequest:
     micro_batch_size: int = 0
     accumulation_steps: int = 1
     granted: tuple[GrantedCheckpoint, ...] = ()
+    steps_done: int = 0
     memory_limit_bytes: int = 0
     memory_held_bytes: int = 0
     checkpoint_ms: int = 0
@@ -138,6 +146,7 @@ class LaunchRequest:
     target_loss: float = 0.0
     servers: ServerGroup | None = None
     watches_ranks: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def chooses_port(self) -> bool:

@@ -36,6 +36,11 @@ class AgentSettings:
     shared_checkpoints: bool = setting(
         False, "Other nodes have the folder of --checkpoint-dir too: jobs may be on several of them at once."
     )
+    transfer_limit_bytes: int = setting(
+        32 << 30,
+        "Largest checkpoint fetched from another node, or sent to one, through the scheduler; 0 = none.",
+        kind=click.IntRange(0),
+    )
     rendezvous_host: str = setting(
         "",
         "Where other nodes reach ranks that run here; by default the address from which it dials the scheduler.",

@@ -36,6 +36,11 @@ def is_incarnation_id(text: str) -> bool:
     return _INCARNATION_ID.fullmatch(text) is not None
 
 
+def is_job_id(text: str) -> bool:
+    """Whether a text may be the id of a job, and so the name of a directory."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
 def checkpoint_directory(root: Path, job_id: str, fence: int, incarnation_id: str) -> Path:
     """Where an attempt writes its checkpoints, and nobody else does."""
     return (root / incarnation_id if incarnation_id else root) / job_id / str(fence)
@@ -83,7 +88,7 @@ class StateDirectory:
             FileExistsError: this attempt was started before.
             CommandRefusedError: the job's name cannot be a file name.
         """
-        if not _JOB_ID.fullmatch(key.job_id):
+        if not is_job_id(key.job_id):
             raise CommandRefusedError("INVALID_JOB_ID", f"job id {key.job_id!r}: letters, digits, '.', '_', '-' only")
         if key.incarnation_id and not is_incarnation_id(key.incarnation_id):
             raise CommandRefusedError("INVALID_JOB_ID", "the incarnation of an attempt is 32 hexadecimal digits")

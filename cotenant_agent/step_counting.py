@@ -16,6 +16,8 @@ from cotenant_agent.records import STEPS_LIMIT
 _VALUES_OF_A_PASS = 3
 """So many growing numbers show that a bar has really begun again, and that no late line of another process was read."""
 _BARS_MAX = 16
+_FIELDS_ONCE = 7
+"""Of a bar in what earlier agents have left: without `distance` and `passes`."""
 _LABEL_LIMIT = 64
 _WORD = re.compile(r"[^\W\d_]{3,}")
 # Of colours, cursors and titles, whose text is nothing that a bar says.
@@ -52,6 +54,8 @@ class _Bar:
         epoch: The present pass, where the log names it.
         next_peak: The largest number of what may be a new pass; -1 = none.
         next_values: How many growing numbers that has shown.
+        distance: Between the newest two numbers of the present pass.
+        passes: How many passes there were, the present one included.
     """
 
     base: int = 0
@@ -61,10 +65,16 @@ class _Bar:
     epoch: int = -1
     next_peak: int = -1
     next_values: int = 0
+    distance: int = 0
+    passes: int = 1
 
     @property
     def steps(self) -> int:
         return self.base + self.peak
+
+    def pass_steps(self, total: int) -> int:
+        """The steps of a pass that is over: its last ones are not printed where numbers lie apart, or begin with 0."""
+        return total if 0 < total - self.peak <= self.distance else self.peak
 
     def take(self, printed: PrintedStep) -> None:
         if self.peak < 0:
@@ -85,19 +95,21 @@ class _Bar:
             is_complete = printed.step == self.peak == printed.total
             # A number that runs through all epochs grows here as well.
             if printed.step < self.peak or is_complete:
-                self._begin_again(printed.step, 1)
+                self._begin_again(printed.step, 1, printed.total)
             self.epoch = printed.epoch
         if printed.epoch == self.epoch and printed.step > self.peak:
             self._go_on(printed.step)
 
     def _go_on(self, step: int) -> None:
         self.values += step > self.peak
+        self.distance = step - self.peak or self.distance
         self.peak = step
 
     def _may_begin_again(self, printed: PrintedStep) -> bool:
         """Whether a smaller number looks like a beginning: of a bar that was all but full, or of a counter."""
         if printed.total:
-            return 10 * self.peak >= 9 * printed.total and 2 * printed.step <= printed.total
+            is_full = self.values >= _VALUES_OF_A_PASS and self.pass_steps(printed.total) == printed.total
+            return (is_full or 10 * self.peak >= 9 * printed.total) and 2 * printed.step <= printed.total
         return printed.step <= max(self.first, 1) and 2 * printed.step <= self.peak
 
     def _follow(self, step: int, total: int) -> None:
@@ -105,7 +117,7 @@ class _Bar:
         if step > self.next_peak:
             self.next_peak, self.next_values = step, self.next_values + 1
         if self.next_values >= self._values_needed(total):
-            self._begin_again(self.next_peak, self.next_values)
+            self._begin_again(self.next_peak, self.next_values, total)
         elif step >= self.peak:
             self.next_peak, self.next_values = -1, 0
             self._go_on(step)
@@ -114,8 +126,9 @@ class _Bar:
         """A full bar of few lines may begin again with as few; a counter that shows no end may not."""
         return min(_VALUES_OF_A_PASS, self.values) if total and self.values > 1 else _VALUES_OF_A_PASS
 
-    def _begin_again(self, step: int, values: int) -> None:
-        self.base += self.peak
+    def _begin_again(self, step: int, values: int, total: int) -> None:
+        self.base += self.pass_steps(total)
+        self.passes += 1
         self.peak, self.values = step, values
         self.next_peak, self.next_values = -1, 0
 
@@ -147,6 +160,30 @@ class StepCounter:
         distance = bar.peak - bar.first
         return distance if bar.first in (0, 1, distance - 1, distance) else 0
 
+    @property
+    def steps_at_end(self) -> int:
+        """The steps of a job that has ended with success: the last pass of the bar that counts is over as well."""
+        total, bar = self._furthest()
+        return max(self.steps, bar.base + bar.pass_steps(total))
+
+    @property
+    def unseen_at_end(self) -> int:
+        """How many steps more it may have done: of each pass without a total those behind its last printed number.
+
+        A counter that begins with 0 ends one before the number of its steps.
+        """
+        total, bar = self._furthest()
+        from_zero = int(bar.first == 0 and bar.values > 1)
+        return max(self.interval, from_zero) * (1 if total else bar.passes)
+
+    def _counts(self, bar: _Bar) -> bool:
+        return bar.values >= self._values_min or bar.base > 0
+
+    def _furthest(self) -> tuple[int, _Bar]:
+        """The bar that counts, behind its total."""
+        bars = ((total, bar) for (_, total), bar in self._bars.items() if self._counts(bar))
+        return max(bars, key=lambda item: item[1].steps, default=(0, _Bar()))
+
     def take(self, printed: PrintedStep) -> bool:
         """Take in the next number; whether it is one of the bar that counts."""
         key = (printed.label, printed.total)
@@ -156,7 +193,7 @@ class StepCounter:
         if len(self._bars) > _BARS_MAX:
             del self._bars[next(iter(self._bars))]
         bar.take(printed)
-        if bar.values < self._values_min and not bar.base:
+        if not self._counts(bar):
             return False
         is_furthest = bar.steps >= self.steps
         if bar.steps > self.steps:
@@ -179,7 +216,8 @@ class StepCounter:
         bars, counter.steps = record.get("bars"), _integer(record.get("steps"))
         for fields in bars if isinstance(bars, list) else []:
             label, total, *numbers = fields if isinstance(fields, list) and len(fields) > 1 else ("", None)
-            if not isinstance(label, str) or len(numbers) != len(astuple(_Bar())) or len(counter._bars) >= _BARS_MAX:
+            is_bar = len(numbers) in (_FIELDS_ONCE, len(astuple(_Bar())))
+            if not isinstance(label, str) or not is_bar or len(counter._bars) >= _BARS_MAX:
                 raise ValueError("no bar")
             counter._bars[label, _integer(total)] = _Bar(*map(_integer, numbers))
         return counter

@@ -15,6 +15,7 @@ from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
+from cotenant_agent.checkpoint_transfers import CHECKPOINT_TRANSFERS, CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.early_start import PREPARED_STARTS
@@ -100,7 +101,24 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             calibrations=calibrations,
             metrics=metrics,
             membership=membership,
+            transfers=_transfers(settings, directory, membership),
         )
+
+
+def _transfers(
+    settings: AgentSettings, directory: StateDirectory, membership: ClusterMembership
+) -> CheckpointTransfers:
+    return CheckpointTransfers(
+        node_id=settings.node_id,
+        root=directory.checkpoints,
+        membership=membership,
+        limit_bytes=_transfer_limit_bytes(settings),
+    )
+
+
+def _transfer_limit_bytes(settings: AgentSettings) -> int:
+    """Nothing is to be fetched where all nodes see the same folder."""
+    return 0 if settings.shared_checkpoints else settings.transfer_limit_bytes
 
 
 def _isolation(settings: AgentSettings) -> tuple[str, ...]:
@@ -207,6 +225,7 @@ def _agent_rules(
             *pausing,
             *isolation,
             *user,
+            *((CHECKPOINT_TRANSFERS,) if _transfer_limit_bytes(settings) else ()),
         ),
     )
 

@@ -114,6 +114,7 @@ class ConnectResponse(_message.Message):
     PAUSE_JOB_FIELD_NUMBER: _builtins.int
     RESUME_JOB_FIELD_NUMBER: _builtins.int
     PREPARE_JOB_FIELD_NUMBER: _builtins.int
+    SEND_CHECKPOINT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -136,6 +137,8 @@ class ConnectResponse(_message.Message):
     def resume_job(self) -> Global___ResumeJob: ...
     @_builtins.property
     def prepare_job(self) -> Global___PrepareJob: ...
+    @_builtins.property
+    def send_checkpoint(self) -> Global___SendCheckpoint: ...
     def __init__(
         self,
         *,
@@ -149,12 +152,13 @@ class ConnectResponse(_message.Message):
         pause_job: Global___PauseJob | None = ...,
         resume_job: Global___ResumeJob | None = ...,
         prepare_job: Global___PrepareJob | None = ...,
+        send_checkpoint: Global___SendCheckpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "prepare_job", b"prepare_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "prepare_job", b"prepare_job", "read_log", b"read_log", "resume_job", b"resume_job", "send_checkpoint", b"send_checkpoint", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "prepare_job", b"prepare_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "prepare_job", b"prepare_job", "read_log", b"read_log", "resume_job", b"resume_job", "send_checkpoint", b"send_checkpoint", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "launch_job", "stop_job", "checkpoint_job", "heartbeat_ack", "read_log", "attempt_end_stored", "pause_job", "resume_job", "prepare_job"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "launch_job", "stop_job", "checkpoint_job", "heartbeat_ack", "read_log", "attempt_end_stored", "pause_job", "resume_job", "prepare_job", "send_checkpoint"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1012,18 +1016,22 @@ class GrantedCheckpoint(_message.Message):
 
     INCARNATION_ID_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     incarnation_id: _builtins.str
     """Empty = an older scheduler gave the fence."""
     fence: _builtins.int
+    node_id: _builtins.str
+    """Where that attempt ran, or its rank 0 did: there the checkpoint is fetched from where this node does not see it. Empty = not known."""
     def __init__(
         self,
         *,
         incarnation_id: _builtins.str = ...,
         fence: _builtins.int = ...,
+        node_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1312,3 +1320,197 @@ class GangPart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GangPart: _TypeAlias = GangPart  # noqa: Y015
+
+@_typing.final
+class FetchCheckpointRequest(_message.Message):
+    """Who asks for a checkpoint: the node that was ordered to launch `key`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_SECRET_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    session_secret: _builtins.str
+    """That of its present stream, which proves that it is the agent of this node."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    @_builtins.property
+    def checkpoint(self) -> Global___GrantedCheckpoint:
+        """One that its LaunchJob grants."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        session_secret: _builtins.str = ...,
+        key: Global___AttemptKey | None = ...,
+        checkpoint: Global___GrantedCheckpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "key", b"key", "node_id", b"node_id", "session_secret", b"session_secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchCheckpointRequest: _TypeAlias = FetchCheckpointRequest  # noqa: Y015
+
+@_typing.final
+class FetchCheckpointResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def piece(self) -> Global___CheckpointPiece: ...
+    def __init__(
+        self,
+        *,
+        piece: Global___CheckpointPiece | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchCheckpointResponse: _TypeAlias = FetchCheckpointResponse  # noqa: Y015
+
+@_typing.final
+class CheckpointPiece(_message.Message):
+    """In this order: the manifest, then of each file that it names a beginning and its contents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    manifest: _builtins.bytes
+    """As it lies there; at most 1 MiB."""
+    contents: _builtins.bytes
+    """Of the newest file; at most 1 MiB."""
+    @_builtins.property
+    def file(self) -> Global___CheckpointFile: ...
+    def __init__(
+        self,
+        *,
+        manifest: _builtins.bytes = ...,
+        file: Global___CheckpointFile | None = ...,
+        contents: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contents", b"contents", "file", b"file", "manifest", b"manifest", "piece", b"piece"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contents", b"contents", "file", b"file", "manifest", b"manifest", "piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["manifest", "file", "contents"]  # noqa: Y015
+    _WhichOneofArgType_piece: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_piece) -> _WhichOneofReturnType_piece | None: ...
+
+Global___CheckpointPiece: _TypeAlias = CheckpointPiece  # noqa: Y015
+
+@_typing.final
+class CheckpointFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """As the manifest names it."""
+    size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointFile: _TypeAlias = CheckpointFile  # noqa: Y015
+
+@_typing.final
+class SendCheckpoint(_message.Message):
+    """Orders a node to send a checkpoint that it has, piece by piece."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSFER_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    transfer_id: _builtins.str
+    job_id: _builtins.str
+    @_builtins.property
+    def checkpoint(self) -> Global___GrantedCheckpoint: ...
+    def __init__(
+        self,
+        *,
+        transfer_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        checkpoint: Global___GrantedCheckpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "job_id", b"job_id", "transfer_id", b"transfer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendCheckpoint: _TypeAlias = SendCheckpoint  # noqa: Y015
+
+@_typing.final
+class SendCheckpointPieceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_SECRET_FIELD_NUMBER: _builtins.int
+    TRANSFER_ID_FIELD_NUMBER: _builtins.int
+    PIECE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    session_secret: _builtins.str
+    """As in FetchCheckpointRequest."""
+    transfer_id: _builtins.str
+    error: _builtins.str
+    """In the last message: why it is not whole; empty = it is."""
+    @_builtins.property
+    def piece(self) -> Global___CheckpointPiece:
+        """Absent in the last message."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        session_secret: _builtins.str = ...,
+        transfer_id: _builtins.str = ...,
+        piece: Global___CheckpointPiece | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "node_id", b"node_id", "piece", b"piece", "session_secret", b"session_secret", "transfer_id", b"transfer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendCheckpointPieceRequest: _TypeAlias = SendCheckpointPieceRequest  # noqa: Y015
+
+@_typing.final
+class SendCheckpointPieceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_OVER_FIELD_NUMBER: _builtins.int
+    is_over: _builtins.bool
+    """Nobody waits for it any more."""
+    def __init__(
+        self,
+        *,
+        is_over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_over", b"is_over"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendCheckpointPieceResponse: _TypeAlias = SendCheckpointPieceResponse  # noqa: Y015

@@ -40,6 +40,16 @@ class NodeAgentServiceStub:
                 request_serializer=cotenant_dot_v1_dot_node__agent__pb2.ConnectRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_node__agent__pb2.ConnectResponse.FromString,
                 _registered_method=True)
+        self.FetchCheckpoint = channel.unary_stream(
+                '/cotenant.v1.NodeAgentService/FetchCheckpoint',
+                request_serializer=cotenant_dot_v1_dot_node__agent__pb2.FetchCheckpointRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_node__agent__pb2.FetchCheckpointResponse.FromString,
+                _registered_method=True)
+        self.SendCheckpointPiece = channel.unary_unary(
+                '/cotenant.v1.NodeAgentService/SendCheckpointPiece',
+                request_serializer=cotenant_dot_v1_dot_node__agent__pb2.SendCheckpointPieceRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_node__agent__pb2.SendCheckpointPieceResponse.FromString,
+                _registered_method=True)
 
 
 class NodeAgentServiceServicer:
@@ -53,6 +63,21 @@ class NodeAgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchCheckpoint(self, request, context):
+        """The checkpoint of an earlier attempt that lies on another node, for the node that was ordered to launch the next one. The
+        scheduler asks the other node for it and passes it on; it keeps none of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendCheckpointPiece(self, request, context):
+        """One piece of a checkpoint that this node was ordered to send. Answered when there is room for the next piece.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeAgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +85,16 @@ def add_NodeAgentServiceServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=cotenant_dot_v1_dot_node__agent__pb2.ConnectRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_node__agent__pb2.ConnectResponse.SerializeToString,
+            ),
+            'FetchCheckpoint': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchCheckpoint,
+                    request_deserializer=cotenant_dot_v1_dot_node__agent__pb2.FetchCheckpointRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_node__agent__pb2.FetchCheckpointResponse.SerializeToString,
+            ),
+            'SendCheckpointPiece': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendCheckpointPiece,
+                    request_deserializer=cotenant_dot_v1_dot_node__agent__pb2.SendCheckpointPieceRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_node__agent__pb2.SendCheckpointPieceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +125,60 @@ class NodeAgentService:
             '/cotenant.v1.NodeAgentService/Connect',
             cotenant_dot_v1_dot_node__agent__pb2.ConnectRequest.SerializeToString,
             cotenant_dot_v1_dot_node__agent__pb2.ConnectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cotenant.v1.NodeAgentService/FetchCheckpoint',
+            cotenant_dot_v1_dot_node__agent__pb2.FetchCheckpointRequest.SerializeToString,
+            cotenant_dot_v1_dot_node__agent__pb2.FetchCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendCheckpointPiece(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.NodeAgentService/SendCheckpointPiece',
+            cotenant_dot_v1_dot_node__agent__pb2.SendCheckpointPieceRequest.SerializeToString,
+            cotenant_dot_v1_dot_node__agent__pb2.SendCheckpointPieceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,12 @@ class NodeAgentServiceStub:
     def __new__(cls, channel: _aio.Channel) -> NodeAgentServiceAsyncStub: ...
     Connect: _grpc.StreamStreamMultiCallable[_node_agent_pb2.ConnectRequest, _node_agent_pb2.ConnectResponse]
     """One stream per agent: facts go up, orders come down. The first message up is a Hello."""
+    FetchCheckpoint: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchCheckpointRequest, _node_agent_pb2.FetchCheckpointResponse]
+    """The checkpoint of an earlier attempt that lies on another node, for the node that was ordered to launch the next one. The
+    scheduler asks the other node for it and passes it on; it keeps none of it.
+    """
+    SendCheckpointPiece: _grpc.UnaryUnaryMultiCallable[_node_agent_pb2.SendCheckpointPieceRequest, _node_agent_pb2.SendCheckpointPieceResponse]
+    """One piece of a checkpoint that this node was ordered to send. Answered when there is room for the next piece."""
 
 @_typing.type_check_only
 class NodeAgentServiceAsyncStub(NodeAgentServiceStub):
@@ -43,6 +49,12 @@ class NodeAgentServiceAsyncStub(NodeAgentServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_node_agent_pb2.ConnectRequest, _node_agent_pb2.ConnectResponse]  # type: ignore[assignment]
     """One stream per agent: facts go up, orders come down. The first message up is a Hello."""
+    FetchCheckpoint: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchCheckpointRequest, _node_agent_pb2.FetchCheckpointResponse]  # type: ignore[assignment]
+    """The checkpoint of an earlier attempt that lies on another node, for the node that was ordered to launch the next one. The
+    scheduler asks the other node for it and passes it on; it keeps none of it.
+    """
+    SendCheckpointPiece: _aio.UnaryUnaryMultiCallable[_node_agent_pb2.SendCheckpointPieceRequest, _node_agent_pb2.SendCheckpointPieceResponse]  # type: ignore[assignment]
+    """One piece of a checkpoint that this node was ordered to send. Answered when there is room for the next piece."""
 
 class NodeAgentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Implemented by the scheduler, dialled by every node agent."""
@@ -54,5 +66,23 @@ class NodeAgentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.ConnectResponse], _abc.AsyncIterator[_node_agent_pb2.ConnectResponse]]:
         """One stream per agent: facts go up, orders come down. The first message up is a Hello."""
+
+    @_abc_1.abstractmethod
+    def FetchCheckpoint(
+        self,
+        request: _node_agent_pb2.FetchCheckpointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.FetchCheckpointResponse], _abc.AsyncIterator[_node_agent_pb2.FetchCheckpointResponse]]:
+        """The checkpoint of an earlier attempt that lies on another node, for the node that was ordered to launch the next one. The
+        scheduler asks the other node for it and passes it on; it keeps none of it.
+        """
+
+    @_abc_1.abstractmethod
+    def SendCheckpointPiece(
+        self,
+        request: _node_agent_pb2.SendCheckpointPieceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_agent_pb2.SendCheckpointPieceResponse, _abc.Awaitable[_node_agent_pb2.SendCheckpointPieceResponse]]:
+        """One piece of a checkpoint that this node was ordered to send. Answered when there is room for the next piece."""
 
 def add_NodeAgentServiceServicer_to_server(servicer: NodeAgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -445,6 +445,7 @@ class KnownStepTime(_message.Message):
     STEP_MS_FIELD_NUMBER: _builtins.int
     BASIS_FIELD_NUMBER: _builtins.int
     MEASUREMENTS_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
@@ -452,6 +453,8 @@ class KnownStepTime(_message.Message):
     basis: Global___StepTimeBasis.ValueType
     measurements: _builtins.int
     """Step times that a curve is fitted to, or that tell the correction; 0 = foreseen."""
+    servers: _builtins.int
+    """Parameter servers beside them; 0 = the job has none."""
     def __init__(
         self,
         *,
@@ -460,10 +463,11 @@ class KnownStepTime(_message.Message):
         step_ms: _builtins.float = ...,
         basis: Global___StepTimeBasis.ValueType = ...,
         measurements: _builtins.int = ...,
+        servers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "gpus", b"gpus", "measurements", b"measurements", "micro_batch_size", b"micro_batch_size", "step_ms", b"step_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "gpus", b"gpus", "measurements", b"measurements", "micro_batch_size", b"micro_batch_size", "servers", b"servers", "step_ms", b"step_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

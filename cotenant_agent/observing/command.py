@@ -8,6 +8,8 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Final
 
 import click
 
@@ -21,14 +23,27 @@ from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.observing.foreign_jobs import ForeignJobs
 from cotenant_agent.observing.observer import ObservedWindow, Observer, UsedDevices
+from cotenant_agent.observing.silent_jobs import SilentJobs
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.protocol import window_to_message
 from cotenant_agent.standin_inventory import StandinInventory
 
 _NS_PER_S = 1_000_000_000
+_ENGINES: Final = MappingProxyType(
+    {"slurm": ("slurm",), "kubernetes": ("kubernetes",), "ray": ("ray",), "host": ("docker", "group")}
+)
+_SAMPLE_OF_CORES_S: Final = 0.05
+_SAMPLE_OF_GPUS_S: Final = 1.0
+"""NVIDIA's driver tells what single processes used about once a second."""
 
 
-@click.command(epilog="Example:  cotenant observe --seconds 120 -o json")
+@click.command(
+    epilog="""\b
+Example:  cotenant observe --seconds 120 -o json
+          cotenant observe ray --seconds 600
+"""
+)
+@click.argument("engine", type=click.Choice([*_ENGINES]), default=None, required=False)
 @click.option(
     "--standin-cores", type=Integers(), default=(), help="Cores that play devices; the NVIDIA GPUs by default."
 )
@@ -43,36 +58,68 @@ _NS_PER_S = 1_000_000_000
 def observe(
     session: Session,
     /,
+    engine: str | None,
     standin_cores: tuple[int, ...],
     seconds: float | None,
     interval_s: float,
     *,
     record: bool,
 ) -> None:
-    """Measure the jobs on this machine's devices, whoever started them.
+    """Measure the jobs on this machine's devices, whoever started them; with ENGINE those of one engine.
 
-    A job is a job of Slurm, a pod, a container, else a process group. Steps are read off what it prints into a file, by
-    the usual forms (docs/training_scripts.md). A job that sets COTENANT_JOB='cotenant graph=SHA256 batch=64' in its
-    environment can be learned from.
+    A job is a job of Slurm, a pod, a container, a worker process of Ray, else a process group. Steps are read off what
+    it prints into a file, by the usual forms (docs/training_scripts.md); of a job that prints none, the period of its
+    utilization is told instead. A job that sets COTENANT_JOB='cotenant graph=SHA256 batch=64' in its environment can be
+    learned from.
     """
+    sample_s = _SAMPLE_OF_CORES_S if standin_cores else _SAMPLE_OF_GPUS_S
+    silent_jobs = SilentJobs(_inventory(standin_cores), sample_s)
     observer = Observer(
         _inventory(standin_cores),
         ForeignJobs().find,
         campaign=f"collected_{uuid.uuid4().hex[:8]}",
         make_id=lambda: uuid.uuid4().hex,
+        silent_jobs=silent_jobs,
     )
+    kinds = _ENGINES[engine] if engine else ()
+    stop = _until_signal()
+    end_ns = system_clock.steady_ns() + int((seconds or 10**9) * _NS_PER_S)
+    while not stop.is_set() and system_clock.steady_ns() < end_ns:
+        _tell(session, _of(kinds, observer.beat(system_clock.steady_ns())), record=record)
+        _wait(stop, interval_s, silent_jobs)
+    silent = observer.silent_job_ids
+    _tell(session, _of(kinds, observer.close(system_clock.steady_ns())), record=record)
+    for job_id in silent:
+        if _is_of(kinds, job_id):
+            tell(f"{job_id}: it prints no steps into a file, and its utilization has no period; nothing is measured")
+    if engine and not observer.seen_owners & set(kinds):
+        others = f", only of {', '.join(sorted(observer.seen_owners))}" if observer.seen_owners else ""
+        tell(f"no job of {engine} was on the devices of this machine{others}; without {engine} all are observed")
+
+
+def _until_signal() -> threading.Event:
+    """Return what is set by SIGINT and SIGTERM."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    end_ns = system_clock.steady_ns() + int((seconds or 10**9) * _NS_PER_S)
-    silent: set[str] = set()
-    while not stop.is_set() and system_clock.steady_ns() < end_ns:
-        _tell(session, observer.beat(system_clock.steady_ns()), record=record)
-        stop.wait(interval_s)
-    silent.update(observer.silent_job_ids)
-    _tell(session, observer.close(system_clock.steady_ns()), record=record)
-    for job_id in sorted(silent):
-        tell(f"{job_id}: nothing that it prints into a file tells its steps; nothing is measured of it")
+    return stop
+
+
+def _wait(stop: threading.Event, interval_s: float, silent_jobs: SilentJobs) -> None:
+    """Wait for the next look, and sample meanwhile what prints nothing."""
+    end_ns = system_clock.steady_ns() + int(interval_s * _NS_PER_S)
+    while not stop.is_set() and (left_ns := end_ns - system_clock.steady_ns()) > 0:
+        silent_jobs.sample(system_clock.steady_ns())
+        pause_s = silent_jobs.interval_s if silent_jobs.are_there else interval_s
+        stop.wait(min(pause_s, left_ns / _NS_PER_S))
+
+
+def _is_of(kinds: tuple[str, ...], job_id: str) -> bool:
+    return not kinds or job_id.partition("/")[0] in kinds
+
+
+def _of(kinds: tuple[str, ...], windows: Iterable[ObservedWindow]) -> list[ObservedWindow]:
+    return [one for one in windows if _is_of(kinds, one.job_id)]
 
 
 def _inventory(standin_cores: tuple[int, ...]) -> UsedDevices:
@@ -108,10 +155,10 @@ def _tell(session: Session, windows: Iterable[ObservedWindow], *, record: bool) 
 
 
 def _line(one: ObservedWindow) -> str:
-    slowed = one.slowdown_ratio
+    slowed, counted = one.slowdown_ratio, "period of its utilization" if one.is_by_period else "step"
     parts = [
         f"{one.job_id} on {one.window.device}",
-        f"{one.step_ms:.1f} ms a step over {one.window.window_ms / 1000:.0f} s",
+        f"{one.step_ms:.1f} ms a {counted} over {one.window.window_ms / 1000:.0f} s",
         f"with {', '.join(one.others)}" if one.others else "alone",
         format_slowdown(slowed) if slowed is not None else "",
         f"{format_percent(one.window.utilization_ratio)} busy" if one.window.utilization_ratio is not None else "",
@@ -128,6 +175,7 @@ def _document(one: ObservedWindow) -> dict[str, object]:
         "steps": one.window.steps,
         "window_ms": one.window.window_ms,
         "step_ms": one.step_ms,
+        "is_by_period": one.is_by_period,
         "slowdown_ratio": one.slowdown_ratio,
         "utilization_ratio": one.window.utilization_ratio,
         "memory_peak_bytes": one.window.memory_peak_bytes,

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.engines.job_tag import JobTag, read_tag
-from cotenant_agent.observing.job_owners import owner_of
+from cotenant_agent.observing.job_owners import owner_of, raylet_of
 
 TAG_VARIABLE: Final = "COTENANT_JOB"
 JOBS_MAX: Final = 1_000
 _FILE_BYTES_MAX: Final = 1 << 20
 _OUTPUTS: Final = (1, 2)
+_PARENTS_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -24,7 +25,8 @@ class ForeignJob:
     """One job.
 
     Attributes:
-        job_id: `slurm/7`, `kubernetes/UID`, `docker/ID`, or `group/PGID` where no engine is known.
+        job_id: `ray/PID` of each worker process of Ray, `slurm/7`, `kubernetes/UID`, `docker/ID`, or `group/PGID` where
+            no engine is known.
         pids: Its processes on devices, lowest first.
         log: Where it prints; None = no file.
         tag: What its owner told of it in the environment; None = nothing.
@@ -81,12 +83,27 @@ class ForeignJobs:
         )
 
     def _job_of(self, pid: int) -> str:
-        owner = owner_of(self._read(pid, "cgroup"))
+        # Ray's workers first: those of one node share the control group of its container or of its job of Slurm.
+        owner = self._ray_worker(pid) or owner_of(self._read(pid, "cgroup"))
         if owner:
             return owner
-        # The name of a program may hold blanks and brackets.
-        fields = self._read(pid, "stat").rpartition(")")[2].split()
+        fields = self._stat(pid)
         return f"group/{fields[2]}" if len(fields) > 2 else ""
+
+    def _ray_worker(self, pid: int) -> str:
+        """Return the worker of Ray to which a process belongs, by its variables; it may be a child of the worker."""
+        raylet = raylet_of(self._read(pid, "environ"))
+        for _ in range(_PARENTS_MAX if raylet else 0):
+            fields = self._stat(pid)
+            parent = int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
+            if raylet_of(self._read(parent, "environ")) != raylet:
+                break
+            pid = parent
+        return f"ray/{pid}" if raylet else ""
+
+    def _stat(self, pid: int) -> list[str]:
+        # The name of a program may hold blanks and brackets.
+        return self._read(pid, "stat").rpartition(")")[2].split()
 
     def _log_of(self, pid: int) -> Path | None:
         """Return the file into which a process prints, by the name under which it is found from here.

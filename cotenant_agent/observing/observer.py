@@ -1,4 +1,7 @@
-"""Watches foreign jobs from beat to beat: steps from what they print, windows alone and with the same others."""
+"""Watches foreign jobs from beat to beat: steps from what they print, windows alone and with the same others.
+
+Of a job that prints no steps the period of its utilization counts instead, and is told apart throughout.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.observing.foreign_jobs import ForeignJob
+from cotenant_agent.observing.silent_jobs import SilentJobs
 from cotenant_agent.progress import ProgressTrack
 from cotenant_agent.records import (
     AttemptKey,
@@ -24,6 +28,8 @@ from cotenant_agent.records import (
 )
 
 _JOBS_REMEMBERED_MAX = 1_000
+_SILENCE_NS = 60_000_000_000
+"""After so long without a step a job is taken for what it is now: others beside it are measured with it."""
 
 
 class UsedDevices(GpuInventory, Protocol):
@@ -35,9 +41,14 @@ class UsedDevices(GpuInventory, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignMeasuredJob(MeasuredJob):
-    """The same with the job's id, which never leaves this machine; without a graph nothing of it does."""
+    """The same with the job's id, which never leaves this machine; without a graph nothing of it does.
+
+    Attributes:
+        is_by_period: Its steps are periods of its utilization.
+    """
 
     job_id: str
+    is_by_period: bool = False
 
 
 @dataclass(slots=True)
@@ -45,11 +56,17 @@ class _Watched:
     """One job that is there now.
 
     Attributes:
+        key: Another one as soon as its steps are told by something else, so that no window mixes the two.
         progress: None = it prints into no file.
+        seen_ns: When it was seen first.
+        co_located: Jobs on its devices.
     """
 
     key: AttemptKey
     progress: LogProgress | None
+    seen_ns: int
+    is_by_period: bool = False
+    co_located: frozenset[str] = frozenset()
     track: ProgressTrack = field(default_factory=ProgressTrack)
     memory_peak_bytes: int = 0
 
@@ -61,12 +78,14 @@ class ObservedWindow:
     Attributes:
         others: Jobs on the same device meanwhile.
         solo_step_ms: Of the same job alone, as far as it was seen; 0 = never.
+        is_by_period: Its steps are periods of its utilization, which may be more or fewer than its steps.
     """
 
     job_id: str
     others: tuple[str, ...]
     window: MeasurementWindow
     solo_step_ms: float = 0.0
+    is_by_period: bool = False
 
     @property
     def step_ms(self) -> float:
@@ -80,8 +99,8 @@ class ObservedWindow:
 
     @property
     def is_reportable(self) -> bool:
-        """Say whether a predictor can learn from it: all jobs have told their graph and batch."""
-        return all(job.graph_sha256 for job in (self.window.job, *self.window.others))
+        """Say whether a predictor can learn from it: all jobs have told their graph and batch, and it its steps."""
+        return not self.is_by_period and all(job.graph_sha256 for job in (self.window.job, *self.window.others))
 
 
 class Observer:
@@ -92,6 +111,7 @@ class Observer:
         find_jobs: Finds the jobs of processes.
         campaign: By which this machine is known where profiles are kept.
         make_id: Makes a new unique id.
+        silent_jobs: Finds the periods of jobs that print no steps; None = they are not measured.
     """
 
     def __init__(
@@ -101,32 +121,46 @@ class Observer:
         *,
         campaign: str,
         make_id: Callable[[], str],
+        silent_jobs: SilentJobs | None = None,
     ) -> None:
         self._inventory = inventory
+        self._silent = silent_jobs
         self._find_jobs = find_jobs
         devices = {gpu.gpu_id: gpu.device for gpu in inventory.describe()}
         self._recorder = MeasurementWindowRecorder(campaign=campaign, devices=devices, make_id=make_id)
         self._watched: dict[str, _Watched] = {}
-        self._solo: dict[tuple[str, bool], tuple[int, int]] = {}
+        self._solo: dict[tuple[str, bool, bool], tuple[int, int]] = {}
         self._seen = 0
+        self._owners: set[str] = set()
 
     @property
     def silent_job_ids(self) -> list[str]:
         """Jobs of which nothing tells any step."""
         return sorted(job_id for job_id, job in self._watched.items() if not job.track.steps_done)
 
+    @property
+    def seen_owners(self) -> frozenset[str]:
+        """Whose jobs were there: `slurm`, `ray`, `group`, as their ids begin."""
+        return frozenset(self._owners)
+
     def beat(self, now_ns: int) -> list[ObservedWindow]:
         """Look once; return the windows that have ended."""
         jobs = {job.job_id: job for job in self._find_jobs(self._inventory.users())}
-        self._watch(jobs)
+        self._watch(jobs, now_ns)
+        self._sample_silent(jobs)
+        for job_id in jobs:
+            self._read_steps(job_id, now_ns)
         self._recorder.look([self._living(job) for job in jobs.values()], now_ns // 1_000_000)
+        self._recorder.settle(
+            one.key
+            for one in self._watched.values()
+            if not one.track.steps_done and now_ns - one.seen_ns >= _SILENCE_NS
+        )
         processes = {
             self._watched[job_id].key: JobProcesses(gpu_ids=job.gpu_ids, pids=job.pids) for job_id, job in jobs.items()
         }
         reading = self._inventory.observe(processes)
-        observations = [
-            _observation(self._watched[key.job_id], reading.jobs.get(key, JobUsage()), now_ns) for key in processes
-        ]
+        observations = [_observation(self._watched[key.job_id], reading.jobs.get(key, JobUsage())) for key in processes]
         self._recorder.add(observations, reading.gpus, now_ns // 1_000_000)
         return self._ended()
 
@@ -135,20 +169,71 @@ class Observer:
         self._recorder.look([], now_ns // 1_000_000)
         return self._ended()
 
-    def _watch(self, jobs: Mapping[str, ForeignJob]) -> None:
+    def _watch(self, jobs: Mapping[str, ForeignJob], now_ns: int) -> None:
         """Follow new jobs from here on; forget those that have ended."""
         for job_id in self._watched.keys() - jobs.keys():
             del self._watched[job_id]
             if len(self._solo) > _JOBS_REMEMBERED_MAX:
                 self._solo = {key: known for key, known in self._solo.items() if key[0] != job_id}
         for job_id in jobs.keys() - self._watched.keys():
-            self._seen += 1
+            self._owners.add(job_id.partition("/")[0])
             log = jobs[job_id].log
             progress = LogProgress(log, "") if log is not None else None
-            self._watched[job_id] = _Watched(AttemptKey(job_id=job_id, attempt=self._seen, fence=0), progress)
+            self._watched[job_id] = _Watched(self._new_key(job_id), progress, now_ns)
+
+    def _sample_silent(self, jobs: Mapping[str, ForeignJob]) -> None:
+        """Have those sampled of which nothing printed tells any step; what disturbs them begins their series anew."""
+        if self._silent is None:
+            return
+        silent = {}
+        for job_id, job in jobs.items():
+            watched = self._watched[job_id]
+            co_located = frozenset(other for other, one in jobs.items() if set(one.gpu_ids) & set(job.gpu_ids))
+            if co_located != watched.co_located:
+                watched.co_located = co_located
+                self._silent.restart(watched.key)
+            if watched.is_by_period or not watched.track.steps_done:
+                silent[watched.key] = JobProcesses(gpu_ids=job.gpu_ids, pids=job.pids)
+        self._silent.watch(silent)
+
+    def _read_steps(self, job_id: str, now_ns: int) -> None:
+        watched = self._watched[job_id]
+        printed = watched.progress.read(now_ns) if watched.progress is not None else []
+        if printed and watched.is_by_period:
+            watched = self._renew(job_id, is_by_period=False)
+        for report in printed:
+            watched.track.accept(report)
+        if self._silent is None or (watched.track.steps_done and not watched.is_by_period):
+            return
+        periods = self._silent.steps(watched.key, now_ns)
+        if periods and not watched.is_by_period:
+            watched = self._renew(job_id, is_by_period=True)
+        if not periods:
+            # Time without a period is no time of steps.
+            watched.track.interrupt(is_paused=False)
+        for report in periods:
+            watched.track.accept(report)
+
+    def _renew(self, job_id: str, *, is_by_period: bool) -> _Watched:
+        """Begin anew with a job whose steps are told by something else from now on."""
+        before = self._watched[job_id]
+        key = self._new_key(job_id)
+        if self._silent is not None:
+            self._silent.rename(before.key, key)
+        renewed = _Watched(
+            key, before.progress, before.seen_ns, is_by_period=is_by_period, co_located=before.co_located
+        )
+        self._watched[job_id] = renewed
+        return renewed
+
+    def _new_key(self, job_id: str) -> AttemptKey:
+        self._seen += 1
+        return AttemptKey(job_id=job_id, attempt=self._seen, fence=0)
 
     def _living(self, job: ForeignJob) -> LivingAttempt:
-        return LivingAttempt(key=self._watched[job.job_id].key, gpu_ids=job.gpu_ids, job=_measured(job))
+        watched = self._watched[job.job_id]
+        measured = _measured(job, is_by_period=watched.is_by_period)
+        return LivingAttempt(key=watched.key, gpu_ids=job.gpu_ids, job=measured)
 
     def _ended(self) -> list[ObservedWindow]:
         due = self._recorder.due()
@@ -156,18 +241,25 @@ class Observer:
         return [self._told(window, window.job) for window in due if isinstance(window.job, ForeignMeasuredJob)]
 
     def _told(self, window: MeasurementWindow, job: ForeignMeasuredJob) -> ObservedWindow:
-        is_doubtful = bool(window.quality_flags)
+        clear, doubtful = ((job.job_id, job.is_by_period, is_doubtful) for is_doubtful in (False, True))
         if not window.others:
-            steps, took_ms = self._solo.get((job.job_id, is_doubtful), (0, 0))
-            self._solo[job.job_id, is_doubtful] = steps + window.steps, took_ms + window.window_ms
+            known = doubtful if window.quality_flags else clear
+            steps, took_ms = self._solo.get(known, (0, 0))
+            self._solo[known] = steps + window.steps, took_ms + window.window_ms
         # What others disturbed counts only where nothing better is known.
-        steps, took_ms = self._solo.get((job.job_id, False)) or self._solo.get((job.job_id, True), (0, 0))
+        steps, took_ms = self._solo.get(clear) or self._solo.get(doubtful, (0, 0))
         others = tuple(one.job_id for one in window.others if isinstance(one, ForeignMeasuredJob))
         solo_step_ms = took_ms / steps if steps else 0.0
-        return ObservedWindow(job_id=job.job_id, others=others, window=window, solo_step_ms=solo_step_ms)
+        return ObservedWindow(
+            job_id=job.job_id,
+            others=others,
+            window=window,
+            solo_step_ms=solo_step_ms,
+            is_by_period=job.is_by_period,
+        )
 
 
-def _measured(job: ForeignJob) -> ForeignMeasuredJob | None:
+def _measured(job: ForeignJob, *, is_by_period: bool) -> ForeignMeasuredJob | None:
     """Return a job as it is measured; None = it holds several devices, of which a window cannot tell."""
     if len(job.gpu_ids) != 1:
         return None
@@ -175,14 +267,13 @@ def _measured(job: ForeignJob) -> ForeignMeasuredJob | None:
     is_told = bool(tag.graph_sha256 and tag.global_batch_size)
     return ForeignMeasuredJob(
         job_id=job.job_id,
+        is_by_period=is_by_period,
         graph_sha256=tag.graph_sha256 if is_told else "",
         settings=JobSettings(global_batch_size=max(tag.global_batch_size, 1)),
     )
 
 
-def _observation(watched: _Watched, usage: JobUsage, now_ns: int) -> AttemptObservation:
-    for report in watched.progress.read(now_ns) if watched.progress is not None else ():
-        watched.track.accept(report)
+def _observation(watched: _Watched, usage: JobUsage) -> AttemptObservation:
     window = watched.track.close_window()
     watched.memory_peak_bytes = max(watched.memory_peak_bytes, usage.memory_bytes or 0)
     return AttemptObservation(

@@ -14,6 +14,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.conversation import Conversation
+from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.records import AttemptKey, GpuReading
@@ -76,6 +77,7 @@ def conversation_about(
     table: Table,
     readings: tuple[GpuReading, ...] = (),
     make_way: Callable[[], Awaitable[None]] = nothing_to_end,
+    transfers: object = None,
 ) -> Conversation:
     return Conversation(
         table=cast("Any", table),
@@ -85,6 +87,7 @@ def conversation_about(
         on_welcome=lambda _: None,
         make_way=make_way,
         metrics=AgentMetrics(),
+        transfers=cast("Any", transfers),
     )
 
 
@@ -205,3 +208,62 @@ def test_a_stop_that_the_disk_does_not_take_is_tried_again_and_never_refused(
     stream = StoppingStream(table)
     asyncio.run(asyncio.wait_for(conversation_about(table).hold(cast("Any", stream)), timeout=30))
     assert (table.tries, stream.refusals) == (3, [])
+
+
+class Fetching:
+    """A checkpoint that never comes, or comes at once."""
+
+    tasks = ()
+
+    def __init__(self, *, comes: bool) -> None:
+        self._comes = comes
+        self.begun = self.cancelled = 0
+
+    def begin(self, *_: object) -> None:
+        pass
+
+    def may_fetch(self, _: object) -> bool:
+        return True
+
+    async def find_resumable(self, _: object) -> tuple[None, tuple[str, ...]]:
+        self.begun += 1
+        try:
+            await asyncio.sleep(0 if self._comes else 3_600)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return None, ()
+
+
+class StoppedLaunch(Stream):
+    """Orders one launch twice, and then its end."""
+
+    async def __aiter__(self) -> AsyncIterator[messages.ConnectResponse]:
+        assert (await anext(self._said)).HasField("hello")
+        yield messages.ConnectResponse(welcome=messages.Welcome(heartbeat_ms=50, lease_ms=LEASE_MS, grace_ms=0))
+        key = messages.AttemptKey(job_id="job", attempt=1, fence=1)
+        for _ in range(2):
+            yield messages.ConnectResponse(launch_job=messages.LaunchJob(key=key, spec=scheduling_pb2.JobSpec()))
+        await asyncio.sleep(0.1)
+        yield messages.ConnectResponse(stop_job=messages.StopJob(key=key))
+        await asyncio.sleep(0.1)
+
+
+class StoppableTable(Table):
+    """Knows no attempt, whatever is to be stopped."""
+
+    def stop(self, *_: object) -> None:
+        raise CommandRefusedError("NO_SUCH_ATTEMPT", "it is not on this node")
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_launch_that_waits_for_its_checkpoint_is_stopped_and_holds_up_no_other_order(
+    tmp_path: Path, comes: bool
+) -> None:
+    table, transfers = StoppableTable(tmp_path), Fetching(comes=comes)
+    conversation = conversation_about(table, transfers=transfers)
+    stream = StoppedLaunch(wait_s=0, confirms=False)
+    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=30))
+    launched = len(table.deadlines_boot_ms)
+    assert (transfers.cancelled, launched > 0) == ((0, True) if comes else (1, False))
+    assert comes or transfers.begun == 1

@@ -28,6 +28,12 @@ def loss_of(tmp_path: Path, line: str) -> float | None:
         ("train_loss=3.5e-2 step={step}", 0.035),
         ("Epoch: [0][{step}/391]  Time 0.1 (0.1)  Loss 6.9e+00 (7.0e+00)", 6.9),
         ("step {step} loss 1.5.", 1.5),
+        ("step {step}, loss 0,532, lr 0,001", 0.532),
+        ("step {step}, loss 4,2531", 4.2531),
+        ("step {step}, loss 1,5", 1.5),
+        ("step {step}, loss 1,234", None),  # it may part thousands
+        ("step {step} loss 2, lr 3", 2.0),
+        ("step {step} loss 0.25,0.5", 0.25),
         ("step {step} val_loss 1.5", None),
         ("step {step} val loss 1.5 validation loss 2.5", None),
         ("step {step} loss nan", None),

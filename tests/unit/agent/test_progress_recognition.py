@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ FORMS = [
     "\r\x1b[Kstep {0}/600",
     "\x1b[2K\x1b[Aiter {0} | loss 1.2",
     "\x1b[2KEpoch: [0][ {0}/391]",
+    "2026/11/23 12:00:00 - mmengine - INFO - Epoch(train)  [1][ {0}/391]  lr: 1.0e-02  loss: 0.69",
+    "[0/25][{0}/1583]\tLoss_D: 1.2 Loss_G: 2.1\tD(x): 0.5 D(G(z)): 0.2 / 0.1",
+    "| epoch   1 |   {0}/ 2983 batches | lr 20.00 | ms/batch 12.03 | loss  6.52 | ppl   680.31",
+    "train_inner | epoch 001:   {0} / 100 loss=12.1, ups=1.2, num_updates={0}, lr=1e-05",
+    "Itération {0} : perte 0,532",
+    "Iterazione {0}, perdita 0,532",
+    "Schritt {0}, Verlust 0,532",
+    "Paso {0} - pérdida 0,532",
+    "Шаг {0}, потери 0,532",
+    "ステップ {0} 損失 0.5",
+    "第 {0} 步 损失 0.5",
 ]
 NO_PROGRESS = [
     "steps: {0}",
@@ -52,13 +64,18 @@ NO_PROGRESS = [
     "100%|####| {0}/170498071 [00:05<00:00, 31MB/s]",
     "Loading checkpoint shards: 50%|##| {0}/60 [00:01<00:00, 1.2it/s]",
     "Validation DataLoader 0: 50%|##| {0}/60 [00:01<00:00, 30.2it/s]",
+    "Epoch(val)  [1][ {0}/391]  acc: 0.5",
+    "loss: 2.303494  [{0}/60000]",
+    "Epoch 1/5:  10%|# | {0}/4000 [00:10<01:30, 40.00img/s]",
+    "Etappe {0}, Verlust 0,5",
 ]
 
 
-def read(tmp_path: Path, *lines: str, steps_total: int = 0) -> int:
+def read(tmp_path: Path, *lines: str, steps_total: int = 0, batch_size: int = 0) -> int:
     log = tmp_path / "out.log"
     log.write_text("".join(f"{line}\n" for line in lines))
-    return max([0, *(report.step for report in LogProgress(log, "", None, steps_total).read_to_end(1))])
+    found = LogProgress(log, "", None, steps_total, batch_size).read_to_end(1)
+    return max([0, *(report.step for report in found)])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,7 +89,7 @@ def test_settings_and_measurements_are_no_progress(tmp_path: Path, form: str) ->
 
 
 @pytest.mark.parametrize(
-    "form", ["Schritt {0} von 600 | Verlust 1.2", "[{0} | 600]: 1.2", "étape {0} sur 600, perte 3.5", "進捗 {0}/600"]
+    "form", ["Etappe {0} von 600 | Verlust 1.2", "[{0} | 600]: 1.2", "tour {0} sur 600, perte 3.5", "進捗 {0}/600"]
 )
 def test_a_number_before_the_stated_number_of_steps_counts_in_any_language(tmp_path: Path, form: str) -> None:
     lines = [form.format(step) for step in (10, 20, 30)]
@@ -89,6 +106,27 @@ def test_other_numbers_before_it_do_not(tmp_path: Path, form: str) -> None:
 def test_counts_behind_epochs_add_up(tmp_path: Path) -> None:
     lines = [f"Epoch {epoch}/3 [{step}/60] loss=1.2" for epoch in (1, 2, 3) for step in (20, 40, 60)]
     assert read(tmp_path, *lines) == 180
+
+
+SAMPLES = [
+    "Train Epoch: 1 [{0}/60000 (1%)]\tLoss: 2.301",
+    "loss: 2.303494  [{0:>5d}/60000]",
+    "Epoch 1/5:  10%|# | {0}/60000 [00:10<01:30, 40.00img/s, loss (batch)=0.3]",
+    "train: {0}/60000 [00:10<01:30, 4.1 examples/s]",
+]
+
+
+@pytest.mark.parametrize("form", SAMPLES)
+def test_numbers_of_samples_are_steps_where_the_batch_is_known(tmp_path: Path, form: str) -> None:
+    assert read(tmp_path, *(form.format(samples) for samples in (640, 1280, 1920)), batch_size=64) == 30
+    assert read(tmp_path, *(form.format(samples) for samples in (640, 1280, 1920)), batch_size=48) == 0
+
+
+@pytest.mark.parametrize("form", SAMPLES)
+def test_epochs_of_samples_add_up_with_the_batch_that_is_smaller(tmp_path: Path, form: str) -> None:
+    form = form.replace("60000", "650")
+    lines = [form.format(samples) for _ in range(3) for samples in (*range(64, 650, 64), 650)]
+    assert read(tmp_path, *lines, batch_size=64) == 3 * 11
 
 
 def test_a_number_that_is_printed_once_is_a_setting(tmp_path: Path) -> None:
@@ -145,6 +183,14 @@ def test_a_script_that_prints_each_tenth_step_has_done_its_last_ones_unseen(
     assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
 
 
+@pytest.mark.parametrize(("first", "steps"), [(0, 150), (1, 149)])
+def test_a_counter_that_begins_with_0_ends_one_before_its_steps(tmp_path: Path, first: int, steps: int) -> None:
+    numbers = [first, *range(15, 150, 15), 149]  # each fifteenth and the last
+    attempt = attempt_of(tmp_path, "".join(f"{{'step': {n}, 'loss': 1}}\n" for n in numbers), steps_total=150)
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
 def test_one_print_in_the_middle_shows_no_distance_to_the_end(tmp_path: Path) -> None:
     attempt = attempt_of(tmp_path, "iter 10\niter 25\n")
     attempt.directory.exit.write_text('{"return_code": 0}')
@@ -170,6 +216,53 @@ def test_two_prints_show_their_distance_where_the_first_is_one_from_the_beginnin
     assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
 
 
+@pytest.mark.parametrize(
+    ("form", "numbers", "steps"),
+    [
+        ("Epoch: [{1}][{0}/100]", range(100), 300),  # from 0, as enumerate counts
+        ("Epoch: [{1}][{0}/100]", range(0, 100, 10), 300),
+        ("Epoch: [{1}][{0}/100]", range(0, 100, 40), 300),
+        ("Epoch: [{1}]  [{0}/100]  eta: 0:00:10", (*range(0, 100, 10), 99), 300),
+        ("[{1}/3][{0}/100] Loss_D: 1", range(0, 100, 50), 100),  # of two numbers a second pass is not certain
+        ("epoch={1} iter={0} loss=1", range(0, 100, 10), 270),
+    ],
+)
+def test_a_pass_ends_with_its_total_where_the_next_number_would_lie_behind_it(
+    tmp_path: Path, form: str, numbers: Iterable[int], steps: int
+) -> None:
+    log = "".join(f"{form.format(number, epoch)}\n" for epoch in range(3) for number in numbers)
+    attempt = attempt_of(tmp_path, log, steps_total=0)
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
+@pytest.mark.parametrize(("total", "steps"), [(300, 300), (301, 270), (290, 290)])
+def test_each_pass_without_a_total_hides_the_steps_behind_its_last_number(
+    tmp_path: Path, total: int, steps: int
+) -> None:
+    log = "".join(f"epoch={epoch} iter={number} loss=1\n" for epoch in range(3) for number in range(0, 100, 10))
+    attempt = attempt_of(tmp_path, log, steps_total=total)
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
+def test_samples_of_a_job_with_a_known_batch_complete_it(tmp_path: Path) -> None:
+    log = "".join(f"Train Epoch: {e} [{n * 64}/6400 ({n}%)]\tLoss: 2.3\n" for e in (1, 2) for n in range(0, 100, 10))
+    attempt = attempt_of(tmp_path, log, steps_total=200, global_batch_size=64)
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 200
+
+
+def test_a_last_smaller_batch_that_is_printed_with_a_wrong_number_hides_no_epoch(tmp_path: Path) -> None:
+    # PyTorch's MNIST example multiplies by the length of the batch at hand: 40 * 40 in place of 40 * 64.
+    numbers = [*(n * 64 for n in range(0, 40, 5)), 1600]
+    log = "".join(f"Train Epoch: {epoch} [{n}/2600 (1%)]\tLoss: 2.3\n" for epoch in (1, 2, 3) for n in numbers)
+    for total, steps in ((123, 123), (0, 120)):
+        attempt = attempt_of(tmp_path / str(total), log, steps_total=total, global_batch_size=64)
+        attempt.directory.exit.write_text('{"return_code": 0}')
+        assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == steps
+
+
 RICH = "Epoch 2/2  \x1b[35m━━━━━━━━━━━━━\x1b[0m 100/100 0:00:00 • 0:00:00 191.93it/s v_num: 0.000\n   loss: 0.9\n"
 
 
@@ -186,6 +279,10 @@ RICH = "Epoch 2/2  \x1b[35m━━━━━━━━━━━━━\x1b[0m 100/10
         ("Epoch 3/3 [60000/60000]\n", 300, 0),  # samples
         ("Epoch 3/3 [100/100]\n", 300, 300),
         ("Epoch 1/3: loss 2\n", 3, 0),
+        ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1, Test: 0.5\n", 200, 200),
+        ("Epoch 198 | loss 2\nEpoch 199 | loss 1\n", 200, 200),
+        ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1\n", 600, 0),
+        ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1\n", 0, 0),
         ("validation after epoch 3/3\n", 3, 0),
     ],
 )

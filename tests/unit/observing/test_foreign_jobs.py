@@ -39,12 +39,19 @@ def test_a_control_group_names_the_job(cgroups: str, owner: str) -> None:
 
 
 def process(
-    proc: Path, pid: int, *, cgroup: str = "0::/\n", group: int = 9, log: Path | None = None, environ: str = ""
+    proc: Path,
+    pid: int,
+    *,
+    cgroup: str = "0::/\n",
+    group: int = 9,
+    parent: int = 1,
+    log: Path | None = None,
+    environ: str = "",
 ) -> None:
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
     (folder / "cgroup").write_text(cgroup)
-    (folder / "stat").write_text(f"{pid} (a (b) c) S 1 {group} {group} 0")
+    (folder / "stat").write_text(f"{pid} (a (b) c) S {parent} {group} {group} 0")
     (folder / "environ").write_text(environ)
     if log is not None:
         (folder / "fd" / "1").symlink_to(log)
@@ -62,6 +69,40 @@ def test_processes_of_one_job_are_one_job_and_others_are_told_apart_by_their_gro
         ("group/13", (13,), ("g1",)),
         ("slurm/5", (10, 11), ("g0",)),
     ]
+
+
+def test_workers_of_one_raylet_are_jobs_of_their_own_and_keep_their_children(tmp_path: Path) -> None:
+    variables = "RAY_RAYLET_PID=10\0A=1\0RAY_JOB_ID=0a000000"
+    pod = f"0::/kubepods/burstable/pod{UID}/{CONTAINER}"
+    process(tmp_path, 10, group=9, cgroup=pod)
+    for pid, parent in ((11, 10), (12, 10), (13, 12), (14, 13)):
+        process(tmp_path, pid, group=9, parent=parent, cgroup=pod, environ=variables)
+    found = ForeignJobs(tmp_path).find({"g0": frozenset({11, 12}), "g1": frozenset({14})})
+    assert [(job.job_id, job.pids, job.gpu_ids) for job in found] == [
+        ("ray/11", (11,), ("g0",)),
+        ("ray/12", (12, 14), ("g0", "g1")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        "RAY_JOB_ID=01000000",
+        "RAY_RAYLET_PID=10",
+        "RAY_JOB_ID=../slurm\0RAY_RAYLET_PID=10",
+        "RAY_JOB_ID=01000000\0RAY_RAYLET_PID=1 2",
+        "XRAY_JOB_ID=01000000\0RAY_RAYLET_PID=10",
+    ],
+)
+def test_what_only_looks_like_a_worker_of_ray_belongs_to_its_group(environ: str, tmp_path: Path) -> None:
+    process(tmp_path, 11, group=7, parent=10, environ=environ)
+    assert [job.job_id for job in ForeignJobs(tmp_path).find({"g0": frozenset({11})})] == ["group/7"]
+
+
+def test_workers_that_are_each_others_parents_end_the_search(tmp_path: Path) -> None:
+    for pid, parent in ((11, 12), (12, 11)):
+        process(tmp_path, pid, parent=parent, environ="RAY_JOB_ID=01000000\0RAY_RAYLET_PID=10")
+    assert len(ForeignJobs(tmp_path).find({"g0": frozenset({11})})) == 1
 
 
 def test_a_log_is_a_regular_file_and_a_tag_is_ours(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from cotenant.engines.job_tag import read_tag
 from cotenant_agent.observing.foreign_jobs import ForeignJob
 from cotenant_agent.observing.observer import ObservedWindow, Observer
+from cotenant_agent.observing.silent_jobs import SilentJobs
 from cotenant_agent.records import (
     AttemptKey,
     GpuDescription,
@@ -21,6 +23,7 @@ from cotenant_agent.records import (
 )
 
 BEAT_NS = 2_000_000_000
+SAMPLE_NS = 50_000_000
 TAG = f"cotenant graph={'ab' * 32} batch=8"
 
 
@@ -29,6 +32,7 @@ class FakeDevices:
 
     enforcements = ()
     foreign_ratio = 0.0
+    busy_ratios: Mapping[str, float] = MappingProxyType({})
 
     def describe(self) -> tuple[GpuDescription, ...]:
         return (GpuDescription(gpu_id="g0", device="NVIDIA A10", memory_bytes=2**34, index=0),)
@@ -37,7 +41,9 @@ class FakeDevices:
         return {}
 
     def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
-        usage = {key: JobUsage(memory_bytes=2**30, utilization_ratio=0.5) for key in jobs}
+        usage = {
+            key: JobUsage(memory_bytes=2**30, utilization_ratio=self.busy_ratios.get(key.job_id, 0.5)) for key in jobs
+        }
         return InventoryReading(gpus=(GpuReading(gpu_id="g0", foreign_ratio=self.foreign_ratio),), jobs=usage)
 
 
@@ -56,11 +62,13 @@ class Scene:
         ids = itertools.count()
         monkeypatch.setattr("cotenant_agent.log_progress.wall_ms", lambda: 0)
         self.devices = FakeDevices()
+        self.silent_jobs = SilentJobs(self.devices, SAMPLE_NS / 1e9)  # type: ignore[arg-type]
         self.observer = Observer(
             self.devices,  # type: ignore[arg-type]
             lambda _: self.jobs.values(),
             campaign="collected_00000000",
             make_id=lambda: f"{next(ids):032x}",
+            silent_jobs=self.silent_jobs,
         )
 
     def start(self, job_id: str, *, tag: str = "", prints: bool = True) -> None:
@@ -79,6 +87,18 @@ class Scene:
                 if log is not None:
                     with log.open("a") as file:
                         file.write(f"step {int(self._steps[name])} loss 0.5\n")
+            found += self.observer.beat(self._now_ns)
+        return found
+
+    def sampled_beats(self, count: int, **step_ms: float) -> list[ObservedWindow]:
+        """Let time pass; each job computes during the first half of its steps, and prints nothing."""
+        found = []
+        for _ in range(count):
+            for _ in range(BEAT_NS // SAMPLE_NS):
+                self._now_ns += SAMPLE_NS
+                now_ms = self._now_ns / 1e6
+                self.devices.busy_ratios = {name: float(now_ms % one < one / 2) for name, one in step_ms.items()}
+                self.silent_jobs.sample(self._now_ns)
             found += self.observer.beat(self._now_ns)
         return found
 
@@ -131,9 +151,66 @@ def test_a_job_that_prints_nothing_is_named_and_not_measured(scene: Scene) -> No
     assert scene.observer.silent_job_ids == ["a", "b"]
 
 
+def test_beside_a_job_that_stays_silent_others_are_measured_after_a_minute(scene: Scene) -> None:
+    scene.start("a", prints=False)
+    scene.start("b")
+    ended = [*scene.beats(29, a=1, b=10), *scene.close()]
+    assert ended == []
+    [one] = [*scene.beats(40, a=1, b=10), *scene.close()]
+    assert (one.job_id, one.others) == ("b", ("a",))
+    assert one.step_ms == pytest.approx(200, rel=0.02)
+
+
 def test_jobs_that_come_and_go_are_forgotten(scene: Scene) -> None:
     scene.start("a")
     scene.beats(10, a=10)
     del scene.jobs["a"]
     assert [one.job_id for one in scene.beats(1)] == ["a"]
     assert scene.observer.silent_job_ids == []
+
+
+def test_a_job_that_prints_nothing_is_measured_by_the_period_of_its_utilization(scene: Scene) -> None:
+    scene.start("a", tag=TAG, prints=False)
+    alone = scene.sampled_beats(15, a=800)
+    scene.start("b", tag=TAG, prints=False)
+    together = scene.sampled_beats(20, a=1_200, b=1_500)
+    ended = {(one.job_id, one.others): one for one in (*alone, *together, *scene.close())}
+    assert set(ended) == {("a", ()), ("a", ("b",)), ("b", ("a",))}
+    assert ended["a", ()].step_ms == pytest.approx(800, rel=0.02)
+    assert ended["a", ("b",)].step_ms == pytest.approx(1_200, rel=0.02)
+    assert ended["a", ("b",)].slowdown_ratio == pytest.approx(0.5, abs=0.05)
+    assert all(one.is_by_period and not one.is_reportable for one in ended.values())
+
+
+def test_steps_that_are_printed_late_end_the_periods_and_are_never_mixed_with_them(scene: Scene) -> None:
+    scene.start("a", tag=TAG)
+    by_period = scene.sampled_beats(15, a=800)
+    printed = scene.beats(40, a=20)
+    ended = [*by_period, *printed, *scene.close()]
+    assert [(one.is_by_period, one.is_reportable, round(one.step_ms, -1)) for one in ended] == [
+        (True, False, 800),
+        (False, True, 100),
+    ]
+
+
+def test_a_job_whose_utilization_has_no_period_stays_silent(scene: Scene) -> None:
+    scene.start("a", prints=False)
+    assert scene.sampled_beats(10) == []
+    assert scene.close() == []
+    assert scene.observer.silent_job_ids == ["a"]
+
+
+def test_time_in_which_the_period_was_lost_is_no_time_of_steps(scene: Scene) -> None:
+    scene.start("a", prints=False)
+    scene.sampled_beats(15, a=800)
+    scene.sampled_beats(20)
+    scene.sampled_beats(15, a=800)
+    [one] = scene.close()
+    assert one.step_ms == pytest.approx(800, rel=0.1)
+
+
+def test_the_job_of_an_engine_is_told_apart_from_those_of_others(scene: Scene) -> None:
+    scene.start("ray/7")
+    scene.start("group/9")
+    scene.beats(2)
+    assert scene.observer.seen_owners == {"ray", "group"}
