@@ -36,7 +36,7 @@ def datasets() -> None:
     """Import public measured sets, and check dataset folders."""
 
 
-@datasets.command("import")
+@datasets.command("import", epilog="Example:  cotenant datasets import gpumemnet PATH -o FOLDER")
 @click.argument("name")
 @click.argument("folder", type=_PATH)
 @click.option("-o", "--output", type=_PATH, required=True, help="Dataset folder to write; created where needed.")
@@ -78,13 +78,14 @@ def list_command(output: str) -> None:
     if output == "json":
         click.echo(json.dumps({"importers": public, "installed": installed}))
         return
+    width = max(map(len, [*installed, *IMPORTERS])) + 2
     for item in public:
-        click.echo(f"{item['name']:<18}{item['measures']} ({item['licence']})")
+        click.echo(f"{item['name']:<{width}}{item['measures']} ({item['licence']})")
     for name in installed:
-        click.echo(f"{name:<18}installed in {root}")
+        click.echo(f"{name:<{width}}installed in {root}")
 
 
-@datasets.command("features")
+@datasets.command("features", epilog="Example:  cotenant datasets features --graphs graphs -o FOLDER")
 @click.option(
     "--timm", "wanted", type=_PATH, help="NAME [SIDE] a line, or the folder of a public set that names models."
 )
@@ -110,7 +111,7 @@ def features_command(wanted: Path | None, graphs: Path | None, output: Path, tim
     click.echo(output / FILE_NAME)
 
 
-@datasets.command("check")
+@datasets.command("check", epilog="Example:  cotenant datasets check FOLDER")
 @click.argument("folder", type=_PATH)
 def check_command(folder: Path) -> None:
     """Check every file of a dataset folder; all problems with their lines, exit status 2."""

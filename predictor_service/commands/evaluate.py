@@ -20,7 +20,7 @@ _TARGETS: Final = ("utilization", "sm_activity", "memory", "step_time", "slowdow
 _LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
 
 
-@click.command("evaluate")
+@click.command("evaluate", epilog="Example:  cotenant evaluate FOLDER --target memory --fold family --model fresh")
 @click.argument("data", type=_PATH, required=False)
 @click.option("--target", type=click.Choice(_TARGETS), required=True)
 @click.option("--device", default="", help="Device type, or all; may be left out when the rows have one only.")

@@ -86,7 +86,7 @@ def show_command(version: str | None, settings: Settings, output: str) -> None:
         click.echo(registry.store.manifest(name).to_json() if output == "json" else registry.store.card(name))
 
 
-@models.command("promote")
+@models.command("promote", epilog="Example:  cotenant models promote VERSION --why 'measured on our nodes'")
 @click.argument("version")
 @click.option("--why", required=True, help="For the history.")
 @_options
@@ -98,7 +98,7 @@ def promote_command(version: str, why: str, settings: Settings, output: str) -> 
     _say_served(name, output)
 
 
-@models.command("rollback")
+@models.command("rollback", epilog="Example:  cotenant models rollback --why 'its bounds break'")
 @click.option("--why", required=True, help="For the history.")
 @_options
 def rollback_command(why: str, settings: Settings, output: str) -> None:
@@ -112,7 +112,7 @@ def _say_served(name: str, output: str) -> None:
     click.echo(json.dumps({"served": name}) if output == "json" else name)
 
 
-@models.command("diff")
+@models.command("diff", epilog="Example:  cotenant models diff VERSION")
 @click.argument("before")
 @click.argument("after", required=False)
 @_options

@@ -150,7 +150,7 @@ def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-@profiles.command("export")
+@profiles.command("export", epilog="Example:  cotenant profiles export --to FOLDER")
 @click.option("--to", "target", type=_PATH, required=True, help="FILE.csv, FILE.parquet, or a folder to make.")
 @click.option("--kind", type=click.Choice(["solo", "pairs"]), default="solo", show_default=True, help="Rows of a FILE.")
 @_STATE

@@ -20,13 +20,21 @@ import numpy as np
 
 from predictor_service.cross_device.known_networks import KnownNetworks
 from predictor_service.cross_device.step_correction import StepCorrection, traits_of
-from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind, step_parts, terms_of
+from predictor_service.cross_device.step_physics import (
+    COEFFICIENTS,
+    PRODUCT_EFFICIENCY_MAX,
+    StepKind,
+    light_step_ms,
+    products_at_peak_ms,
+    step_parts,
+    terms_of,
+)
 from predictor_service.cross_device.step_work import StepWork
 from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation, find_device_type
 
-FORMAT: Final = "cotenant.cross_device_step/3"
+FORMAT: Final = "cotenant.cross_device_step/4"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -75,24 +83,29 @@ class CrossDeviceStep:
             work: Of the rows.
             kinds: One for each row, or a single one for all.
         """
-        parts = step_parts(terms_of(work, kinds), self.logs)
-        traits = traits_of(work, kinds)
+        terms, traits = terms_of(work, kinds), traits_of(work, kinds)
         corrected = self.correction.log_ratio(traits) + self.networks.log_ratio(self.correction.standardise(traits))
-        return np.asarray(parts.total_ms * np.exp(corrected), dtype=np.float64)
+        time_ms = step_parts(terms, self.logs).total_ms * np.exp(corrected)
+        return np.maximum(time_ms, products_at_peak_ms(terms) / PRODUCT_EFFICIENCY_MAX)
 
     def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
         """The time of one job at several batches, with the range that held so often on devices left out.
+
+        No measured step was as short as one of a tiny network: what every step costs was learned from scripts that cost
+        milliseconds, and the lower end has that of a bare loop where this is most of the step. No end lies below the
+        time of the matrix products at the device's peak.
 
         Args:
             work: Of the job at its batches.
             kind: The same for all of them.
             confidence: Share of rows, 0 to below 1.
         """
-        value = self.time_ms(work, [kind])
+        value, terms = self.time_ms(work, [kind]), terms_of(work, [kind])
         is_known = kind.device.generation in generations_of(self.devices)
         widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
         width = math.exp(float(np.interp(confidence, LEVELS, widths)))
-        return StepRange(value=value, lower=value / width, upper=value * width)
+        lower = np.minimum(value / width, light_step_ms(terms, self.logs))
+        return StepRange(value=value, lower=np.maximum(lower, products_at_peak_ms(terms)), upper=value * width)
 
     def to_json(self) -> str:
         """As stored, one line."""

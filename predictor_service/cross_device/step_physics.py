@@ -5,8 +5,8 @@
     step   = (device^P + host^P)^(1/P) + what every step costs
 
 Each term is what the device's peak predicts divided by an efficiency: by kind of work and number format, shrunk towards
-one of all generations. Every coefficient is positive and enters as its logarithm, and the time never falls as the batch
-grows. Derivatives are exact, so that fitting needs no library.
+one of all generations, and limited to what any kernel was seen to reach. Every coefficient is positive and enters as
+its logarithm, and the time never falls as the batch grows. Derivatives are exact, so that fitting needs no library.
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ _GENERATION_DEVIATION: Final = 0.2
 _KEPLER_PRODUCT_RATIO: Final = 0.74
 """Share of its peak that a Kepler card reaches in matrix products by its vendor's own figures (K20X 2.90 of 3.95, K20
 2.61 of 3.52 TFLOP/s): its schedulers issue for 192 lanes only where two instructions do not wait for each other."""
+PRODUCT_EFFICIENCY_MAX: Final = 0.92
+"""Share of a peak that no matrix product exceeds: of 4,134 measured steps none did its products faster than at .912.
+Coefficients that are learned from steps that products hardly fill must not say otherwise of those that they fill."""
+CONVOLUTION_EFFICIENCY_MAX: Final = 2.25
+"""Winograd's F(2x2, 3x3), which libraries choose, multiplies so many times less than is counted (Lavin, Gray,
+arXiv:1509.09308)."""
+_GAMING: Final = ("NVIDIA GeForce", "NVIDIA TITAN")
+"""Their published clock is what the worst board holds: an RTX 4090 of 2,520 MHz ran at 2,810 to 2,850, an RTX 3090 Ti
+of 1,860 at 2,000 to 2,050 (tweaktown.com/news/88568). Cards of servers hold theirs or less."""
 FORMATS: Final = ("fp32", "tf32", "tensor", "half", "fp64", "fp64_full")
 GENERATIONS: Final = tuple(each.value for each in Generation if each not in {Generation.PROCESSOR, Generation.UNKNOWN})
 
@@ -63,6 +72,7 @@ def _list_priors() -> dict[str, Prior]:
     for name in GENERATIONS:
         priors[f"compute_{name}"] = Prior(1.0, _GENERATION_DEVIATION)
         priors[f"traffic_{name}"] = Prior(1.0, _GENERATION_DEVIATION)
+    priors["boost_gaming"] = Prior(1.1, 0.05)
     priors["compute_kepler"] = Prior(_KEPLER_PRODUCT_RATIO, _GENERATION_DEVIATION)
     return priors
 
@@ -98,7 +108,7 @@ class StepTerms:
 
     Attributes:
         device_ms: Terms of the device, shape (terms, rows).
-        device_places: Coefficients of each, by place in `COEFFICIENTS`, shape (terms, 2, rows); -1 = none.
+        device_places: Coefficients of each, by place in `COEFFICIENTS`, shape (terms, 3, rows); -1 = none.
         device_signs: +1 where a coefficient multiplies, -1 where it divides, shape (terms,).
         host_count: Operators that the host launches, shape (rows,).
         host_places: The coefficient of one of them, shape (rows,).
@@ -126,6 +136,11 @@ def number_format(device: DeviceType, precision: str) -> str:
     if precision in {"fp16", "bf16"}:
         return "tensor" if device.peak(precision) > _TENSOR_RATIO * single or _has_tf32(device) else "half"
     return "tf32" if precision == "tf32" and _has_tf32(device) else "fp32"
+
+
+def is_gaming_board(device: DeviceType) -> bool:
+    """Whether a card runs above its published clock as long as it is cool: NVIDIA's consumer boards, not laptops'."""
+    return device.name.startswith(_GAMING) and "Laptop" not in device.name
 
 
 def _has_tf32(device: DeviceType) -> bool:
@@ -169,11 +184,16 @@ class _KindTerms(NamedTuple):
     """Milliseconds per operation, byte or operator at the peaks, and the places of coefficients, those of host last."""
 
     rates: tuple[float, ...]
-    places: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int, int], ...]
     host: tuple[int, int]
 
 
 _SIGNS: Final[FloatArray] = np.array([-1.0, -1.0, -1.0, -1.0, 1.0, -1.0])
+_EFFICIENCIES_MAX: Final[FloatArray] = np.array(
+    [CONVOLUTION_EFFICIENCY_MAX, PRODUCT_EFFICIENCY_MAX, CONVOLUTION_EFFICIENCY_MAX, np.inf, np.inf, np.inf]
+)
+_PRODUCTS: Final = 1
+"""Place of their term."""
 
 
 def _terms_of_kind(kind: StepKind) -> _KindTerms:
@@ -196,13 +216,14 @@ def _terms_of_kind(kind: StepKind) -> _KindTerms:
     known = device.generation.value in GENERATIONS
     compute = _PLACE[f"compute_{device.generation.value}"] if known else -1
     traffic = _PLACE[f"traffic_{device.generation.value}"] if known else -1
+    boost = _PLACE["boost_gaming"] if is_gaming_board(device) else -1
     places = (
-        (_PLACE[f"convolution_{number_format(device, convolution)}"], compute),
-        (_PLACE[f"product_{number_format(device, product)}"], compute),
-        (_PLACE["depthwise"], compute),
-        (_PLACE[f"bandwidth_{mode}"], traffic),
-        (_PLACE["gap_ms"], -1),
-        (_PLACE["optimizer"], -1),
+        (_PLACE[f"convolution_{number_format(device, convolution)}"], compute, boost),
+        (_PLACE[f"product_{number_format(device, product)}"], compute, boost),
+        (_PLACE["depthwise"], compute, boost),
+        (_PLACE[f"bandwidth_{mode}"], traffic, -1),
+        (_PLACE["gap_ms"], -1, -1),
+        (_PLACE["optimizer"], -1, -1),
     )
     return _KindTerms(rates, places, (_PLACE[f"host_{mode}_ms"], _PLACE[f"fixed_{mode}_ms"]))
 
@@ -233,12 +254,31 @@ def step_parts(terms: StepTerms, logs: FloatArray, host_logs: FloatArray | float
     """
     padded = np.append(logs, 0.0)
     exponents = padded[terms.device_places].sum(axis=1) * terms.device_signs[:, None]
-    terms_ms = terms.device_ms * np.exp(exponents)
+    terms_ms = np.maximum(terms.device_ms * np.exp(exponents), _least_ms(terms))
     device_ms = np.maximum(terms_ms.sum(axis=0), 1e-9)
     host_ms = np.maximum(terms.host_count * np.exp(logs[terms.host_places] + host_logs), 1e-9)
     longer, shorter = np.maximum(device_ms, host_ms), np.minimum(device_ms, host_ms)
     joined_ms = longer * (1 + (shorter / longer) ** _POWER) ** (1 / _POWER)
     return StepParts(joined_ms + np.exp(logs[terms.fixed_places]), device_ms, host_ms, terms_ms)
+
+
+def _least_ms(terms: StepTerms) -> FloatArray:
+    """What each term of the device takes at least, shape (terms, rows)."""
+    return np.asarray(terms.device_ms / _EFFICIENCIES_MAX[:, None], dtype=np.float64)
+
+
+def products_at_peak_ms(terms: StepTerms) -> FloatArray:
+    """Time of a step's matrix products at the peak, shape (rows,): no step is shorter."""
+    return np.asarray(terms.device_ms[_PRODUCTS], dtype=np.float64)
+
+
+def light_step_ms(terms: StepTerms, logs: FloatArray) -> FloatArray:
+    """The time of steps of which each costs no more than a bare training loop, shape (rows,)."""
+    light = np.array(logs, dtype=np.float64)
+    for name, prior in PRIORS.items():
+        if name.startswith("fixed_"):
+            light[_PLACE[name]] = min(light[_PLACE[name]], np.log(prior.typical) - prior.deviation)
+    return step_parts(terms, light).total_ms
 
 
 def log_derivatives(terms: StepTerms, logs: FloatArray, parts: StepParts) -> tuple[FloatArray, FloatArray]:
@@ -253,7 +293,8 @@ def log_derivatives(terms: StepTerms, logs: FloatArray, parts: StepParts) -> tup
     by_device = (parts.device_ms / joined_ms) ** (_POWER - 1) / parts.total_ms
     by_host = (parts.host_ms / joined_ms) ** (_POWER - 1) * parts.host_ms / parts.total_ms
     found = np.zeros((len(rows), len(COEFFICIENTS) + 1))
-    for term_ms, places, sign in zip(parts.terms_ms, terms.device_places, terms.device_signs, strict=True):
+    learned_ms = np.where(parts.terms_ms > _least_ms(terms), parts.terms_ms, 0.0)
+    for term_ms, places, sign in zip(learned_ms, terms.device_places, terms.device_signs, strict=True):
         for place in places:
             np.add.at(found, (rows, place), sign * by_device * term_ms)
     np.add.at(found, (rows, terms.host_places), by_host)

@@ -43,7 +43,7 @@ class EvaluationQuestion:
 
     Attributes:
         target: What is predicted.
-        fold_rule: One of `splits.RULES`.
+        fold_rule: One of `learning_task.LEVELS`, or `splits.NO_FOLDS`.
         data: File or folder; None where `test` is given.
         train: Rows to learn from, with the rule none.
         test: Rows to predict, with the rule none.
@@ -198,14 +198,11 @@ def _choose_device(profiles: MeasuredProfiles, target: Target, asked: str) -> st
         )
     exact = [name for name in known if name.lower() == asked.lower()]
     matches = exact or [name for name in known if asked.lower() in name.lower()]
-    if len(matches) != 1:
-        found = (
-            f"{len(matches)} device types like {asked!r}"
-            if matches
-            else f"no {target.quantity} of device type {asked!r}"
-        )
-        raise TrainingDataError(f"{profiles.name} has {found}", remedy=f"choose one of {', '.join(matches or known)}")
-    return matches[0]
+    if len(matches) == 1:
+        return matches[0]
+    like = f"{len(matches)} device types like {asked!r}"
+    found = like if matches else f"no {target.quantity} of device type {asked!r}"
+    raise TrainingDataError(f"{profiles.name} has {found}", remedy=f"choose one of {', '.join(matches or known)}")
 
 
 def _check_rows(learning_task: LearningTask, excluded: Mapping[str, int], least: int, path: Path | None) -> None:

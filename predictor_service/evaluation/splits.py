@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.learning.learning_task import LEVELS, IndexArray
+from predictor_service.learning.learning_task import IndexArray
 
 NO_FOLDS: Final = "none"
-RULES: Final = (*LEVELS, NO_FOLDS)
 FOLDS_MAX: Final[Mapping[str, int]] = {"random_pair": 5, "job": 8, "architecture": 8, "family": 10, "device": 10}
 """Folds unless asked otherwise; fewer groups than folds are left out one by one."""
 

@@ -115,19 +115,32 @@ _RATES: Final = {
     "bf16": "half_tflops",
     "fp16": "half_tflops",
 }
+_WITHOUT_BF16: Final = frozenset(
+    {
+        Generation.KEPLER,
+        Generation.MAXWELL,
+        Generation.PASCAL,
+        Generation.VOLTA,
+        Generation.TURING,
+        Generation.GCN,
+    }
+)
+"""No unit multiplies bf16: libraries convert to 32 bits and back, and compute no faster than there."""
 
 
 def _read_gpu(cells: Mapping[str, str]) -> DeviceType:
     """One row of the table; a rate that a device lacks is empty and the 32-bit one."""
+    generation = Generation(cells["generation"])
+    rates = {precision: float(cells[column] or cells["fp32_tflops"]) * 1e12 for precision, column in _RATES.items()}
+    if generation in _WITHOUT_BF16:
+        rates["bf16"] = rates["fp32"]
     return DeviceType(
         name=cells["name"],
         memory_bytes=int(float(cells["memory_gib"]) * GIBIBYTE),
-        peak_flops={
-            precision: float(cells[column] or cells["fp32_tflops"]) * 1e12 for precision, column in _RATES.items()
-        },
+        peak_flops=rates,
         memory_bytes_per_s=float(cells["gigabytes_per_s"]) * 1e9,
         multiprocessors=int(cells["multiprocessors"]),
-        generation=Generation(cells["generation"]),
+        generation=generation,
         l2_bytes=int(float(cells["l2_mib"]) * (1 << 20)),
     )
 

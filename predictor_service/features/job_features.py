@@ -188,8 +188,8 @@ def tabulate_work(
 ) -> WorkTable:
     """Builds what all jobs share that differ in how long they wait for input only; arguments as of `tabulate_job`."""
     times = times or time_operators(graph, rates_of(settings, device))
-    optimizer_ms = _optimizer_ms(graph, settings, device)
-    step_ms = times.sum_ms + optimizer_ms + device.launch_ms
+    update_ms = _optimizer_ms(graph, settings, device)
+    step_ms = times.sum_ms + update_ms + device.launch_ms
     counted = tuple([count_memory(row, settings, device) for row in graph.rows])
     memory_bytes = [parts.total_bytes for parts in counted]
     values = np.empty((len(counted), len(FEATURES)))
@@ -206,18 +206,28 @@ def tabulate_work(
     return WorkTable(
         values=values,
         step_ms=step_ms,
-        optimizer_ms=optimizer_ms,
+        optimizer_ms=update_ms,
         analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
         convolves=any(graph.rows[0].operator_counts[family] for family in CONVOLUTIONS),
     )
 
 
+def optimizer_ms(parameter_bytes: float, slots: float, device: DeviceType) -> float:
+    """Time of one update of all weights at a device's bandwidth, milliseconds.
+
+    Args:
+        parameter_bytes: Of the weights.
+        slots: Numbers that the optimizer keeps per parameter.
+        device: Gives the bandwidth.
+    """
+    return 1e3 * _TRAFFIC_PER_SLOT * (2 + slots) * parameter_bytes / device.memory_bytes_per_s
+
+
 def _optimizer_ms(graph: GraphTable, settings: JobSettings, device: DeviceType) -> float:
     if settings.mode != "train":
         return 0.0
-    slots = _TRAFFIC_PER_SLOT * (2 + OPTIMIZER_SLOTS[settings.optimizer])
-    return 1e3 * slots * graph.rows[0].parameter_bytes / device.memory_bytes_per_s
+    return optimizer_ms(graph.rows[0].parameter_bytes, OPTIMIZER_SLOTS[settings.optimizer], device)
 
 
 def _setting_values(settings: JobSettings) -> Iterator[tuple[str, str, float]]:

@@ -55,7 +55,15 @@ class UncalibratedUtilization:
     upper_ratio: float
 
 
-def busy_ms(forward_flops: float, traffic_bytes: float, device: DeviceType, precision: str, *, training: bool) -> float:
+def busy_ms(
+    forward_flops: float,
+    traffic_bytes: float,
+    device: DeviceType,
+    precision: str,
+    *,
+    training: bool,
+    optimizer_ms: float,
+) -> float:
     """Time that a step would keep a device busy at its peaks, milliseconds.
 
     Args:
@@ -64,10 +72,11 @@ def busy_ms(forward_flops: float, traffic_bytes: float, device: DeviceType, prec
         device: Gives the peaks.
         precision: Of the activations.
         training: Whether there is a backward pass.
+        optimizer_ms: Of the update of the weights; most of the step where an embedding is all of the network.
     """
     passes = _TRAINING_PASSES if training else 1.0
     traffic_s = ACTIVATION_SCALE.get(precision, 1.0) * traffic_bytes / device.memory_bytes_per_s
-    return 1e3 * passes * (forward_flops / device.peak(precision) + traffic_s)
+    return 1e3 * passes * (forward_flops / device.peak(precision) + traffic_s) + optimizer_ms
 
 
 def estimate_utilization(busy: float, ceiling_ratio: float) -> UncalibratedUtilization:
@@ -84,4 +93,4 @@ def estimate_utilization(busy: float, ceiling_ratio: float) -> UncalibratedUtili
     return UncalibratedUtilization(expected_ratio=expected, lower_ratio=lower, upper_ratio=upper)
 
 
-LAW: Final = UtilizationLaw(level=-0.35, slope=0.48, below=0.79, above=2.60)
+LAW: Final = UtilizationLaw(level=-0.42, slope=0.50, below=0.87, above=2.55)

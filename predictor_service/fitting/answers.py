@@ -1,4 +1,8 @@
-"""What a target that a service has loaded, or is about to store, says of measured rows; evaluations judge it."""
+"""What a target that a service has loaded, or is about to store, says of measured rows; evaluations judge it.
+
+A service answers a step time that was learned relative to the model of all types by that model. Measured rows are
+answered by models of all types that have not seen the rows' families, because the one that serves learned public rows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from predictor_service.fitting.known_rows import read_known_rows
-from predictor_service.fitting.step_bases import served_step_ms
+from predictor_service.fitting.step_bases import unseen_step_ms
 from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
 from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, every_pair, pair_up, widest_pair
 from predictor_service.registry.manifest import TargetRecord
@@ -34,8 +38,8 @@ def forecast_known(model: ServedTarget, learning_task: LearningTask) -> Forecast
     rows = read_known_rows(learning_task)
     bases = rows.analytical_estimate
     if model.is_of_all_types:
-        found = served_step_ms(learning_task)
-        assert found is not None  # rows that can be answered have what the model of all types asks
+        found = unseen_step_ms(learning_task)
+        assert found is not None  # rows that can be answered have what the models of all types ask
         bases = found
     columns, near, familiar = rows.columns, None, None
     if rows.features is not None:  # an earlier version may have learned from other columns of the same vector

@@ -19,12 +19,10 @@ from predictor_service.fitting.conversion import NotLearnable, golden_of, prove,
 from predictor_service.fitting.familiar_networks import FamiliarRows, learn_familiar
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
-from predictor_service.fitting.step_bases import unseen_step_ms
+from predictor_service.fitting.step_bases import choose_basis, incumbent_of, unseen_step_ms
 from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
 from predictor_service.registry.manifest import (
-    OF_ALL_TYPES,
     OF_DEVICE,
-    BasisRecord,
     NearRecord,
     ScoredCandidate,
     TargetRecord,
@@ -54,7 +52,13 @@ from predictor_service.selection.local_bounds import (
     learn_bounds,
 )
 from predictor_service.selection.operator_mix import learn_operator_mix
-from predictor_service.selection.scoring import CandidateScore, choose_unseen, predict_unchosen, score_candidates
+from predictor_service.selection.scoring import (
+    CandidateScore,
+    choose_unseen,
+    predict_unchosen,
+    put_first,
+    score_candidates,
+)
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
 
 ROWS_MIN = 6
@@ -131,7 +135,8 @@ class FittedTarget:
         files: ONNX files by name, as the record names them.
         score: How the winner did on held-out groups, with the models of each fold.
         folds: The folds.
-        error_mean: On rows that neither the models nor the choice among them had seen, in the target's own scale.
+        errors: Absolute ones of the held-out rows of `score`, which neither the models nor the choice among them had
+            seen, in the target's own scale.
     """
 
     task: FittingTask
@@ -139,7 +144,7 @@ class FittedTarget:
     files: Mapping[str, bytes]
     score: CandidateScore
     folds: tuple[Fold, ...]
-    error_mean: float
+    errors: FloatArray
 
     @cached_property
     def served(self) -> ServedTarget:
@@ -174,7 +179,7 @@ def fit_rows(learning_task: LearningTask, level: str, seed: int, *, is_public: b
 
 
 def fit_target(task: FittingTask) -> FittedTarget:
-    """Learns one target, relative to the basis that errs least where there are two.
+    """Learns one target, relative to all device types unless its own device's peaks err less beyond chance.
 
     Args:
         task: Rows and their groups.
@@ -190,9 +195,10 @@ def fit_target(task: FittingTask) -> FittedTarget:
         return fitted
     # Of a type with few or odd rows all other types together know more than its own peaks.
     other = _fit_relative(replace(task, analytical_estimate=task.all_types_ms, is_of_all_types=True))
-    errors = {OF_DEVICE: round(fitted.error_mean, 9), OF_ALL_TYPES: round(other.error_mean, 9)}
-    best, name = (fitted, OF_DEVICE) if fitted.error_mean < other.error_mean else (other, OF_ALL_TYPES)
-    return replace(best, record=replace(best.record, basis=BasisRecord(name=name, errors=errors)))
+    groups = [task.groups[row] for row in fitted.score.held_out.row.tolist()]
+    basis = choose_basis(of_device=fitted.errors, of_all_types=other.errors, groups=groups)
+    best = fitted if basis.name == OF_DEVICE else other
+    return replace(best, record=replace(best.record, basis=basis))
 
 
 def _fit_relative(task: FittingTask) -> FittedTarget:
@@ -202,7 +208,9 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
     if len(task.measured) < ROWS_MIN or not folds:
         raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
     encoded = task.target.encode(task.measured, task.analytical_estimate)
-    scores = score_candidates(_list_candidates(task), task.columns, encoded, folds, task.seed)
+    incumbent = incumbent_of(task.groups, is_of_all_types=task.is_of_all_types)
+    scored = score_candidates(_list_candidates(task), task.columns, encoded, folds, task.seed)
+    scores = put_first(scored, encoded, incumbent)
     refusals: dict[str, str] = {}
     for score in scores:
         try:
@@ -211,9 +219,9 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
             refusals[score.name] = str(refusal)
             continue
         served = [each for each in scores if each.name not in refusals]
-        unchosen = predict_unchosen(served, encoded)
+        unchosen = predict_unchosen(served, encoded, incumbent)
         residuals = _residuals(task, encoded, score, unchosen)
-        table, error_ratio = _table(task, scores, refusals), _nested_error_ratio(task, score, unchosen)
+        table, error_ratio = _table(task, scored, refusals), _nested_error_ratio(task, score, unchosen)
         record = _record(task, score, content, golden, table=table, residuals=residuals, mape_ratio=error_ratio)
         files, spread = {record.file_name: content}, _spread(task, score, residuals)
         if spread is not None:
@@ -221,10 +229,8 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
             files[spread[0].file_name] = spread[1]
         record = replace(record, near=_near(task, served, record, files))
         record = _with_familiar(task, record, encoded, files)
-        error_mean = float(np.mean(np.abs(encoded[score.held_out.row] - unchosen)))
-        return FittedTarget(
-            task=task, record=record, files=files, score=score, folds=tuple(folds), error_mean=error_mean
-        )
+        errors = np.abs(encoded[score.held_out.row] - unchosen)
+        return FittedTarget(task=task, record=record, files=files, score=score, folds=tuple(folds), errors=errors)
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
@@ -293,8 +299,9 @@ def _near(
         return None
     bounded = load_target(record, files)
     encoded, held_out = task.target.encode(task.measured, task.analytical_estimate), scores[0].held_out
+    places = choose_unseen(scores, encoded, incumbent_of(task.groups, is_of_all_types=task.is_of_all_types))
     chosen = np.empty(len(encoded), dtype=object)
-    chosen[held_out.row] = [scores[best].name for best in np.array(choose_unseen(scores, encoded))[held_out.fold]]
+    chosen[held_out.row] = [scores[best].name for best in np.array(places)[held_out.fold]]
     errors = errors_at_settings(
         _list_candidates(task), chosen.tolist(), task.columns, encoded, features=task.features, seed=task.seed
     )

@@ -343,7 +343,9 @@ class JobEstimator:
 
 def _busy_ms(table: JobTable, place: int, device: DeviceType, precision: str) -> float:
     flops, traffic_bytes, training = table.values[place, _WORK].tolist()
-    return busy_ms(math.expm1(flops), math.expm1(traffic_bytes), device, precision, training=bool(training))
+    optimizer_ms = float(table.optimizer_ratio[place] * table.roofline_ms[place])
+    work = math.expm1(flops), math.expm1(traffic_bytes)
+    return busy_ms(*work, device, precision, training=bool(training), optimizer_ms=optimizer_ms)
 
 
 def _analytical_estimate(target: Target, sample: JobFeatures) -> float:

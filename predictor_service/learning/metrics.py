@@ -32,7 +32,6 @@ INTERVAL_METRICS: Final = (
     "interval_90_width_mean",
     "upper_99_over_actual_mean",
 )
-METRICS: Final = (*POINT_METRICS, *INTERVAL_METRICS)
 _ROOTS: Final = frozenset({"rmse", "rmsle"})
 
 

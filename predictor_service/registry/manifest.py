@@ -25,7 +25,7 @@ from predictor_service.selection.nearness import Nearness
 from predictor_service.selection.operator_mix import OperatorMix
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 11
+LEARNING_VERSION: Final = 12
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -70,7 +70,7 @@ class BasisRecord:
     """What a target is learned relative to, where more than the target's own basis was tried.
 
     Attributes:
-        name: The basis that erred least.
+        name: The basis that is served: that of all device types unless the other one errs less beyond chance.
         errors: Mean absolute error by basis, in the target's own scale, over groups that neither the models nor the
             choice among them had seen.
     """

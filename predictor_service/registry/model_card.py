@@ -13,9 +13,10 @@ _CLEAR_LEAD = 0.05
 METHOD = """\
 Every candidate was fitted once per fold; a fold leaves out whole model families, never random rows. The candidate with
 the smallest mean absolute error in the target's own scale (logarithm of measured over counted for times and memory)
-was refitted on all rows. The error named first is nested: every fold is answered by the candidate that the other folds
-would have chosen. The errors of the table are those that candidates were chosen by. `cotenant evaluate --model fresh`
-judges the same choice on rows that took no part in it.
+was refitted on all rows; the model of all device types as it is stays unless another one errs less by more than the
+standard error over families. The error named first is nested: every fold is answered by the candidate that the other
+folds would have chosen. The errors of the table are those that candidates were chosen by. `cotenant evaluate --model
+fresh` judges the same choice on rows that took no part in it.
 
 Intervals are grouped cross-conformal: residuals of held-out families. Bounds above 95 % count families instead of rows.
 """
@@ -73,7 +74,9 @@ def _why_it_won(record: TargetRecord) -> str:
     """One sentence from the scored table: against the runner-up and rescaled physics, and which may not be served."""
     table = list(record.candidates)
     place = next(index for index, line in enumerate(table) if line.name == record.winner)
-    sentences = [f"Why: smallest error in its own scale, {table[place].error_mean:.4f}"]
+    refused, by_chance = ([line for line in table[:place] if bool(line.refusal) is one] for one in (True, False))
+    smallest = f"nothing is better beyond chance than {table[place].name}, error" if by_chance else "smallest error"
+    sentences = [f"Why: {smallest} in its own scale, {table[place].error_mean:.4f}"]
     if place + 1 < len(table):
         runner_up = table[place + 1]
         lead = 1 - table[place].error_mean / runner_up.error_mean if runner_up.error_mean > 0 else 0.0
@@ -82,7 +85,7 @@ def _why_it_won(record: TargetRecord) -> str:
     analytical_model = next((line for line in table if line.name == "constant_correction"), None)
     if analytical_model is not None and analytical_model.name != record.winner and analytical_model.error_mean > 0:
         sentences.append(f"{1 - table[place].error_mean / analytical_model.error_mean:.1%} below rescaled physics")
-    sentences += [f"{line.name} was better but {line.refusal}" for line in table[:place]]
+    sentences += [f"{line.name} was better but {line.refusal}" for line in refused]
     return ", ".join(sentences) + "."
 
 

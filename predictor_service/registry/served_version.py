@@ -18,6 +18,8 @@ from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Targe
 _OFFSETS_MAX: Final = 64
 _IS_TRAINING: Final = "is_training"
 _ROUNDING: Final = 1e-3
+_BOUND: Final = 0.99
+"""No interval of at most this coverage reaches above the bound."""
 _UNDISTURBED_RATIO: Final = 0.05
 """What others may take of a device while a measurement still counts (`docs/measuring.md`): no share of it is known
 better. A job that waits for nothing is measured at 100 % on a quiet device and a little below elsewhere."""
@@ -191,6 +193,8 @@ class ServedTarget:
         ends[1] = raw - half_width
         ends[2] = raw + half_width
         ends[3] = raw + upper_99_offset
+        if familiar is not None and confidence <= _BOUND:  # families held out teach the interval, networks the bound
+            ends[2] = np.where(familiar, np.clip(ends[2], raw, ends[3]), ends[2])
         value, lower, upper, upper_99 = self.target.decode(ends, analytical_estimate)
         return Bounded(value=value, lower=lower, upper=upper, upper_99=upper_99)
 

@@ -1,7 +1,7 @@
 """The scored table: candidates by grouped folds, the smallest mean absolute error wins.
 
-Source: OJPP paper, section 4.5 (AIP chooses the regressor with the smallest mean absolute error); folds by group are
-ours.
+Source: OJPP paper, section 4.5 (AIP chooses the regressor with the smallest mean absolute error); folds by group, and
+an incumbent that chance does not displace, are ours.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from predictor_service.regressors.candidates import CandidateBuilder
 from predictor_service.regressors.interface import FeatureArray, FloatArray, Regressor
 from predictor_service.selection.folds import Fold
+from predictor_service.selection.incumbent import Incumbent, is_beyond_chance
+
+BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,7 +81,23 @@ def clip_to_seen(values: FloatArray, seen: FloatArray) -> FloatArray:
     return np.clip(values, seen.min(), seen.max())
 
 
-def predict_unchosen(scores: Sequence[CandidateScore], target: FloatArray) -> FloatArray:
+def put_first(
+    scores: Sequence[CandidateScore], target: FloatArray, incumbent: Incumbent | None
+) -> list[CandidateScore]:
+    """The table in the order of service: best first, but the incumbent where the best is better by chance.
+
+    Args:
+        scores: Of candidates on the same folds, best first.
+        target: As for `score_candidates`.
+        incumbent: None = there is none.
+    """
+    best = _choose(scores, target, slice(None), incumbent)
+    return [scores[best], *(score for place, score in enumerate(scores) if place != best)]
+
+
+def predict_unchosen(
+    scores: Sequence[CandidateScore], target: FloatArray, incumbent: Incumbent | None = None
+) -> FloatArray:
     """Predictions for held-out rows without choosing by them: of each fold by the winner of the others.
 
     The winner's own errors are biased low, because it was chosen for how small they are; widths that are learned from
@@ -87,27 +106,40 @@ def predict_unchosen(scores: Sequence[CandidateScore], target: FloatArray) -> Fl
     Args:
         scores: Of candidates on the same folds, best first.
         target: As for `score_candidates`.
+        incumbent: See `put_first`.
 
     Returns:
         In the model's own scale, in the order of `HeldOutRows.row`.
     """
     held_out = scores[0].held_out
     values = held_out.value.copy()
-    for fold, best in enumerate(choose_unseen(scores, target)):
+    for fold, best in enumerate(choose_unseen(scores, target, incumbent)):
         is_here = held_out.fold == fold
         values[is_here] = scores[best].held_out.value[is_here]
     return values
 
 
-def choose_unseen(scores: Sequence[CandidateScore], target: FloatArray) -> list[int]:
+def choose_unseen(
+    scores: Sequence[CandidateScore], target: FloatArray, incumbent: Incumbent | None = None
+) -> list[int]:
     """The candidate that the other folds would choose, for each fold: a place in `scores`."""
     held_out = scores[0].held_out
-    errors = [np.abs(score.held_out.value - target[held_out.row]) for score in scores]
-    chosen = []
-    for fold in range(len(held_out.models)):
-        is_elsewhere = held_out.fold != fold
-        chosen.append(int(np.argmin([error[is_elsewhere].mean() for error in errors])) if is_elsewhere.any() else 0)
-    return chosen
+    elsewhere = [held_out.fold != fold for fold in range(len(held_out.models))]
+    return [_choose(scores, target, rows, incumbent) if rows.any() else 0 for rows in elsewhere]
+
+
+def _choose(
+    scores: Sequence[CandidateScore], target: FloatArray, chosen: slice | BoolArray, incumbent: Incumbent | None
+) -> int:
+    """The place of the candidate that some of the held-out rows would choose."""
+    rows = scores[0].held_out.row[chosen]
+    errors = [np.abs(score.held_out.value[chosen] - target[rows]) for score in scores]
+    best = int(np.argmin([error.mean() for error in errors]))
+    if incumbent is None or not any(score.name == incumbent.name for score in scores):
+        return best
+    place = next(place for place, score in enumerate(scores) if score.name == incumbent.name)
+    groups = [incumbent.groups[row] for row in rows.tolist()]
+    return best if is_beyond_chance(errors[place] - errors[best], groups) else place
 
 
 def _score(

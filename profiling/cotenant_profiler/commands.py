@@ -44,7 +44,7 @@ main.add_command(calibrate_command)
 main.add_command(convert_command)
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile plan profiling/campaigns/small.toml")
 @click.argument("campaign", type=CampaignPath)
 def plan(campaign: Path) -> None:
     """List the runs of CAMPAIGN in order, with their estimated cost."""
@@ -54,7 +54,7 @@ def plan(campaign: Path) -> None:
     click.echo(f"{len(runs)} runs, about {sum(run.cost_ms for run in runs) / 60_000:.0f} minutes", err=True)
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile run profiling/campaigns/small.toml --out results")
 @click.argument("campaign", type=CampaignPath)
 @click.option("--out", type=FolderPath, required=True, help="Results folder; continued when it has results.")
 @click.option("--deadline-s", type=click.IntRange(min=1), help="Begin no run that would end later than this from now.")
@@ -79,7 +79,7 @@ def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -
         sys.exit(EXIT_INCOMPLETE)
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile probe nvidia:0")
 @click.argument("device")
 @click.option(
     "--mps", "with_mps", is_flag=True, help="Prove by small kernels whether the multi-process service shares."
@@ -94,14 +94,14 @@ def probe(device: str, with_mps: bool) -> None:
         click.echo(json.dumps(facts, indent=2))
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile status results")
 @click.argument("folder", type=FolderPath)
 def status(folder: Path) -> None:
     """Show the results in FOLDER and how reliable they are."""
     _show(summarize(read_journal(folder).records))
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile dataset CAMPAIGN --out results --to FOLDER")
 @click.argument("campaign", type=CampaignPath)
 @click.option("--out", type=FolderPath, required=True, help="Results folder of the campaign.")
 @click.option("--to", type=FolderPath, required=True, help="Folder of the dataset.")
@@ -113,7 +113,7 @@ def dataset(campaign: Path, out: Path, to: Path) -> None:
     click.echo(f"{solo} solo rows and {pairs} pair rows in {to}")
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile report FOLDER -o report.html")
 @click.argument("dataset", type=FolderPath)
 @click.option("-o", "--output", type=CampaignPath, required=True, help="The HTML page; needs no network to be read.")
 def report(dataset: Path, output: Path) -> None:
@@ -131,7 +131,7 @@ def report(dataset: Path, output: Path) -> None:
             click.echo(f"  {name}: {value}")
 
 
-@main.command()
+@main.command(epilog="Example:  cotenant profile export FOLDER")
 @click.argument("folder", type=FolderPath)
 @click.option("--architecture", "chosen", multiple=True, help="Only these; may be repeated.")
 def export(folder: Path, chosen: tuple[str, ...]) -> None:
