@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from cotenant.errors import InputError
-from cotenant.tls_probe import TlsFiles
+from cotenant.tls_probe import TlsFiles, find_unusable_files
 from cotenant.tls_settings import ClientTls, ServerTls, check_client_tls, check_server_tls
 
 
@@ -40,12 +40,22 @@ def server_credentials(settings: ServerTls) -> grpc.ServerCredentials | None:
     """Returns the credentials of a server; None = plain text.
 
     Raises:
-        InputError: Files that belong together are not all named, or one cannot be read.
+        InputError: Files that belong together are not all named, one cannot be read, or they do not match.
     """
     check_server_tls(settings)
     if settings.tls_certificate_file is None:
         return None
     key, certificate, authority = _read((settings.tls_key_file, settings.tls_certificate_file, settings.client_ca_file))
+    # gRPC would only say that the port cannot be had.
+    unusable = find_unusable_files(
+        TlsFiles(
+            ca_file=settings.client_ca_file,
+            certificate_file=settings.tls_certificate_file,
+            key_file=settings.tls_key_file,
+        )
+    )
+    if unusable is not None:
+        raise InputError(unusable.cause, remedy=unusable.remedy)
     return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
 
 

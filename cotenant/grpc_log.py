@@ -10,4 +10,4 @@ def silence_grpc() -> None:
 
     Our own programs report why a handshake failed, see `cotenant.tls_probe`.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -65,7 +65,7 @@ def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str) -> TlsMismatc
     try:
         context = _context(files)
     except (OSError, ValueError) as error:
-        return look.unusable_files(error)
+        return _unusable(files, error)
     try:
         with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection, _bounded(connection):
             return look.without_trust(connection, context) if files.ca_file is None else look.greet(connection, context)
@@ -132,6 +132,36 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def find_unusable_files(files: TlsFiles) -> TlsMismatch | None:
+    """Look whether a server can show its certificate, with the key of it, before it listens.
+
+    Args:
+        files: Its own certificate and key; the authority is that of its clients.
+
+    Returns:
+        None where it can.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        if files.certificate_file is not None:
+            context.load_cert_chain(files.certificate_file, files.key_file, password="")
+        if files.ca_file is not None:
+            context.load_verify_locations(files.ca_file)
+    except (OSError, ValueError) as error:
+        return _unusable(files, error, authority="--client-ca-file")
+    return None
+
+
+def _unusable(files: TlsFiles, error: Exception, *, authority: str = "--tls-ca-file") -> TlsMismatch:
+    named = [str(path) for path in (files.ca_file, files.certificate_file, files.key_file) if path is not None]
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "not PEM"
+    return TlsMismatch(
+        cause=f"the TLS files cannot be used ({reason}): {', '.join(named)}",
+        remedy=f"{authority} names a PEM authority, --tls-certificate-file a PEM certificate, "
+        "--tls-key-file its key without a password",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """One look at one port."""
@@ -139,16 +169,6 @@ class _Look:
     where: str
     name: str
     files: TlsFiles
-
-    def unusable_files(self, error: Exception) -> TlsMismatch:
-        files = self.files
-        named = [str(path) for path in (files.ca_file, files.certificate_file, files.key_file) if path is not None]
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "not PEM"
-        return TlsMismatch(
-            cause=f"the TLS files cannot be used ({reason}): {', '.join(named)}",
-            remedy="--tls-ca-file names a PEM authority, --tls-certificate-file a PEM certificate, "
-            "--tls-key-file its key without a password",
-        )
 
     def without_trust(self, connection: socket.socket, context: ssl.SSLContext) -> TlsMismatch | None:
         """Plain text was spoken: does the port answer a TLS greeting?"""

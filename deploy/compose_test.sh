@@ -77,7 +77,8 @@ if ! docker info >/dev/null 2>&1; then
 fi
 choose_compose
 export COMPOSE_PROJECT_NAME=cotenant-test COTENANT_VERSION=test
-for name in SCHEDULER PREDICTOR SCHEDULER_METRICS PREDICTOR_METRICS AGENT_METRICS; do export "${name}_PORT=$(free_port)"; done
+export COMPOSE_PROFILES=two-agents
+for name in SCHEDULER PREDICTOR SCHEDULER_METRICS PREDICTOR_METRICS AGENT_METRICS SECOND_AGENT_METRICS; do export "${name}_PORT=$(free_port)"; done
 # A user's own folder, read by the jobs as /jobs.
 export JOBS_FOLDER="$folder/jobs"
 mkdir -m 755 "$JOBS_FOLDER"
@@ -100,7 +101,7 @@ say "images built"
 "${compose[@]}" up --detach
 wait_until 300 "predictor healthy" is_healthy predictor
 wait_until 60 "scheduler healthy" is_healthy scheduler
-wait_until 120 "agent healthy" is_healthy agent
+for name in agent agent-2; do wait_until 120 "$name healthy" is_healthy "$name"; done
 
 export COTENANT_SCHEDULER="127.0.0.1:$SCHEDULER_PORT" COTENANT_PREDICTOR="127.0.0.1:$PREDICTOR_PORT"
 .venv/bin/cotenant nodes
@@ -109,27 +110,32 @@ timeout 300 .venv/bin/cotenant submit --name compose-mlp --graph examples/jobs/g
     --workdir /opt/cotenant --wait -- python -m examples.training.train --model mlp --steps 50
 say "a job was submitted with its graph, run and finished"
 
-for name in SCHEDULER PREDICTOR AGENT; do
+for name in SCHEDULER PREDICTOR AGENT SECOND_AGENT; do
     port="${name}_METRICS_PORT"
     .venv/bin/python deploy/health_check.py "http://127.0.0.1:${!port}/metrics"
 done
 say "all programs publish metrics"
 
-.venv/bin/cotenant submit --name own-script --no-capture --steps 300 --workdir /jobs -- python own.py
-is_in() { .venv/bin/cotenant ps --all --output json | .venv/bin/python -c '
-import re, sys
-rows = sys.stdin.read().split("\"job_id\"")
-sys.exit(not any("own-script" in row and re.search(sys.argv[1], row, re.I) for row in rows))' "\"(JOB_PHASE_)?$1\""; }
-wait_until 120 "a script of the user's folder runs" is_in RUNNING
-for name in predictor scheduler agent; do
+for number in 1 2 3 4; do
+    .venv/bin/cotenant submit --name "own-script-$number" --no-capture --steps 300 --workdir /jobs -- python own.py
+done
+# jobs_in PHASE NAME LEAST [NODE]: at least so many jobs whose names begin so are in that phase, there.
+jobs_in() { .venv/bin/cotenant ps --all --output json | .venv/bin/python -c '
+import json, sys
+phase, name, least, node = (*sys.argv[1:], "")[:4]
+jobs = [job for job in json.load(sys.stdin)["jobs"] if job["spec"]["name"].startswith(name)]
+found = [job for job in jobs if job["phase"] == f"JOB_PHASE_{phase}" and job.get("node_id", "").endswith(node)]
+sys.exit(len(found) < int(least) or len(jobs) != len({job["spec"]["name"] for job in jobs}))' "$@"; }
+wait_until 120 "a script of the user's folder runs on one node" jobs_in RUNNING own-script 1 compose-node
+wait_until 120 "and another one on the other" jobs_in RUNNING own-script 1 compose-node-2
+for name in predictor scheduler agent agent-2; do
     docker kill --signal KILL "$(container "$name")" >/dev/null
 done
+say "every container killed"
 "${compose[@]}" up --detach
-for name in predictor scheduler agent; do wait_until 300 "$name healthy again after kill -9" is_healthy "$name"; done
-jobs=$(.venv/bin/cotenant ps --all --output json)
-grep -q compose-mlp <<<"$jobs" || { say "the job is gone"; exit 1; }
-wait_until 300 "the script has run to its end nevertheless" is_in FINISHED
-say "the volumes remember all jobs"
+for name in predictor scheduler agent agent-2; do wait_until 300 "$name healthy again after kill -9" is_healthy "$name"; done
+wait_until 300 "all scripts have run to their ends nevertheless" jobs_in FINISHED own-script 4
+wait_until 10 "the volumes remember all jobs, each once" jobs_in FINISHED "" 5
 
 "${compose[@]}" down -v --remove-orphans
 say "taken down"

@@ -25,6 +25,8 @@ AUTHORITY: Final = "ca"
 AUTHORITY_DAYS: Final = 3_650
 HOSTS_MAX: Final = 50
 _SECONDS_PER_DAY: Final = 86_400
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_END = re.compile(r"notAfter=(?P<month>[A-Z][a-z]{2}) +(?P<day>[0-9]{1,2}) [0-9:]+ (?P<year>[0-9]{4})")
 _TIMEOUT_S: Final = 60.0
 _HOST: Final = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -138,6 +140,17 @@ class Authority:
     def ends_within(self, name: str, *, days: int) -> bool:
         """Tells whether a certificate ends within so many days, or has ended."""
         return ends_within(self.certificate_file(name), days=days)
+
+    def last_day_of(self, name: str) -> str:
+        """Returns the day on which a certificate ends, as 2030-01-31; empty = it cannot be read.
+
+        Raises:
+            ProgramError: openssl is missing.
+        """
+        found = _END.search(_run(("x509", "-in", str(self.certificate_file(name)), "-noout", "-enddate")).stdout)
+        if found is None:
+            return ""
+        return f"{found['year']}-{_MONTHS.index(found['month']) // 3 + 1:02d}-{int(found['day']):02d}"
 
     def role_of(self, name: str) -> Role | None:
         """Returns the role that a certificate names; None = none."""

@@ -71,6 +71,8 @@ RPC_ROLES: Final[Mapping[str, Mapping[str, frozenset[Role] | None]]] = MappingPr
         },
         "cotenant.v1.NodeAgentService": {
             "Connect": frozenset({Role.NODE}),
+            "FetchCheckpoint": frozenset({Role.NODE}),
+            "SendCheckpointPiece": frozenset({Role.NODE}),
         },
         "cotenant.v1.PredictionService": {
             "PredictJob": _ASKERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -44,15 +44,13 @@ def write_job(job: CapturedJob, command: Sequence[str], directory: Path, files: 
     graph, job_file = files
     graph.parent.mkdir(parents=True, exist_ok=True)
     graph.write_bytes(job.graph)
-    content: dict[str, Any] = {
+    content = {
         "name": name_of(command),
         "command": list(command),
         "working_directory": str(directory),
         "graph": graph.name,
         "settings": job.settings(),
     }
-    if job.progress_regex:
-        content["progress_regex"] = job.progress_regex
     lines = [f"{FIRST_LINE}: {job.summary()}", *(f"# {note}" for note in job.notes)]
     text = "\n".join(lines) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     job_file.write_text(text, encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,6 @@ CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
 EXPORT_FILE: Final = "export.pt2"
 _MEMORY_LEAST_BYTES: Final = 2 << 30
-_PROGRESS_FORMS: Final = (
-    (re.compile(r"[0-9]+/[0-9]+ \["), r"(?P<step>[0-9]+)/[0-9]+ \["),
-    (re.compile(r"\bstep[ :=#]*[0-9]+", re.IGNORECASE), r"[Ss]tep[ :=#]*(?P<step>[0-9]+)"),
-    (re.compile(r"\biter(?:ation)?[ :=#]*[0-9]+", re.IGNORECASE), r"[Ii]ter(?:ation)?[ :=#]*(?P<step>[0-9]+)"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +31,7 @@ class CapturedJob:
         optimizer: sgd | momentum | adam | adamw.
         precision: fp32 | tf32 | bf16 | fp16, as the script asked for it.
         input_wait_ratio: Part of a step in which data was waited for, on this CPU.
-        progress_regex: Finds the step in what it prints; empty = none was seen.
+        activation_checkpointing: Whether the backward pass computes activations again.
         parameters: Of the networks in the graph.
         covered_ratio: Share of all optimizers' parameters that the graph holds.
         notes: What a reader must know, one sentence each.
@@ -49,7 +43,7 @@ class CapturedJob:
     optimizer: str
     precision: str
     input_wait_ratio: float
-    progress_regex: str
+    activation_checkpointing: bool
     parameters: int
     covered_ratio: float
     notes: tuple[str, ...]
@@ -65,6 +59,8 @@ class CapturedJob:
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a job file holds them."""
         found = {"batch_size": self.batch_size, "optimizer": self.optimizer, "precision": self.precision}
+        if self.activation_checkpointing:
+            found["activation_checkpointing"] = True
         return found | ({"input_wait_ratio": self.input_wait_ratio} if self.input_wait_ratio else {})
 
 
@@ -150,18 +146,11 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         optimizer=result["optimizer"],
         precision=result["precision"],
         input_wait_ratio=round(min(wait_ratio, 0.95), 2),
-        progress_regex=_progress_regex(outcome),
+        activation_checkpointing=result["recomputes"],
         parameters=result["parameters"],
         covered_ratio=result["covered_ratio"],
         notes=tuple(_notes(result, wait_ratio)),
     )
-
-
-def _progress_regex(outcome: ScriptOutcome) -> str:
-    if outcome.result["progress"] == "helper":
-        return ""
-    # Not by what is imported: Lightning and transformers import tqdm and may draw with something else.
-    return next((regex for form, regex in _PROGRESS_FORMS if form.search(outcome.log)), "")
 
 
 def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
@@ -179,6 +168,10 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run beside it and are not "
             "in the graph: it needs more memory and time than predicted",
+        ),
+        (
+            result["recomputes"],
+            "activations are computed again in the backward pass (activation checkpointing)",
         ),
         (
             result["closures"] > 1,

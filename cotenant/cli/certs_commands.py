@@ -23,6 +23,7 @@ _FOLDER = click.option(
 )
 _VALID = click.option("--days", type=_DAYS, default=365, show_default=True, help="How long it is valid.")
 _ROLES = "\b\nRoles:\n" + "\n".join(f"  {role:<10} {meaning}" for role, meaning in ROLE_MEANINGS.items())
+_ISSUE = f"{_ROLES}\n\nExample:  cotenant certs issue node node-1"
 
 
 @click.group()
@@ -40,8 +41,8 @@ def init(folder: Path) -> None:
     show(str(authority.certificate_file(AUTHORITY)))
 
 
-@certs.command(epilog=_ROLES)
-@click.argument("role", type=click.Choice([role.value for role in Role]))
+@certs.command(epilog=_ISSUE)
+@click.argument("role", type=click.Choice([role.value for role in Role]), metavar="ROLE")
 @click.argument("name")
 @click.option("--host", "hosts", multiple=True, help="Under which a service is called; may be given several times.")
 @_VALID
@@ -121,8 +122,9 @@ def revoke(names: tuple[str, ...], revoked_file: Path, folder: Path) -> None:
 @click.option("--within-days", type=_DAYS, default=30, show_default=True, help="Those that end so soon are marked.")
 @_FOLDER
 def list_(within_days: int, folder: Path) -> None:
-    """List who has a certificate, with the role."""
+    """List who has a certificate, with the role and the day on which it ends."""
     authority = Authority(folder=folder)
     for name in authority.names():
         soon = f"  ends within {within_days} days" if authority.ends_within(name, days=within_days) else ""
-        show(f"{name:<24}{authority.role_of(name) or 'no role'}{soon}")
+        until = authority.last_day_of(name) or "unreadable"
+        show(f"{name:<24}{authority.role_of(name) or 'no role':<12}until {until}{soon}")

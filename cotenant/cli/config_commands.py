@@ -44,7 +44,9 @@ def view(session: Session, /) -> None:
     show(f"\nfile: {config_file_path(os.environ)}")
 
 
-@click.command(epilog='Example:  eval "$(cotenant completion bash)"   (or write it to your completion folder)')
+@click.command(
+    epilog='Example:  cotenant completion bash   (its output is for eval "$(...)", or your completion folder)'
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of SHELL."""

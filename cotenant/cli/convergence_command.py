@@ -40,7 +40,7 @@ def convergence() -> None:
     """Predict when training ends (loss) and how fast it is elsewhere (speed), from what was measured."""
 
 
-@convergence.command()
+@convergence.command(epilog="Example:  cotenant convergence loss curve.csv --target 0.4")
 @click.argument("curve", type=_FILE)
 @click.option("--threshold", type=float, help="Ends when an epoch lowers the loss by less than this share.")
 @click.option("--target", type=float, help="Ends at this loss or accuracy.")
@@ -103,7 +103,7 @@ def loss(
         show(render_table(_CURVE_COLUMNS, curve_rows(answer), session.width))
 
 
-@convergence.command()
+@convergence.command(epilog="Example:  cotenant convergence speed runs.csv --synchrony synchronous")
 @click.argument("runs", type=_FILE)
 @click.option("--synchrony", required=True, help="asynchronous, synchronous or all_reduce.")
 @click.option("--ask", "asked", multiple=True, metavar="WORKERS[xSERVERS][@BATCH]", help="Predict its speed.")

@@ -19,7 +19,7 @@ from cotenant import system_clock
 from cotenant.cli.policy_commands import parse_parameters
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import ServiceError
-from cotenant.engines.bridge import Bridge
+from cotenant.engines.bridge import NOTES_PER_ROUND_MAX, Bridge
 from cotenant.engines.device_rules import read_device_rule
 from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.kubernetes.access import find_access
@@ -43,6 +43,8 @@ POLICY = "horus"
 """The default policy weighs how long jobs will run, which jobs of other engines do not state."""
 EXTENDER_TIMEOUT_S: Final = 2.0
 """For each question behind an answer to kube-scheduler, which waits 5 s (deploy/kubernetes)."""
+NOTES_PER_S: Final = 10
+"""One note takes an engine up to 40 ms; so many take less than half of the time between two rounds."""
 ORDERS: Final = ("hold", "stop", "requeue")
 
 _advises = click.option(
@@ -156,7 +158,7 @@ def kubernetes(
     rules = [read_device_rule(text) for text in gpus]
     with closing(ServedApi(find_access(kubeconfig, context))) as api:
         lease = ControllerLease(api, f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}")
-        kubernetes_engine = KubernetesEngine(api, rules, keep_lease=lease.keep)
+        kubernetes_engine = KubernetesEngine(api, rules, keep_lease=lease.keep, closes_devices=not advises)
         if order is not None:
             _give_order(kubernetes_engine, *order, grace_s)
             return
@@ -326,7 +328,7 @@ def _run(
 
     bridge = Bridge(running, decide, policy=policy, places=places)
     if once:
-        _show_round(bridge)
+        _show_round(bridge, NOTES_PER_ROUND_MAX)
     else:
         _run_rounds(bridge, interval_s)
 
@@ -334,9 +336,11 @@ def _run(
 def _run_rounds(bridge: Bridge, interval_s: float) -> None:
     """Go on until SIGTERM; an engine or a scheduler that does not answer is asked again."""
     stop = _until_signal()
+    # GPUs that fall free do not wait for words.
+    notes_max = min(max(round(NOTES_PER_S * interval_s), 1), NOTES_PER_ROUND_MAX)
     while not stop.is_set():
         try:
-            _show_round(bridge)
+            _show_round(bridge, notes_max)
         except (EngineUnreachableError, ServiceError) as error:
             tell(f"error: {error.message}; asking again in {interval_s:g} s", style="red")
         stop.wait(interval_s)
@@ -350,6 +354,6 @@ def _until_signal() -> threading.Event:
     return stop
 
 
-def _show_round(bridge: Bridge) -> None:
-    for line in bridge.run_round(now_ms=system_clock.now_ms()).lines:
+def _show_round(bridge: Bridge, notes_max: int) -> None:
+    for line in bridge.run_round(now_ms=system_clock.now_ms(), notes_max=notes_max).lines:
         show(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,10 @@ from cotenant.job_file import read_content
 from cotenant.prediction_questions import load_graph
 from cotenant.v1 import resources_pb2
 
-__all__ = ["AskedJob", "WithCommand", "asked_jobs", "load_graph"]
+__all__ = ["AskedJob", "GraphFile", "WithCommand", "asked_jobs", "load_graph"]
 JOBS_MAX = 8
 _COMMAND = "cotenant.command"
+_SCRIPTS = (".py", ".sh", ".ipynb")
 
 
 class WithCommand(click.Command):
@@ -39,6 +41,26 @@ def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
         return words, False, []
     place = words.index("--")
     return words[:place], True, words[place + 1 :]
+
+
+class GraphFile(click.Path):
+    """A file that is there; a script or a program in its place is told where it belongs."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 (click's)
+        """Returns the path.
+
+        Raises:
+            InputError: That is a script, or a program.
+        """
+        name = str(value)
+        if name.endswith(_SCRIPTS) or (not Path(name).exists() and shutil.which(name)):
+            raise InputError(
+                f"{name} is no graph", remedy="put the command behind --, e.g. cotenant predict -- python train.py"
+            )
+        return super().convert(value, param, ctx)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ AWAITING_PREDICTION = "AWAITING_PREDICTION"
 PAUSED = "paused"
 NOT_CALIBRATED = "estimate, range not calibrated"
 """In place of 90 % and 99 % where no measurement checked how often a range holds."""
+MEMORY_WATCHDOG = "watchdog"
+"""Of all that a node enforces the one that ends a job beyond its device memory."""
 _PHASE_STYLES = {
     "running": "green",
     "failed": "red",
@@ -258,8 +260,8 @@ def _memory_lines(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[
     ]
     if job.memory_reserved_bytes:
         lines.append(("", f"reserved {quantities.format_gib(job.memory_reserved_bytes)}"))
-        enforced = f"enforced by {', '.join(enforcements)}" if enforcements else "not enforced"
-        lines.append(("", enforced))
+        is_watched = MEMORY_WATCHDOG in enforcements
+        lines.append(("", f"enforced by {MEMORY_WATCHDOG}" if is_watched else "not enforced"))
     if job.memory_peak_bytes:
         lines.append(("", f"measured peak {quantities.format_gib(job.memory_peak_bytes)}"))
     lines += [("", text) for text in autopsy_texts(job.memory_autopsy)] if job.HasField("memory_autopsy") else []

@@ -10,6 +10,8 @@ from cotenant.cli.session import Session, show, tell, tell_warnings, with_sessio
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
+_ABILITIES = frozenset({"rank_processes", "parameter_servers", "prepared_starts"})
+"""What a node can start is said together with what it enforces, and enforces nothing."""
 _NODE_COLUMNS = (
     Column(title="NODE", wraps=True),
     Column(title="STATE"),
@@ -42,7 +44,7 @@ def nodes(session: Session, /) -> None:
         _list_nodes(session)
 
 
-@nodes.command(name="forget")
+@nodes.command(name="forget", epilog="Example:  cotenant nodes forget node-3")
 @click.argument("node")
 @with_session
 def forget_node(session: Session, /, node: str) -> None:
@@ -54,7 +56,7 @@ def forget_node(session: Session, /, node: str) -> None:
     tell(f"forgot {node}; lost: {', '.join(lost) or 'no job'}")
 
 
-@nodes.command(name="cordon")
+@nodes.command(name="cordon", epilog="Example:  cotenant nodes cordon node-3")
 @click.argument("node")
 @with_session
 def cordon_node(session: Session, /, node: str) -> None:
@@ -63,7 +65,7 @@ def cordon_node(session: Session, /, node: str) -> None:
     tell(f"cordoned {node}: nothing new starts there")
 
 
-@nodes.command(name="drain")
+@nodes.command(name="drain", epilog="Example:  cotenant nodes drain node-3")
 @click.argument("node")
 @with_session
 def drain_node(session: Session, /, node: str) -> None:
@@ -72,7 +74,7 @@ def drain_node(session: Session, /, node: str) -> None:
     tell(f"draining {node}; moving away: {', '.join(moving) or 'no job'}")
 
 
-@nodes.command(name="uncordon")
+@nodes.command(name="uncordon", epilog="Example:  cotenant nodes uncordon node-3")
 @click.argument("node")
 @with_session
 def uncordon_node(session: Session, /, node: str) -> None:
@@ -118,7 +120,8 @@ def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:
         quantities.format_gib(node.host_memory_bytes),
         f"{quantities.format_duration(at_ms - node.last_heartbeat_at_ms)} ago" if node.last_heartbeat_at_ms else "-",
     ]
-    note = "enforces: " + (", ".join(node.enforcements) or "nothing") + _calibration_note(node, at_ms)
+    enforced = [name for name in node.enforcements if name not in _ABILITIES]
+    note = "enforces: " + (", ".join(enforced) or "nothing") + _calibration_note(node, at_ms)
     return Row(cells=cells, styles=((1, "green" if state == "ready" else "red"),), note=note)
 
 

@@ -43,7 +43,7 @@ def list_policies(session: Session, /) -> None:
     show(render_table(_COLUMNS, rows, session.width))
 
 
-@policies.command(name="describe")
+@policies.command(name="describe", epilog="Example:  cotenant policies describe sjf_bsbf")
 @click.argument("policy")
 @with_session
 def describe_policy(session: Session, /, policy: str) -> None:
@@ -84,7 +84,7 @@ def _installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
         raise ProgramError(f"the policies installed here cannot be listed: {reported}") from error
 
 
-@policies.command(name="use")
+@policies.command(name="use", epilog="Example:  cotenant policies use horus --dry-run")
 @click.argument("policy")
 @click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter; VALUE is JSON.")
 @click.option("--dry-run", is_flag=True, help="Check without changing anything.")

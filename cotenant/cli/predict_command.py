@@ -11,7 +11,7 @@ from google.protobuf.json_format import Parse, ParseError
 
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
-from cotenant.cli.graph_input import AskedJob, WithCommand, asked_jobs, load_graph
+from cotenant.cli.graph_input import AskedJob, GraphFile, WithCommand, asked_jobs, load_graph
 from cotenant.cli.predict_questions import (
     NumberList,
     each_questions,
@@ -57,7 +57,7 @@ Examples:
     "files",
     nargs=-1,
     metavar="GRAPH... [-- COMMAND...]",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=GraphFile(),
 )
 @click.option("--batch-size", "batch_sizes", type=NumberList(), help="Samples per optimizer step; several: 16,32,64.")
 @click.option("--device", help="Device type, e.g. h200 or 'rtx 4090'; several: a100,l4.  [default: setting `device`]")

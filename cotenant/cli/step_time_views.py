@@ -19,14 +19,15 @@ _BASES: Final[Mapping[int, str]] = {
 def step_time_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
     """Returns the step time alone on each number of GPUs that a job may have."""
     return [
-        ("step alone", f"on {_count(known.gpus)} {quantities.format_ms(known.step_ms)} ({_basis(known)}), {one.device}")
+        ("step alone", f"on {_count(known)} {quantities.format_ms(known.step_ms)} ({_basis(known)}), {one.device}")
         for one in job.predictions
         for known in one.step_times
     ]
 
 
-def _count(gpus: int) -> str:
-    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+def _count(known: scheduling_pb2.KnownStepTime) -> str:
+    gpus = "1 GPU" if known.gpus == 1 else f"{known.gpus} GPUs"
+    return f"{gpus} with {known.servers} server(s)" if known.servers else gpus
 
 
 def _basis(known: scheduling_pb2.KnownStepTime) -> str:

@@ -136,10 +136,7 @@ def _imports_torch(script: Path) -> bool:
 def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any]:
     """Returns the keys of a job file with what was captured where nothing was said."""
     said = content.get("settings") or {}
-    merged = {**content, "settings": {**job.settings(), **said} if isinstance(said, dict) else said}
-    if job.progress_regex:
-        merged.setdefault("progress_regex", job.progress_regex)
-    return merged
+    return {**content, "settings": {**job.settings(), **said} if isinstance(said, dict) else said}
 
 
 def _has_predictor(session: Session) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from cotenant.cli.submit_array import content_of_first, plan_array, submit_array
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
-from cotenant.job_file import JobFile, parse_job, read_content
+from cotenant.job_file import parse_job, read_content
 from cotenant.option_types import FiniteRange
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 
@@ -191,22 +192,12 @@ def _capture(
     return captured
 
 
-def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFile:
-    """Merges job file, flags and command.
+def read_content_of(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+    """Merges job file, flags and command; returns the keys of a job file, and the folder that its paths start from.
 
     Args:
         arguments: A job file, or the words of a command, or the file and then the words.
         flags: Values of the flags; None or empty = not given.
-
-    Raises:
-        InputError: Neither file nor command, or a value of the wrong kind.
-    """
-    content, folder = read_content_of(arguments, flags)
-    return parse_job(content, folder=folder)
-
-
-def read_content_of(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
-    """Merges job file, flags and command; returns the keys of a job file, and the folder that its paths start from.
 
     Raises:
         InputError: Neither file nor command.
@@ -215,11 +206,22 @@ def read_content_of(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> tup
     command = list(arguments[1:] if is_file else arguments)
     if not is_file and not command:
         raise InputError("nothing to run", remedy="name a job file or put the command behind --")
+    _refuse_bare_script(command, flags.get("working_directory"))
     content = _flags_as_content(flags) | ({"command": command} if command else {})
     if not is_file:
         return content, Path.cwd()
     path = Path(arguments[0])
     return _overlay(read_content(path), content), path.resolve().parent
+
+
+def _refuse_bare_script(command: Sequence[str], directory: str | None) -> None:
+    """A Python file's bare name is looked for as a program, which is hardly ever meant."""
+    name = command[0] if command else ""
+    is_meant = "/" in name or not name.endswith(".py") or not (Path(directory or ".") / name).is_file()
+    if is_meant or shutil.which(name):
+        return
+    remedy = f"put its Python in front: cotenant submit -- python {name}; ./{name} where it starts by itself"
+    raise InputError(f"{name} is a script, and no program of that name is found", remedy=remedy)
 
 
 def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

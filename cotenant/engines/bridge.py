@@ -65,8 +65,12 @@ class Bridge:
         self._policy = policy
         self._places = places
 
-    def run_round(self, *, now_ms: int) -> RoundReport:
+    def run_round(self, *, now_ms: int, notes_max: int = NOTES_PER_ROUND_MAX) -> RoundReport:
         """Read the engine once, and do what is to be done now.
+
+        Args:
+            now_ms: Of the snapshot that is decided about.
+            notes_max: So many jobs at most are told why they wait; the others in later rounds.
 
         Raises:
             EngineUnreachableError: The engine does not answer.
@@ -81,7 +85,8 @@ class Bridge:
         # The oldest first: those beyond the bound come in a later round.
         waiting = sorted(waiting, key=lambda job: (job.submitted_at_ms, job.job_id))[:JOBS_PER_ROUND_MAX]
         if waiting:
-            self._decide_about({job.job_id: job for job in waiting}, state, report, now_ms)
+            notes = self._decide_about({job.job_id: job for job in waiting}, state, report, now_ms)
+            self._note(notes, report, notes_max)
         return report
 
     def _phases(self) -> tuple[EnginePhase, ...]:
@@ -89,12 +94,14 @@ class Bridge:
 
     def _decide_about(
         self, waiting: Mapping[str, EngineJob], state: EngineState, report: RoundReport, now_ms: int
-    ) -> None:
+    ) -> list[tuple[EngineJob, str]]:
+        """Place what can start; return what is to be told to the others."""
         snapshot = make_snapshot(state, waiting.values(), now_ms=now_ms)
         answer = self._decide(scheduling_pb2.DecideRequest(policy=self._policy, snapshot=snapshot))
         report.lines += [f"warning: {one.code}: {one.message}" for one in answer.warnings]
         slots = _Slots(state)
         notes: list[tuple[EngineJob, str]] = []
+        placed: dict[str, str] = {}
         for decision in answer.decisions:
             job = waiting.get(decision.job_id)
             if job is None:
@@ -104,12 +111,22 @@ class Bridge:
                 notes.append((job, f"cotenant: waits: {obstacle}" if obstacle else _advice(job, decision)))
                 continue
             try:
-                self._place(job, decision, slots, report)
+                placed[job.job_id] = self._place(job, decision, slots)
             except EngineRefusedError as error:
                 report.lines.append(f"job {job.job_id}: {error.message}")
-        self._note(notes, report)
+        self._release(placed, report)
+        return notes
 
-    def _place(self, job: EngineJob, decision: scheduling_pb2.Decision, slots: _Slots, report: RoundReport) -> None:
+    def _release(self, placed: Mapping[str, str], report: RoundReport) -> None:
+        """Let placed jobs start; what is said of each is its note, or why it does not."""
+        refused = self._engine.release_all([*placed]) if placed else {}
+        for job_id, note in placed.items():
+            report.lines.append(f"job {job_id}: {refused.get(job_id, note)}")
+            if job_id not in refused:
+                report.placed.append(job_id)
+
+    def _place(self, job: EngineJob, decision: scheduling_pb2.Decision, slots: _Slots) -> str:
+        """Give a job its GPU; return its note."""
         gpu_id = decision.start.assignments[0].gpu_id
         taken = slots.take(gpu_id, decision.memory_reserved_bytes)
         note = f"{placed_note(gpu_id, taken)}: {decision.reason.message}"[:NOTE_CHARACTERS_MAX]
@@ -120,14 +137,12 @@ class Bridge:
                 job_id=job.job_id, node_id=node_id, gpu_id=gpu_id, slots=taken, note=note, memory_bytes=memory_bytes
             )
         )
-        self._engine.release(job.job_id)
-        report.placed.append(job.job_id)
-        report.lines.append(f"job {job.job_id}: {note}")
+        return note
 
-    def _note(self, notes: Iterable[tuple[EngineJob, str]], report: RoundReport) -> None:
+    def _note(self, notes: Iterable[tuple[EngineJob, str]], report: RoundReport, notes_max: int) -> None:
         """Write what is new, after all placements: GPUs do not wait for words."""
         fresh = [(job, note) for job, note in notes if not _says_the_same(job.note, note)]
-        for job, note in fresh[:NOTES_PER_ROUND_MAX]:
+        for job, note in fresh[:notes_max]:
             try:
                 self._engine.annotate(job.job_id, note)
             except EngineRefusedError as error:
@@ -136,15 +151,8 @@ class Bridge:
             report.lines.append(f"job {job.job_id}: {note}")
 
     def _finish_interrupted(self, state: EngineState, report: RoundReport) -> None:
-        for job in state.jobs:
-            if job.phase is EnginePhase.INTERRUPTED:
-                try:
-                    self._engine.release(job.job_id)
-                except EngineRefusedError as error:
-                    report.lines.append(f"job {job.job_id}: {error.message}")
-                    continue
-                report.placed.append(job.job_id)
-                report.lines.append(f"job {job.job_id}: released: it was placed before")
+        interrupted = [job.job_id for job in state.jobs if job.phase is EnginePhase.INTERRUPTED]
+        self._release(dict.fromkeys(interrupted, "released: it was placed before"), report)
 
     def _look_for_disagreement(self, state: EngineState, report: RoundReport) -> None:
         """Say where a placed job runs on another GPU, or waits for one that others hold."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.records import EngineState, Placement
 
 
@@ -42,6 +44,9 @@ class Engine(Protocol):
             EngineRefusedError: It does not take it.
         """
 
+    def release_all(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Let placed jobs start, in as few orders as the engine takes; return which were refused, and why."""
+
     def hold(self, job_id: str) -> None:
         """Keep a job that has not started from starting until it is released.
 
@@ -66,3 +71,14 @@ class Engine(Protocol):
         Raises:
             EngineRefusedError: It is gone, or the engine would not start it again.
         """
+
+
+def order_each(order: Callable[[str], None], job_ids: Iterable[str]) -> dict[str, str]:
+    """Give an order for each of several jobs; return which were refused, and why."""
+    refused: dict[str, str] = {}
+    for job_id in job_ids:
+        try:
+            order(job_id)
+        except EngineRefusedError as error:
+            refused[job_id] = error.message
+    return refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import secrets
 import threading
@@ -70,9 +71,11 @@ def start(wishes: str, actor_class: Callable[..., Any], /, *arguments: Any, **ke
         keywords: Likewise.
 
     Raises:
-        InputError: As `submit`.
+        InputError: As `submit`, or it is a function.
         EngineUnreachableError: As `submit`.
     """
+    if inspect.isroutine(actor_class):
+        raise InputError(f"{actor_class.__qualname__} is a function, no class", remedy="use cotenant.ray.submit for it")
     return _hand_in(wishes, Work(target=actor_class, is_task=False, arguments=arguments, keywords=keywords))
 
 

@@ -59,7 +59,9 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command()
+@click.command(
+    epilog="Example:  cotenant simulate jobs.csv --cluster 4x4 --policies fifo,sjf_bsbf --report report.html"
+)
 @click.argument("trace", type=_PATH)
 @click.option("--cluster", help=f"NODESxGPUS, a TOML file, or own.  [default: {DEFAULT_CLUSTER}; own for event logs]")
 @click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotenant_simulator.comparison.intervals import Interval, interval_of, paired_difference, paired_ratio
@@ -81,11 +81,6 @@ def policy_rows(runs: Sequence[Row]) -> list[Row]:
 def job_row(seed: int, job: Document) -> Row:
     """Return one job of one run as a row."""
     return {"seed": seed, **{name: job[name] for name in JOB_COLUMNS if name != "seed"}}
-
-
-def in_order_of_policies(runs: Iterable[Row], policies: Sequence[str]) -> list[Row]:
-    """Return runs by policy as they were asked for, then by seed."""
-    return sorted(runs, key=lambda run: (policies.index(run["policy"]), run["seed"]))
 
 
 def _figure(name: str, statistic: str) -> str:

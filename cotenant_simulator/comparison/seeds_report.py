@@ -18,10 +18,7 @@ def as_seeds_json(question: Question, seeds: Sequence[int], runs: Runs) -> dict[
     rows = [run_row(seed, policy) for seed, policy in runs.policies]
     return {
         "schema": SCHEMA,
-        "trace": {"path": question.trace_path, "sha256": question.trace_sha256, "jobs": question.trace_jobs},
-        "cluster": question.cluster,
-        "engine_rules": question.engine_rules,
-        "predictions": question.predictions,
+        **question.as_head(),
         "seeds": list(seeds),
         "confidence": CONFIDENCE,
         "compared_with": rows[0]["policy"],

@@ -9,7 +9,8 @@ from math import floor, log10
 
 WIDTH, HEIGHT = 760, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 40
-COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8d5a97", "#e08e00", "#00798c", "#6b4226", "#555555")
+# Okabe and Ito's, and two dark ones: told apart also by people who see red and green alike.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b4226", "#555555")
 POINTS_MAX = 600
 Point = tuple[float, float]
 

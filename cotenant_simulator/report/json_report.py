@@ -37,15 +37,21 @@ class Question:
     seed: int
     has_jobs: bool
 
+    def as_head(self) -> dict[str, object]:
+        """Return what every report of it begins with."""
+        return {
+            "trace": {"path": self.trace_path, "sha256": self.trace_sha256, "jobs": self.trace_jobs},
+            "cluster": self.cluster,
+            "engine_rules": self.engine_rules,
+            "predictions": self.predictions,
+        }
+
 
 def as_json(question: Question, results: Sequence[RunResult], caveats: Sequence[Caveat] = ()) -> dict[str, object]:
     """Return the report of all policies, and what their comparison cannot show."""
     return {
         "schema": SCHEMA,
-        "trace": {"path": question.trace_path, "sha256": question.trace_sha256, "jobs": question.trace_jobs},
-        "cluster": question.cluster,
-        "engine_rules": question.engine_rules,
-        "predictions": question.predictions,
+        **question.as_head(),
         "seed": question.seed,
         "policies": [as_policy(result) for result in results],
         "jobs": [as_job(result.policy, job) for result in results for job in result.jobs] if question.has_jobs else [],

@@ -108,6 +108,7 @@ class Simulation:
             commands.RequestPrediction: self._predict,
             commands.RequestPairPredictions: self._predict_pairs,
             commands.RequestSpeedFit: self._fit_no_speed,
+            commands.RequestTaskSpeedFit: self._fit_no_task_speed,
             commands.WakeAt: self._wake,
         }
 
@@ -216,6 +217,11 @@ class Simulation:
         """Answer that there is no curve: simulated errors are the same at every number of GPUs, and so corrected."""
         key, device = question.key, question.device
         self._tell(fit_events.SpeedFitted(at_ms=self._simulation.now_ms, key=key, device=device, code="NOT_FITTED"))
+
+    def _fit_no_task_speed(self, question: commands.RequestTaskSpeedFit) -> None:
+        """Answer that there is no curve: what simulated jobs measure of parameter servers is all that is known."""
+        now_ms, device = self._simulation.now_ms, question.device
+        self._tell(fit_events.TaskSpeedFitted(at_ms=now_ms, key=question.key, device=device, code="NOT_FITTED"))
 
     def _wake(self, order: commands.WakeAt) -> None:
         self._simulation.event_queue.add(order.at_ms, EventPriority.TIMER, self._ring, None)

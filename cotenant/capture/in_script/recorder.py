@@ -31,6 +31,7 @@ class Recorder:
     Attributes:
         requested: What the script asked of a GPU.
         is_writing: Whether the export has begun.
+        recomputes: Whether networks were called again in a backward pass, as activation checkpointing does.
     """
 
     def __init__(self, torch: Any, folder: Path) -> None:
@@ -38,6 +39,7 @@ class Recorder:
         self.folder = folder
         self.requested: Any = None
         self.is_writing = False
+        self.recomputes = False
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.backward_passes = 0
@@ -47,6 +49,8 @@ class Recorder:
         self.optimizers: Any = weakref.WeakSet()
         self._depth = threading.local()
         self._inside_step = 0
+        self._backward_depth = 0
+        self._parts_called: set[int] = set()
         self._warnings = 0
         self._undo: list[Any] = []
 
@@ -109,6 +113,9 @@ class Recorder:
 
     def _begin_call(self, module: Any, args: Any, kwargs: Any) -> Call | None:
         parameters = list(module.parameters())
+        if self._backward_depth and (not parameters or id(module) in self._parts_called):
+            self.recomputes = True
+            return None
         if not self.torch.is_grad_enabled() or not any(each.requires_grad for each in parameters):
             is_link = type(module).__module__.startswith("torch.nn.modules.") and not parameters
             if parameters and self.steps:
@@ -118,12 +125,17 @@ class Recorder:
         passes, inside_step = self.backward_passes, self._inside_step
         call = Call(self.torch, module, (args, kwargs), group=passes, inside_step=inside_step)
         self.calls.append(call)
+        self._parts_called.update(id(each) for each in module.modules())
         return call
 
     def _watched_backward(self, own: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            self.backward_passes += 1
-            return own(*args, **kwargs)
+            self.backward_passes += not self._backward_depth
+            self._backward_depth += 1
+            try:
+                return own(*args, **kwargs)
+            finally:
+                self._backward_depth -= 1
 
         return backward
 

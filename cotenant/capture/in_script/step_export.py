@@ -3,7 +3,6 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +87,9 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "precision": _precision(torch, recorder.requested, list(covered.values())),
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
+        "recomputes": recorder.recomputes,
         "step_s": window.step_s,
         "wait_s": window.wait_s,
-        "progress": _progress(),
     }
 
 
@@ -127,10 +126,6 @@ def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
     if requested.scaler:
         return "fp16"
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
-
-
-def _progress() -> str:
-    return "helper" if "cotenant.job" in sys.modules else ""
 
 
 def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from cotenant import system_clock
 from cotenant.engines.device_rules import DeviceRule
-from cotenant.engines.errors import EngineRefusedError
-from cotenant.engines.kubernetes import pods
+from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.kubernetes import hami, pods
 from cotenant.engines.kubernetes.api import KubernetesApi
+from cotenant.engines.kubernetes.device_taints import DeviceTaints
 from cotenant.engines.kubernetes.reading import KubernetesReading
 from cotenant.engines.kubernetes.resource_claims import (
     claim_of,
@@ -23,6 +26,7 @@ from cotenant.engines.kubernetes.resource_claims import (
 from cotenant.engines.kubernetes.values import Row, row_of, text_of
 from cotenant.engines.kubernetes.volumes import Volumes, claim_names
 from cotenant.engines.placement_notes import planned_gpu
+from cotenant.engines.port import order_each
 from cotenant.engines.records import EngineState, Placement
 
 GRACE_S_MAX: Final = 86_400
@@ -43,6 +47,7 @@ class KubernetesEngine:
         api: Reaches the API server.
         devices: What the GPUs of its nodes are, where labels do not say it.
         keep_lease: Called before a pod is placed or released; raises where another controller does that.
+        closes_devices: Close devices that pods of ours hold by claims to the claims of others; for whoever places.
         now_ms: Clock for events.
     """
 
@@ -52,12 +57,14 @@ class KubernetesEngine:
         devices: Sequence[DeviceRule],
         *,
         keep_lease: Callable[[], None] = lambda: None,
+        closes_devices: bool = False,
         now_ms: Callable[[], int] = system_clock.now_ms,
     ) -> None:
         self._api = api
         self._keep_lease = keep_lease
         self._devices = tuple(devices)
         self._now_ms = now_ms
+        self._taints = DeviceTaints(api) if closes_devices else None
 
     def read(self) -> EngineState:
         """Return the cluster as it is now."""
@@ -65,7 +72,8 @@ class KubernetesEngine:
         found = self._api.list_rows("/api/v1/pods", _ALIVE)
         waiting = (pod for pod in found if not pods.node_of(pod) and pods.tag_of(pod) is not None)
         volumes = self._volumes() if any(claim_names(pod) for pod in waiting) else Volumes()
-        return KubernetesReading(nodes, found, self._devices, volumes).state()
+        state = KubernetesReading(nodes, found, self._devices, volumes).state()
+        return replace(state, warnings=(*state.warnings, *self._tend_devices(found)))
 
     def annotate(self, job_id: str, note: str) -> None:
         """Write a note into a pod, and an event about it."""
@@ -77,7 +85,11 @@ class KubernetesEngine:
         self._keep_lease()
         pod = self._unbound(placement.job_id)
         name = placement.gpu_id.removeprefix(f"{placement.node_id}/")
-        if is_held_by_our_gate(pod):
+        if is_held_by_our_gate(pod) and claim_of(pod):
+            if self._taints is not None:
+                # What is wrong with it is said at every reading, and keeps no pod waiting.
+                with contextlib.suppress(EngineRefusedError):
+                    self._taints.close(name)
             self._claim(pod, name, placement.memory_bytes)
         changes: dict[str, str | None] = {
             pods.NOTE_ANNOTATION: _plain(placement.note),
@@ -85,6 +97,8 @@ class KubernetesEngine:
             pods.MEMORY_ANNOTATION: str(placement.memory_bytes) if placement.memory_bytes else None,
             pods.MPS_ANNOTATION: f"0={placement.memory_bytes // _MIB}M" if placement.memory_bytes else None,
         }
+        if hami.memory_bytes_of(pods.requests_of(pod)):
+            changes[hami.UUID_ANNOTATION] = name
         # Refused where anything about the pod has changed meanwhile.
         self._annotate(placement.job_id, changes, version=text_of(pod, "metadata", "resourceVersion"))
 
@@ -112,11 +126,17 @@ class KubernetesEngine:
         self._api.order("POST", f"{_path(job_id)}/binding", binding)
         self._tell(pod, "CotenantPlaced", pods.note_of(pod))
 
+    def release_all(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Let placed jobs start, one after the other."""
+        return order_each(self.release, job_ids)
+
     def hold(self, job_id: str) -> None:
         """Take back where a pod was to run; it is bound to no node yet."""
         pod = self._unbound(job_id)
         changes: dict[str, str | None] = dict.fromkeys(_PLACED, None)
         changes[pods.NOTE_ANNOTATION] = "cotenant: held"
+        if hami.memory_bytes_of(pods.requests_of(pod)):
+            changes[hami.UUID_ANNOTATION] = None
         self._annotate(job_id, changes, version=text_of(pod, "metadata", "resourceVersion"))
 
     def stop(self, job_id: str, *, grace_s: int) -> None:
@@ -134,6 +154,19 @@ class KubernetesEngine:
         if not pods.controller_of(pod):
             raise EngineRefusedError(f"nothing would start pod {job_id} again", remedy="let a Job make it")
         self._delete(pod, grace_s)
+
+    def _tend_devices(self, found: Sequence[Row]) -> list[str]:
+        """Close the devices of pods with claims that we placed, and open all others; return what is wrong."""
+        if self._taints is None:
+            return []
+        living = (pod for pod in found if claim_of(pod) and not pods.is_ended(pod))
+        held = {planned_gpu(pods.note_of(pod)).rpartition("/")[2] for pod in living} - {""}
+        try:
+            self._keep_lease()
+        except EngineUnreachableError:
+            # Another controller has it, and does this.
+            return []
+        return self._taints.tend(held)
 
     def _volumes(self) -> Volumes:
         claims = self._api.list_rows("/api/v1/persistentvolumeclaims", {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cotenant.engines.kubernetes.hami import allocated_parts
 from cotenant.engines.kubernetes.nodes import GpuNode
 from cotenant.engines.kubernetes.pods import gpus_asked, job_id_of, note_of, requests_of
 from cotenant.engines.kubernetes.values import Row
@@ -22,11 +23,16 @@ def held_on(node: GpuNode, pods: Sequence[Row], warnings: list[str]) -> dict[str
     """
     held: dict[str, Held] = {}
     others: list[Row] = []
+    parts = {gpu.gpu_id: (max(gpu.slots, 1), gpu.memory_bytes) for gpu in node.node.gpus}
     for pod in pods:
         planned = planned_gpu(note_of(pod))
-        if planned in node.gpu_ids:
+        # What HAMi gave counts, also where it is another GPU than the planned one.
+        asks = gpus_asked(requests_of(pod))
+        if asks and (allocated := allocated_parts(pod, node.node.node_id, parts)):
+            held[job_id_of(pod)] = allocated
+        elif planned in node.gpu_ids:
             held[job_id_of(pod)] = {planned: planned_slots(note_of(pod))}
-        elif gpus_asked(requests_of(pod)):
+        elif asks:
             others.append(pod)
     for pod in others:
         held[job_id_of(pod)] = _guessed(node, pod, held, warnings)

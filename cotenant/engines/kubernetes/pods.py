@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cotenant.engines.job_tag import FIRST_WORD, JobTag, read_tag
+from cotenant.engines.kubernetes import hami
 from cotenant.engines.kubernetes.resource_claims import is_held_by_our_gate
 from cotenant.engines.kubernetes.values import Row, quantities_of, row_of, rows_of, text_of
 
@@ -94,6 +95,11 @@ def requests_of(pod: Row) -> dict[str, float]:
 def gpus_asked(requests: Mapping[str, float]) -> int:
     """Return how many GPUs, or parts of GPUs, the device plugin is asked for."""
     return min(int(requests.get(GPU_RESOURCE, 0)), 10_000)
+
+
+def asks_device_plugin(requests: Mapping[str, float]) -> bool:
+    """Say whether NVIDIA's device plugin is to choose its GPU; where HAMi limits it, we do."""
+    return bool(gpus_asked(requests)) and not hami.memory_bytes_of(requests)
 
 
 def _add(asked: dict[str, float], amounts: Mapping[str, float]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.job_tag import JobTag
-from cotenant.engines.kubernetes import node_choice, pods
+from cotenant.engines.kubernetes import hami, node_choice, pods
 from cotenant.engines.kubernetes.held_gpus import Held, held_on
 from cotenant.engines.kubernetes.nodes import GpuNode, read_node
 from cotenant.engines.kubernetes.resource_claims import claim_of
@@ -21,7 +21,9 @@ from cotenant.engines.records import EngineJob, EnginePhase, EngineState
 
 WARNINGS_MAX: Final = 20
 # Looked at elsewhere, or by the kubelet.
-_COUNTED_ELSEWHERE: Final = frozenset({"cpu", "memory", "pods", "ephemeral-storage", pods.GPU_RESOURCE})
+_COUNTED_ELSEWHERE: Final = frozenset(
+    {"cpu", "memory", "pods", "ephemeral-storage", pods.GPU_RESOURCE, *hami.RESOURCES}
+)
 _NOWHERE: Final = ("",)
 
 
@@ -91,6 +93,10 @@ class KubernetesReading:
         tag = pods.tag_of(pod)
         if tag is None:
             return None
+        limit_bytes = hami.memory_bytes_of(pods.requests_of(pod))
+        if limit_bytes:
+            # More than its limit it cannot take, and less is not free for others.
+            tag = replace(tag, memory_bytes=limit_bytes)
         obstacle = node_choice.obstacle_of(pod) or self._volumes.obstacle(pod)
         if obstacle:
             complaint = f"cotenant cannot place pods with {obstacle}"
@@ -99,7 +105,7 @@ class KubernetesReading:
         job = replace(self._job(pod, tag), allowed_node_ids=allowed)
         if not pods.is_ours(pod):
             # Let go by us for kube-scheduler to allocate, or none of our placing.
-            held = self._given(job) if claim_of(pod) else {}
+            held = self._given(job) if claim_of(pod) or limit_bytes else {}
             return replace(job, phase=EnginePhase.PLACED if held else EnginePhase.WAITING, held_slots=held)
         held = self._given(job)
         return replace(job, phase=EnginePhase.INTERRUPTED, held_slots=held) if held else job
@@ -158,11 +164,12 @@ class KubernetesReading:
     def _allowed_nodes(self, pod: Row) -> tuple[str, ...]:
         """Return where a pod may run; empty = everywhere. Equal pods get the answer of the first."""
         asked = pods.requests_of(pod)
+        asks_plugin = pods.asks_device_plugin(asked)
         extras = {name: amount for name, amount in asked.items() if name not in _COUNTED_ELSEWHERE}
         spec = row_of(pod, "spec")
         wishes = [spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")]
         claims = [text_of(pod, "metadata", "namespace"), *claim_names(pod)]
-        key = json.dumps([wishes, extras, claims, bool(pods.gpus_asked(asked))], sort_keys=True)
+        key = json.dumps([wishes, extras, claims, asks_plugin], sort_keys=True)
         if key not in self._allowed:
             fitting = [node_id for node_id in self._nodes if self._fits(pod, node_id, extras)]
             self._allowed[key] = () if len(fitting) == len(self._nodes) else tuple(fitting) or _NOWHERE
@@ -171,7 +178,7 @@ class KubernetesReading:
     def _fits(self, pod: Row, node_id: str, extras: Mapping[str, float]) -> bool:
         node = self._nodes[node_id]
         # What asks the device plugin gets a GPU of its choice, what does not ask needs one of ours.
-        if node.is_placed is bool(pods.gpus_asked(pods.requests_of(pod))):
+        if node.is_placed is pods.asks_device_plugin(pods.requests_of(pod)):
             return False
         has_room = all(self._free[node_id].get(name, 0.0) >= amount for name, amount in extras.items())
         return has_room and node_choice.fits_node(pod, node.row) and self._volumes.fits_node(pod, node.row)

@@ -7,6 +7,8 @@ schemas of Kubernetes, and were never run: the newest control plane at hand is o
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from cotenant.engines.errors import EngineRefusedError
@@ -16,7 +18,9 @@ GATE: Final = "cotenant.io/gpu"
 DEVICE_CLASS: Final = "gpu.nvidia.com"
 _API_VERSION: Final = "resource.k8s.io/v1"
 _CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-_OURS: Final = {"app.kubernetes.io/managed-by": "cotenant"}
+OUR_LABELS: Final[Mapping[str, str]] = MappingProxyType({"app.kubernetes.io/managed-by": "cotenant"})
+TAINT: Final = "cotenant.io/placed"
+"""On devices that pods of ours hold (`device_taints`)."""
 _UUID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -50,9 +54,14 @@ def make_claim(pod: Row, uuid: str, memory_bytes: int) -> dict[str, Any]:
     """
     if not _UUID.fullmatch(uuid):
         raise EngineRefusedError(f"{uuid!r} is no uuid of a GPU", remedy="correct cotenant.io/gpu-uuids of its node")
+    expression = f'device.attributes["{DEVICE_CLASS}"].uuid == "{uuid}"'
+    if memory_bytes:
+        # On a device that is not shared a claim for a part of it would get all of it.
+        expression += " && device.allowMultipleAllocations == true"
     request: dict[str, Any] = {
         "deviceClassName": DEVICE_CLASS,
-        "selectors": [{"cel": {"expression": f'device.attributes["{DEVICE_CLASS}"].uuid == "{uuid}"'}}],
+        "selectors": [{"cel": {"expression": expression}}],
+        "tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}],
     }
     if memory_bytes:
         request["capacity"] = {"requests": {"memory": str(memory_bytes)}}
@@ -63,7 +72,7 @@ def make_claim(pod: Row, uuid: str, memory_bytes: int) -> dict[str, Any]:
         "metadata": {
             "name": claim_of(pod),
             "namespace": text_of(pod, "metadata", "namespace"),
-            "labels": dict(_OURS),
+            "labels": dict(OUR_LABELS),
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}],
         },
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
@@ -72,7 +81,7 @@ def make_claim(pod: Row, uuid: str, memory_bytes: int) -> dict[str, Any]:
 
 def is_our_claim(claim: Row) -> bool:
     """Say whether we made a claim."""
-    return row_of(claim, "metadata", "labels").items() >= _OURS.items()
+    return row_of(claim, "metadata", "labels").items() >= OUR_LABELS.items()
 
 
 def without_gate() -> dict[str, Any]:

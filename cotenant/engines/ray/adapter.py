@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError
+from cotenant.engines.port import order_each
 from cotenant.engines.ray.job_records import JOB, ORDER, OrderRecord, decode, encode
 from cotenant.engines.ray.reading import RayReading
 from cotenant.engines.ray.tables import RayTables
@@ -66,6 +67,10 @@ class RayEngine:
         if not order.gpu_id:
             raise EngineRefusedError(f"job {job_id} was not placed")
         self._write(job_id, replace(order, is_released=True))
+
+    def release_all(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Let placed jobs start, one after the other."""
+        return order_each(self.release, job_ids)
 
     def hold(self, job_id: str) -> None:
         """Take back where a job was to run; it has not started yet."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError
+from cotenant.engines.port import order_each
 from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.engines.slurm.values import number_of, rows_of, words_of
 
+JOBS_PER_ORDER_MAX: Final = 100
 _NOTE_CHARACTERS_MAX: Final = 400
 
 
@@ -52,6 +54,17 @@ class SlurmEngine:
     def release(self, job_id: str) -> None:
         """Let a placed job start."""
         self._commands.order(["scontrol", "release", _job_number(job_id)])
+
+    def release_all(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Let placed jobs start by one order; where it is refused, by one for each."""
+        refused: dict[str, str] = {}
+        for begin in range(0, len(job_ids), JOBS_PER_ORDER_MAX):
+            some = job_ids[begin : begin + JOBS_PER_ORDER_MAX]
+            try:
+                self._commands.order(["scontrol", "release", ",".join(_job_number(job_id) for job_id in some)])
+            except EngineRefusedError:
+                refused |= order_each(self.release, some)
+        return refused
 
     def hold(self, job_id: str) -> None:
         """Hold a job that has not started; a GPU that it was given stays its own."""
