@@ -13,7 +13,7 @@ machine or the set of a row. What cannot be asked for is apart: double precision
 
 Anchors are three rows, chosen by their expected time and never judged; they scale estimates as a calibration of the
 device does (`inference/calibrated_estimator.py`). Bars are those of the issue that asked for the
-model; a bar that is missed is printed as such. A CPU minute.
+model; a bar that is missed is printed as such. Two CPU minutes.
 """
 
 from __future__ import annotations

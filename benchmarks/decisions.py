@@ -15,7 +15,7 @@ from functools import partial
 
 from benchmarks.extraction import best_cpu_s
 from benchmarks.large_clusters import LargeCluster
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policy_registry import make_policy
@@ -96,7 +96,7 @@ def measure(bar: Bar) -> dict[str, object]:
     for factor in FACTORS:
         grown = {name: getattr(bar.cluster, name) * factor for name in bar.grows}
         view, policy = _prepared(replace(bar.cluster, **grown)), make_policy(bar.policy, {})
-        curve[factor] = best_cpu_s(partial(policy.decide, view))
+        curve[factor] = best_cpu_s(partial(_decide, policy, view))
         sys.stderr.write(f"{bar.name} x{factor}: {curve[factor]:.4f} s\n")
         if curve[factor] > SLOWEST_S:
             break
@@ -118,6 +118,11 @@ def fitted_exponent(curve: dict[int, float]) -> float | None:
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     slope: float = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
     return round(slope, 2)
+
+
+def _decide(policy: Policy, view: SchedulingView) -> None:
+    view.index.turn_memo.clear()  # as the engine does before every decision
+    policy.decide(view)
 
 
 def _prepared(cluster: LargeCluster) -> SchedulingView:

@@ -94,7 +94,8 @@ def _memory_bytes(job: JobFacts, device: DeviceType) -> float:
 def _utilization_ratio(job: JobFacts, device: DeviceType) -> float:
     built = _features(job, device)
     flops, traffic_bytes, training = np.expm1(built.values[_WORK]).tolist()
-    busy = busy_ms(flops, traffic_bytes, device, stated_settings(job).precision, training=training > 0)
+    optimizer_ms, precision = built.optimizer_ratio * built.roofline_ms, stated_settings(job).precision
+    busy = busy_ms(flops, traffic_bytes, device, precision, training=training > 0, optimizer_ms=optimizer_ms)
     return estimate_utilization(busy, built.utilization_ceiling_ratio).expected_ratio
 
 

@@ -30,13 +30,13 @@ from tests.support.scheduler_process import wait_until
 COLD, IMPORTS, BUILT = "from_nothing", "imports_prepared", "built_beforehand"
 WAYS = {COLD: "imports", IMPORTS: "imports", BUILT: "build"}
 RESHAPES_PER_TURN = 4
-_STEPS_BETWEEN = 8
+STEPS_BETWEEN = 8
 # An untouched script must not mention the call: the node would leave the waiting to it.
 _UNTOUCHED = """
 import sys
 from pathlib import Path
 from benchmarks import reshape_job
-reshape_job.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
+reshape_job.run_training(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
 """
 
 
@@ -136,7 +136,7 @@ class Scene:
         def has_steps() -> bool:
             found = read_journal(journal.read_text().splitlines()) if journal.exists() else []
             begun = [attempt for attempt in found if attempt.steps]
-            return len(begun) >= attempts and len(begun[attempts - 1].steps) > _STEPS_BETWEEN
+            return len(begun) >= attempts and len(begun[attempts - 1].steps) > STEPS_BETWEEN
 
         wait_until(has_steps, what="steps", timeout_s=PATIENCE_S)
 

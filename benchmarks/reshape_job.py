@@ -80,7 +80,7 @@ def should_stop(*, has_ranks: bool) -> bool:
     return train_ddp.agree(job.should_stop())[0] if has_ranks else job.should_stop()
 
 
-def main(journal_path: Path, model: str, extra_mb: int, waits: str) -> None:
+def run_training(journal_path: Path, model: str, extra_mb: int, waits: str) -> None:
     """Train until a stop is asked for."""
     fence, has_ranks = os.environ["COTENANT_FENCE"], "RANK" in os.environ
     path = journal_path if job.rank() == 0 else Path(os.devnull)
@@ -111,4 +111,4 @@ def main(journal_path: Path, model: str, extra_mb: int, waits: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    run_training(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

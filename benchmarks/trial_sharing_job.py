@@ -10,7 +10,7 @@ from cotenant import job
 CHECKPOINT_STEPS = 20
 
 
-def main(steps_total: int, step_cpu_ms: float, wait_ms: float, memory_mib: int) -> None:
+def run_training(steps_total: int, step_cpu_ms: float, wait_ms: float, memory_mib: int) -> None:
     """Steps from the newest checkpoint to the end."""
     held = bytearray(memory_mib * 2**20)
     held[::4096] = b"\1" * len(held[::4096])
@@ -30,4 +30,4 @@ def main(steps_total: int, step_cpu_ms: float, wait_ms: float, memory_mib: int) 
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+    run_training(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

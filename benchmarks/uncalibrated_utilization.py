@@ -25,6 +25,8 @@ from scipy.optimize import least_squares
 from cotenant.profile_schema import SoloRow
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
+from predictor_service.features.job_features import optimizer_ms
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.uncalibrated_utilization import busy_ms
 from predictor_service.importers.alnair import import_alnair
 from predictor_service.importers.gpumemnet import import_gpumemnet
@@ -41,6 +43,7 @@ _OUTLIER: Final = 0.1
 _TAIL: Final = 0.05
 _SHARE_MIN: Final = 0.01
 _DIGITS: Final = 2
+_WEIGHT_BYTES: Final = 4
 
 Campaigns = Mapping[str, tuple[FloatArray, FloatArray]]
 """Logarithm of busy milliseconds and measured utilization of every row, by campaign."""
@@ -95,8 +98,10 @@ def busy_of(row: SoloRow) -> float | None:
     figures = figures_at(facts, row.sub_batch or row.batch)
     traffic = figures.get("traffic_bytes", TRAFFIC_PER_SAVED_BYTE * figures["saved_for_backward_bytes"])
     device: DeviceType = find_device_type(row.device) or DEVICE_TYPES[_UNNAMED]
-    flops = 2.0 * figures["forward_macs"]
-    return busy_ms(flops, traffic, device, row.precision, training=row.mode == "train")
+    flops, training = 2.0 * figures["forward_macs"], row.mode == "train"
+    slots = OPTIMIZER_SLOTS.get(row.optimizer, OPTIMIZER_SLOTS["adam"])
+    update_ms = optimizer_ms(_WEIGHT_BYTES * figures["parameters"], slots, device) if training else 0.0
+    return busy_ms(flops, traffic, device, row.precision, training=training, optimizer_ms=update_ms)
 
 
 def learn(campaigns: Campaigns) -> dict[str, float]:
