@@ -35,7 +35,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in under 3 minutes
 	$(BIN)/cotenant demo
 
-test: setup check ## checks and every test that needs neither a GPU nor Docker
+test: setup ## checks and every test that needs neither a GPU nor Docker
+	@# Types are checked on one core: another one collects meanwhile, so that all workers find the tests' bytecode.
+	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 & $(MAKE) --no-print-directory check; checked=$$?; wait; exit $$checked
 	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
 	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
 

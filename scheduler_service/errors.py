@@ -19,6 +19,7 @@ SchedulerServiceError
 │       └── RestoreRefusedError
 ├── PeerError                        another program did not answer
 │   ├── NodeUnreachableError
+│   ├── CheckpointMissingError
 │   ├── PredictorError
 │   ├── AgentProtocolError
 │   ├── SecondInstanceError
@@ -161,6 +162,10 @@ class PeerError(SchedulerServiceError):
 
 class NodeUnreachableError(PeerError):
     """The node's agent is not connected or went away during the answer."""
+
+
+class CheckpointMissingError(PeerError):
+    """The node has no whole checkpoint of that attempt, or sends none."""
 
 
 class PredictorError(PeerError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import filecmp
+import gc
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,8 +106,11 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.fixture(scope="module")
-def repository() -> Tree:
-    return tracked_tree(ROOT)
+def repository() -> Iterator[Tree]:
+    """All rules share its syntax trees: a million nodes, through which the garbage collector would look in vain."""
+    gc.disable()
+    yield tracked_tree(ROOT)
+    gc.enable()
 
 
 @pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
+from typing import TypedDict
 
 from cotenant.device_calibration import CalibrationError, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
@@ -56,6 +57,20 @@ _PORT_MAX = 65_535
 _RANKS_TOLD_MAX = 1_024
 # How long a stop may take when the job states nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
+
+
+class NamedAttempt(TypedDict):
+    """What every event about one attempt begins with; the instant is set by the live loop."""
+
+    at_ms: int
+    job_id: str
+    attempt: int
+    fence: int
+
+
+def of_attempt(key: node_agent_pb2.AttemptKey) -> NamedAttempt:
+    """Read which attempt a message is about."""
+    return {"at_ms": 0, "job_id": key.job_id, "attempt": key.attempt, "fence": key.fence}
 
 
 def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
@@ -132,12 +147,8 @@ def ended_attempts(hello: node_agent_pb2.Hello) -> Iterator[node_agent_pb2.Attem
 
 def attempt_started(started: node_agent_pb2.AttemptStarted) -> JobStarted:
     """Read the confirmation of a launch."""
-    key = started.key
     return JobStarted(
-        at_ms=0,
-        job_id=key.job_id,
-        attempt=key.attempt,
-        fence=key.fence,
+        **of_attempt(started.key),
         rendezvous_port=started.rendezvous_port if 0 <= started.rendezvous_port <= _PORT_MAX else 0,
     )
 
@@ -147,19 +158,13 @@ def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStop
     key = exited.key
     if exited.exit_class == "done":
         return JobFinished(
-            at_ms=0,
-            job_id=key.job_id,
-            attempt=key.attempt,
-            fence=key.fence,
+            **of_attempt(key),
             steps_done=exited.steps_done,
             memory_peak_bytes=exited.memory_peak_bytes,
         )
     if exited.exit_class in _STOPPED_CLASSES:
         return JobStopped(
-            at_ms=0,
-            job_id=key.job_id,
-            attempt=key.attempt,
-            fence=key.fence,
+            **of_attempt(key),
             exit_class=exited.exit_class,
             exit_code=exited.exit_code,
             steps_done=exited.steps_done,
@@ -168,10 +173,7 @@ def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStop
             detail=exited.detail[-_DETAIL_CHARACTERS_MAX:],
         )
     return JobFailed(
-        at_ms=0,
-        job_id=key.job_id,
-        attempt=key.attempt,
-        fence=key.fence,
+        **of_attempt(key),
         exit_class=exited.exit_class,
         exit_code=exited.exit_code,
         steps_done=exited.steps_done,
@@ -194,27 +196,18 @@ def command_refused(
     key = refused.key
     if refused.code == NO_SUCH_ATTEMPT:
         return JobFailed(
-            at_ms=0,
-            job_id=key.job_id,
-            attempt=key.attempt,
-            fence=key.fence,
+            **of_attempt(key),
             exit_class="lost",
             detail=refused.message,
         )
     if refused.code == NOT_PAUSABLE:
         return PauseRefused(
-            at_ms=0,
-            job_id=key.job_id,
-            attempt=key.attempt,
-            fence=key.fence,
+            **of_attempt(key),
             code=refused.code,
             message=refused.message[:_DETAIL_CHARACTERS_MAX],
         )
     return LaunchRefused(
-        at_ms=0,
-        job_id=key.job_id,
-        attempt=key.attempt,
-        fence=key.fence,
+        **of_attempt(key),
         code=refused.code,
         message=refused.message[:_DETAIL_CHARACTERS_MAX],
         is_final=is_final,
@@ -241,14 +234,10 @@ def ended_parts(
 def preparation_change(message: node_agent_pb2.ConnectRequest) -> AttemptPrepared | PreparationEnded:
     """Read that an attempt, started early, waits for its launch, or why it does not."""
     if message.HasField("attempt_prepared"):
-        key = message.attempt_prepared.key
-        return AttemptPrepared(at_ms=0, job_id=key.job_id, attempt=key.attempt, fence=key.fence)
+        return AttemptPrepared(**of_attempt(message.attempt_prepared.key))
     ended = message.preparation_ended
     return PreparationEnded(
-        at_ms=0,
-        job_id=ended.key.job_id,
-        attempt=ended.key.attempt,
-        fence=ended.key.fence,
+        **of_attempt(ended.key),
         code=ended.code[:_CAUSE_CHARACTERS_MAX],
         message=ended.message[:_CAUSE_CHARACTERS_MAX],
     )
@@ -256,12 +245,8 @@ def preparation_change(message: node_agent_pb2.ConnectRequest) -> AttemptPrepare
 
 def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
     """Read what a heartbeat reports about one attempt."""
-    key = observation.key
     return JobProgressed(
-        at_ms=0,
-        job_id=key.job_id,
-        attempt=key.attempt,
-        fence=key.fence,
+        **of_attempt(observation.key),
         steps_done=observation.steps_done,
         window_steps=observation.window_steps,
         window_ms=observation.window_ms,
@@ -291,10 +276,7 @@ def pause_change(
         return None
     kind = AttemptPaused if is_paused else AttemptResumed
     return kind(
-        at_ms=0,
-        job_id=observation.key.job_id,
-        attempt=observation.key.attempt,
-        fence=observation.key.fence,
+        **of_attempt(observation.key),
         paused_ms=observation.paused_ms,
     )
 
@@ -308,9 +290,10 @@ def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChang
 
 def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, sequence: int = 0) -> ConnectResponse:
     """Order the launch of one attempt; `sequence` is that of the event that led to it."""
+    node_ids = (*command.granted_node_ids, *[""] * len(command.granted_fences))
     granted = [
-        node_agent_pb2.GrantedCheckpoint(incarnation_id=identity.incarnation_of(fence), fence=fence)
-        for fence in command.granted_fences
+        node_agent_pb2.GrantedCheckpoint(incarnation_id=identity.incarnation_of(fence), fence=fence, node_id=node_id)
+        for fence, node_id in zip(command.granted_fences, node_ids, strict=False)
     ]
     return ConnectResponse(
         launch_job=node_agent_pb2.LaunchJob(

@@ -23,6 +23,7 @@ from scheduler_service.core.commands import (
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
+    RequestTaskSpeedFit,
     ResumeJob,
     StopJob,
 )
@@ -66,7 +67,14 @@ class CommandPerformer:
                 self._send(command, agent_messages.pause_message(command, self.identity))
             case ResumeJob():
                 self._send(command, agent_messages.resume_message(command, self.identity))
-            case RequestPrediction() | RequestPairPredictions() | RefreshPairs() | RequestSpeedFit() | RequestLossFit():
+            case _:
+                self._tell_predictor(command)
+
+    def _tell_predictor(self, command: Command) -> None:
+        match command:
+            case RequestPrediction() | RequestPairPredictions() | RefreshPairs():
+                self.predictor.request(command, self.deliver)
+            case RequestSpeedFit() | RequestTaskSpeedFit() | RequestLossFit():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():
                 if self._may_tell(command):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.agent_messages import of_attempt
 from scheduler_service.core.memory_events import MemoryReported
 from scheduler_service.core.peak_pauses import is_news
 from scheduler_service.core.state import ClusterState
@@ -22,15 +23,12 @@ def memory_news(state: ClusterState, observation: node_agent_pb2.AttemptObservat
 
 def memory_report(observation: node_agent_pb2.AttemptObservation) -> MemoryReported | None:
     """Read what a job that releases memory has allocated; None = it does not say, or says what cannot be."""
-    states, key = observation.memory_states, observation.key
+    states = observation.memory_states
     figures = (observation.allocated_bytes, states.low_bytes, states.extra_bytes)
     if not observation.HasField("allocated_bytes") or min(figures) < 0 or not 0.0 <= states.high_state_ratio <= 1.0:
         return None
     return MemoryReported(
-        at_ms=0,
-        job_id=key.job_id,
-        attempt=key.attempt,
-        fence=key.fence,
+        **of_attempt(observation.key),
         used_bytes=observation.allocated_bytes,
         low_bytes=states.low_bytes,
         extra_bytes=states.extra_bytes,

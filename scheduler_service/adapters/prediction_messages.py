@@ -23,8 +23,9 @@ from scheduler_service.core.commands import (
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
+    RequestTaskSpeedFit,
 )
-from scheduler_service.core.fit_events import LossFitted, SpeedFitted
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted, TaskSpeedFitted
 from scheduler_service.core.records import (
     FOREIGN_LOAD,
     JobPrediction,
@@ -265,6 +266,40 @@ def fitted_speeds(command: RequestSpeedFit, answer: prediction_pb2.FitSpeedModel
         device=command.device,
         step_ms=step_ms,
         error_ratio=_possible(answer.error_ratio),
+    )
+
+
+def task_speed_question(command: RequestTaskSpeedFit) -> prediction_pb2.FitSpeedModelRequest:
+    """Ask for Eq. 4 through step times that were measured with parameter servers."""
+
+    def resources(workers: int, servers: int) -> prediction_pb2.TrainingResources:
+        return prediction_pb2.TrainingResources(
+            workers=workers, servers=servers, global_batch_size=command.global_batch_size
+        )
+
+    return prediction_pb2.FitSpeedModelRequest(
+        request_id=str(uuid.uuid4()),
+        synchrony=prediction_pb2.TRAINING_SYNCHRONY_SYNCHRONOUS,
+        samples=[
+            prediction_pb2.SpeedSample(resources=resources(workers, servers), steps_per_s=1_000.0 / step_ms)
+            for workers, servers, step_ms in command.samples
+        ],
+        asked=[resources(*tasks) for tasks in command.asked],
+    )
+
+
+def fitted_task_speeds(command: RequestTaskSpeedFit, answer: prediction_pb2.FitSpeedModelResponse) -> TaskSpeedFitted:
+    """Read a curve over workers and parameter servers.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+    step_ms = {
+        (one.resources.workers, one.resources.servers): 1_000.0 / _possible(one.steps_per_s, least=SPEED_MIN)
+        for one in answer.predictions
+    }
+    return TaskSpeedFitted(
+        at_ms=0, key=command.key, device=command.device, step_ms=step_ms, error_ratio=_possible(answer.error_ratio)
     )
 
 

@@ -25,6 +25,7 @@ from scheduler_service.core.commands import (
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
+    RequestTaskSpeedFit,
 )
 from scheduler_service.core.events import (
     Event,
@@ -34,7 +35,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
-from scheduler_service.core.fit_events import LossFitted, SpeedFitted
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted, TaskSpeedFitted
 from scheduler_service.core.pair_refreshes import changed_pairs
 from scheduler_service.core.records import JobPrediction, MemoryRange, PairPrediction
 from scheduler_service.errors import PredictorError
@@ -42,7 +43,8 @@ from scheduler_service.errors import PredictorError
 _log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-Question = RequestPrediction | RequestPairPredictions | RefreshPairs | RequestSpeedFit | RequestLossFit
+FitQuestion = RequestSpeedFit | RequestTaskSpeedFit | RequestLossFit
+Question = RequestPrediction | RequestPairPredictions | RefreshPairs | FitQuestion
 
 UNKNOWN_DEVICE = "UNKNOWN_DEVICE"
 """Code of the failure about a device type of which the predictor knows nothing, or not which one is meant."""
@@ -136,7 +138,7 @@ class PredictorClient:
             elif isinstance(command, RefreshPairs):
                 pairs = tuple(await self._refreshed(command))
                 deliver(PairsRefreshed(at_ms=0, device=command.device, pairs=pairs))
-            elif isinstance(command, RequestSpeedFit | RequestLossFit):
+            elif isinstance(command, FitQuestion):
                 deliver(await self._fitted(command))
             else:
                 deliver(PairPredictionsArrived(at_ms=0, pairs=await self.predict_pairs(command)))
@@ -179,13 +181,17 @@ class PredictorClient:
         except (ValueError, KeyError) as error:
             raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
 
-    async def _fitted(self, command: RequestSpeedFit | RequestLossFit) -> SpeedFitted | LossFitted:
+    async def _fitted(self, command: FitQuestion) -> SpeedFitted | TaskSpeedFitted | LossFitted:
         try:
             async with self._calls:
                 if isinstance(command, RequestSpeedFit):
                     asked = prediction_messages.speed_question(command)
                     speeds = await self._connected().FitSpeedModel(asked, timeout=self._deadline_s)
                     return prediction_messages.fitted_speeds(command, speeds)
+                if isinstance(command, RequestTaskSpeedFit):
+                    asked = prediction_messages.task_speed_question(command)
+                    speeds = await self._connected().FitSpeedModel(asked, timeout=self._deadline_s)
+                    return prediction_messages.fitted_task_speeds(command, speeds)
                 question = prediction_messages.loss_question(command)
                 answer = await self._connected().FitLossCurve(question, timeout=self._deadline_s)
                 return prediction_messages.fitted_end(command, answer)
@@ -292,6 +298,8 @@ def _failure(command: Question, error: PredictorError) -> Event:
         return PairsRefreshed(at_ms=0, device=command.device, code=error.code)
     if isinstance(command, RequestSpeedFit):
         return SpeedFitted(at_ms=0, key=command.key, device=command.device, code=error.code)
+    if isinstance(command, RequestTaskSpeedFit):
+        return TaskSpeedFitted(at_ms=0, key=command.key, device=command.device, code=error.code)
     if isinstance(command, RequestLossFit):
         return LossFitted(at_ms=0, job_id=command.job_id, code=error.code)
     if isinstance(command, RequestPrediction):

@@ -42,7 +42,9 @@ def back_up(state_dir: Path, target: Path) -> Mapping[str, object]:
     """
     source = state_dir / DATABASE_NAME
     if not source.is_file():
-        raise SettingsError(f"there is no state in {state_dir}; name the directory that the scheduler serves from")
+        raise SettingsError(
+            f"there is no state in {state_dir}; name the folder that the scheduler serves from with --state-dir"
+        )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SettingsError(f"{target} is no empty folder; name a new folder for the backup")
     try:
@@ -109,7 +111,7 @@ def restore(backup: Path, state_dir: Path, *, force: bool, is_confirmed: bool = 
         StateLockedError: A scheduler runs on the directory.
         StateUnwritableError: The directory cannot be written.
     """
-    manifest = _verified_manifest(backup)
+    manifest = verified_manifest(backup)
     descriptor = lock_state(state_dir)
     try:
         _replace(backup / DATABASE_NAME, state_dir / DATABASE_NAME, force=force, is_confirmed=is_confirmed)
@@ -164,7 +166,12 @@ def _copy_as(state_id: str, source: Path, arriving: Path, *, replaced_ids: Itera
         raise
 
 
-def _verified_manifest(backup: Path) -> Mapping[str, object]:
+def verified_manifest(backup: Path) -> Mapping[str, object]:
+    """Return the manifest of a whole backup.
+
+    Raises:
+        RestoreRefusedError: The copy is not what the manifest says, or cannot be read.
+    """
     copy = backup / DATABASE_NAME
     try:
         manifest = json.loads((backup / MANIFEST_NAME).read_text())

@@ -180,7 +180,9 @@ def read_stored_events(state_dir: Path, *, from_sequence: int = 1) -> Iterator[S
     """
     path = state_dir / DATABASE_NAME
     if not path.is_file():
-        raise SettingsError(f"there is no state in {state_dir}; name the directory that the scheduler serves from")
+        raise SettingsError(
+            f"there is no state in {state_dir}; name the folder that the scheduler serves from with --state-dir"
+        )
     with reading(path):
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     with closing(connection):

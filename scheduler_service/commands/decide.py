@@ -11,10 +11,13 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cotenant.cli.session import output_width, show
 from cotenant.default_policy import DEFAULT_POLICY
+from cotenant.option_types import Texts
 from cotenant.tls_settings import check_client_tls
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.commands.decision_table import decision_table
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
@@ -22,21 +25,30 @@ from scheduler_service.grpc_api.decide import decide as decide_on
 from scheduler_service.settings import SETTINGS, Settings
 
 
-@click.command()
+@click.command(epilog="Example:  cotenant decide examples/snapshot.json --policy horus")
 @click.argument("snapshot", type=click.File("r"))
 @click.option("--policy", default=DEFAULT_POLICY, show_default=True)
 @click.option("--parameters", default="{}", help="JSON object of the policy's parameters.")
 @click.option("--predictor", default="", metavar="HOST:PORT", help="Asked for predictions that the snapshot lacks.")
+@click.option("--compare", type=Texts(), default="", help="Further policies to decide on the same snapshot, 8 at most.")
 @click.option("--explain", is_flag=True, help="Add the candidate table to every decision.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @SETTINGS.options("tls_ca_file", "tls_certificate_file", "tls_key_file")
 def decide(
-    *, snapshot: TextIO, policy: str, parameters: str, predictor: str, explain: bool, output: str, settings: Settings
+    *,
+    snapshot: TextIO,
+    policy: str,
+    parameters: str,
+    predictor: str,
+    compare: tuple[str, ...],
+    explain: bool,
+    output: str,
+    settings: Settings,
 ) -> None:
     """Decide on the file SNAPSHOT (proto3 JSON of a Snapshot; - = stdin)."""
     if predictor:
         check_client_tls(settings)
-    request = scheduling_pb2.DecideRequest(policy=policy, explain=explain)
+    request = scheduling_pb2.DecideRequest(policy=policy, explain=explain, compared_policies=compare)
     _parse("parameters", parameters, request.parameters)
     try:
         _parse("snapshot", snapshot.read(), request.snapshot)
@@ -50,10 +62,8 @@ def decide(
         return
     if not answer.decisions:
         click.echo("no job waits in this snapshot", err=True)
-    for decision in answer.decisions:
-        gpu_ids = ",".join(assignment.gpu_id for assignment in decision.start.assignments)
-        action = decision.WhichOneof("action") or ""
-        click.echo(f"{decision.job_id:<20} {action:<8} {gpu_ids:<24} {decision.reason.message}")
+        return
+    show(decision_table(policy, answer, output_width()))
 
 
 def _parse(field: str, text: str, message: Message) -> None:

@@ -33,7 +33,7 @@ def list_policies(output: str) -> None:
     click.echo("* = policy of a new scheduler", err=True)
 
 
-@policies.command()
+@policies.command(epilog="Example:  cotenant policies describe sjf_bsbf")
 @click.argument("name")
 @_OUTPUT
 def describe(name: str, output: str) -> None:

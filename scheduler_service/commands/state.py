@@ -14,7 +14,7 @@ import click
 from scheduler_service.adapters.event_log import StoredEvent
 from scheduler_service.adapters.log_verification import verify_log
 from scheduler_service.adapters.private_files import create_private
-from scheduler_service.adapters.state_backup import back_up
+from scheduler_service.adapters.state_backup import MANIFEST_NAME, back_up, verified_manifest
 from scheduler_service.adapters.state_backup import restore as restore_state
 from scheduler_service.adapters.stored_records import read_stored_events
 from scheduler_service.core.codec import encode_event
@@ -24,7 +24,7 @@ from scheduler_service.settings import SETTINGS, Settings
 _STATE_DIR = SETTINGS.options("state_dir")
 
 
-@click.command()
+@click.command(epilog="Example:  cotenant backup FOLDER")
 @click.argument("target", type=click.Path(path_type=Path))
 @_STATE_DIR
 def backup(target: Path, settings: Settings) -> None:
@@ -32,7 +32,7 @@ def backup(target: Path, settings: Settings) -> None:
     click.echo(json.dumps(back_up(Path(settings.state_dir), target)))
 
 
-@click.command()
+@click.command(epilog="Example:  cotenant restore FOLDER --confirm")
 @click.argument("source", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @_STATE_DIR
 @click.option("--force", is_flag=True, help="Replace a state that is there; it is kept next to it.")
@@ -43,6 +43,12 @@ def restore(source: Path, settings: Settings, force: bool, confirm: bool) -> Non
     Without --confirm the restored state gives no orders before `cotenant nodes confirm`.
     """
     click.echo(json.dumps(restore_state(source, Path(settings.state_dir), force=force, is_confirmed=confirm)))
+    if not confirm:
+        click.echo(
+            "start the scheduler: it gives no orders until `cotenant nodes confirm` says that the one from which the "
+            "backup was taken runs no more",
+            err=True,
+        )
 
 
 @click.command("export-log")
@@ -80,6 +86,9 @@ def log() -> None:
 def verify(path: Path | None, settings: Settings) -> None:
     """Check the event log in PATH, a database file or the folder of one; without PATH that of the state directory.
 
-    Every record's checksum is computed again. The file is only read, and the scheduler may run meanwhile.
+    Every record's checksum is computed again, and that of a whole backup. The file is only read, and the scheduler may
+    run meanwhile.
     """
+    if path is not None and (path / MANIFEST_NAME).is_file():
+        verified_manifest(path)
     click.echo(json.dumps(verify_log(path if path is not None else Path(settings.state_dir))))

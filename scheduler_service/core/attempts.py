@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
-from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob, StopJob
+from scheduler_service.core.attempt_orders import launch_commands, stop_commands, without_unlaunched
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.gang_records import GangAttempt, PartEndKind
+from scheduler_service.core.gang_records import GangAttempt
+from scheduler_service.core.granted_checkpoints import grants_after
 from scheduler_service.core.job_records import (
     AttemptExit,
     AttemptMeasurements,
     JobRecord,
     with_history,
 )
-from scheduler_service.core.opportunistic_sharing import held_bytes
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.preparation_records import Preparation
@@ -30,18 +29,6 @@ BACKOFF_FIRST_MS = 1_000
 BACKOFF_MAX_MS = 300_000
 LAUNCH_REFUSALS_MAX = 5
 """Refusals in a row after which a job fails: the agent's own file will not change by waiting."""
-GRANTED_FENCES_MAX = 16
-LOST_PART_GRACE_MS = 5_000
-"""For the parts of a gang of which another one has failed, until they are killed."""
-
-
-_STOP_CAUSES = {
-    AfterStop.CANCEL: "cancelled",
-    AfterStop.MOVE: "moved",
-    AfterStop.EXPIRE: "time_limit",
-    AfterStop.RESTART: "stalled",
-    AfterStop.GANG_ENDED: "gang_ended",
-}
 
 
 def backoff_ms(failures: int) -> int:
@@ -142,93 +129,6 @@ def _node_by_node(
     return tuple([Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids)])
 
 
-def _to_launch(job: JobRecord) -> tuple[str, ...]:
-    """Return the nodes that are to begin now: of a gang first that of rank 0, then the others at its port."""
-    if job.gang is None:
-        return job.node_ids
-    due = job.node_ids if job.gang.rendezvous_port else job.node_ids[:1]
-    return tuple([one for one in due if one not in (*job.gang.started_node_ids, *job.gang.ended_node_ids)])
-
-
-def _gang_part(state: ClusterState, job: JobRecord, node_id: str) -> GangPart | None:
-    if job.gang is None:
-        return None
-    first = state.nodes.get(job.node_ids[0])
-    return GangPart(
-        world_size=len(job.assignments),
-        group_rank=job.node_ids.index(node_id),
-        nodes=len(job.node_ids),
-        master_address=first.rendezvous_address if first is not None else "",
-        master_port=job.gang.rendezvous_port,
-    )
-
-
-def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:
-    """Return the outstanding orders of the present attempt, one per node (or only one node's)."""
-    others = [state.jobs[other] for other in state.occupancy.neighbours(job)]
-    limits = tuple(
-        CoLocatedLimit(
-            job_id=other.job_id,
-            attempt=other.attempt,
-            fence=other.fence,
-            memory_limit_bytes=other.memory_reserved_bytes,
-        )
-        for other in others
-    )
-    return [
-        LaunchJob(
-            node_id=node,
-            job_id=job.job_id,
-            attempt=job.attempt,
-            fence=job.fence,
-            assignments=tuple(part for part in job.assignments if state.gpus[part.gpu_id].node_id == node),
-            micro_batch_size=job.micro_batch_size,
-            accumulation_steps=job.accumulation_steps,
-            granted_fences=job.granted_fences,
-            memory_limit_bytes=job.memory_reserved_bytes,
-            memory_held_bytes=held_bytes(job.memory_reserved_bytes, job.memory_surge),
-            steps_done=job.steps_done,
-            launch=job.launch,
-            settings=job.settings,
-            co_located_limits=limits,
-            gang_part=_gang_part(state, job, node),
-            servers=job.request.replicas.servers,
-        )
-        for node in _to_launch(job)
-        if node_id in (None, node)
-    ]
-
-
-def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
-    """Return the orders that end the present attempt, one per node (or only one node's)."""
-    return [
-        StopJob(
-            node_id=node,
-            job_id=job.job_id,
-            attempt=job.attempt,
-            fence=job.fence,
-            checkpoint=job.after_stop is not AfterStop.CANCEL,
-            cause=_STOP_CAUSES.get(job.after_stop, "preempted"),
-            grace_ms_max=_grace_ms_max(job),
-        )
-        for node in ((node_id,) if node_id is not None else job.live_node_ids)
-    ]
-
-
-def _grace_ms_max(job: JobRecord) -> int:
-    """Return how long the rest of a gang may take: without the part that failed it can save little, as on one node."""
-    end = job.gang.end if job.gang is not None and job.after_stop is AfterStop.GANG_ENDED else None
-    return LOST_PART_GRACE_MS if end is not None and end.kind in (PartEndKind.FAILED, PartEndKind.REFUSED) else 0
-
-
-def without_unlaunched(job: JobRecord) -> JobRecord:
-    """Return a job that is being stopped without the parts of its gang that were not launched: they never will be."""
-    if job.gang is None or job.gang.rendezvous_port:
-        return job
-    never = [one for one in job.node_ids[1:] if one not in job.gang.ended_node_ids]
-    return job.changed(gang=replace(job.gang, ended_node_ids=(*job.gang.ended_node_ids, *never)))
-
-
 def stop(
     state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects, *, reason: Reason | None = None
 ) -> None:
@@ -282,11 +182,10 @@ def leave_gpus(
     tell_end(state, job, step, is_complete=is_complete)
     step.commands += discard_commands(job)
     job = accrued(job, state.now_ms)
-    fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
     _note_peak(state, job)
     return job.changed(
         fence=0,
-        granted_fences=fences,
+        **(grants_after(job) if has_steps else {}),
         after_stop=AfterStop.NOTHING,
         target=None,
         preparation=None,
@@ -299,7 +198,7 @@ def leave_gpus(
 
 def _note_peak(state: ClusterState, job: JobRecord) -> None:
     """The end of an attempt may tell of a larger peak than any report before."""
-    gpu = state.gpus.get(job.gpu_ids[0]) if len(job.gpu_ids) == 1 else None
+    gpu = state.gpus.get(job.assignments[0].gpu_id) if len(job.assignments) == 1 else None
     if gpu is not None:
         peak_bytes = job.measured.attempt_peak_bytes
         state.predictions.raise_peak(

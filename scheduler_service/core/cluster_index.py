@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from math import inf
@@ -12,8 +12,13 @@ from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays, load_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
-from scheduler_service.core.remaining_times import KeptRemainingTimes, RemainingTimes, build_remaining_times
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue
+from scheduler_service.core.remaining_times import (
+    KeptRemainingTimes,
+    RemainingTimes,
+    ServiceTimes,
+    build_remaining_times,
+)
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import HostUse, PendingJob, RunningJob, SchedulingView
 
@@ -85,6 +90,11 @@ class FreshIndex:
         return {job_id for job_id, job in self._view.running.items() if job.has_checkpoint}
 
     @cached_property
+    def slowed_job_ids(self) -> AbstractSet[str]:
+        """The running jobs that were measured to be slower than alone."""
+        return {job_id for job_id, job in self._view.running.items() if 0 < job.solo_step_ms < job.step_ms}
+
+    @cached_property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays."""
         return build_arrays(self._view)
@@ -98,10 +108,24 @@ class FreshIndex:
         """How long the one job on each GPU still runs."""
         return self._times.at(self._view.now_ms)
 
+    @property
+    def service_times(self) -> ServiceTimes:
+        """What the one job on each GPU has had."""
+        return self._times.services_at(self._view.now_ms)
+
+    def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
+        """Nothing: building it costs as much as a look at each job."""
+        return None
+
     @cached_property
     def prediction_changes(self) -> ChangeLog:
         """Nothing: a view is one instant."""
         return ChangeLog()
+
+    @cached_property
+    def kept_answers(self) -> dict[object, object]:
+        """Of this view alone."""
+        return {}
 
     @cached_property
     def turn_memo(self) -> dict[object, object]:
@@ -116,6 +140,7 @@ class KeptIndex:
         state: Says what events have touched since the last reading.
 
     Attributes:
+        kept_answers: Kept from decision to decision.
         turn_memo: Emptied by the engine before every decision.
     """
 
@@ -124,6 +149,7 @@ class KeptIndex:
         self._arrays = KeptArrays(state)
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
+        self.kept_answers: dict[object, object] = {}
         self.turn_memo: dict[object, object] = {}
 
     def of(self, view: SchedulingView) -> KeptIndex:
@@ -167,6 +193,11 @@ class KeptIndex:
         return self._state.checkpointed_job_ids
 
     @property
+    def slowed_job_ids(self) -> AbstractSet[str]:
+        """The running jobs that were measured to be slower than alone."""
+        return self._state.slowed_job_ids
+
+    @property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays, brought up to date."""
         return self._arrays.read(self._present)
@@ -174,12 +205,21 @@ class KeptIndex:
     @property
     def remaining_times(self) -> RemainingTimes:
         """How long the one job on each GPU still runs, brought up to date."""
-        return self._times.read(self._present, self.arrays)
+        return self._times.read(self._present, self.arrays).at(self._present.now_ms)
+
+    @property
+    def service_times(self) -> ServiceTimes:
+        """What the one job on each GPU has had, brought up to date."""
+        return self._times.read(self._present, self.arrays).services_at(self._present.now_ms)
+
+    def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
+        """Return the ready jobs by the GPU time that they have had."""
+        return self._state.waiting.read_services(tuple(limits_gpu_ms))
 
     @property
     def lengths(self) -> RemainingTimeQueue:
         """The ready jobs by remaining time."""
-        return self._state.waiting.read_lengths({device for device, _ in self.inventory.gpus}, self._state.predictions)
+        return self._state.waiting.read_lengths((device for device, _ in self.inventory.gpus), self._state.predictions)
 
     @property
     def prediction_changes(self) -> ChangeLog:
@@ -240,8 +280,8 @@ class KeptTimes:
         self._layout = -1
         self._times: KeptRemainingTimes | None = None
 
-    def read(self, view: SchedulingView, arrays: GpuArrays) -> RemainingTimes:
-        """Return the times as of a view of the state; GPUs at their positions in the arrays."""
+    def read(self, view: SchedulingView, arrays: GpuArrays) -> KeptRemainingTimes:
+        """Return what the times at a view's instant follow from; GPUs at their positions in the arrays."""
         state, times = self._state, self._times
         touched: Iterable[str] = state.occupancy.touched_job_ids
         if times is None or self._layout != state.occupancy.layout:
@@ -251,4 +291,4 @@ class KeptTimes:
             job = state.jobs[job_id]
             times.put(view, job, pace_ms=job.pace_ms or inf)
         state.occupancy.touched_job_ids.clear()
-        return times.at(view.now_ms)
+        return times

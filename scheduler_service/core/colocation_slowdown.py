@@ -14,6 +14,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident, doubt_code, is_reliable
-from scheduler_service.core.records import Gpu, Level, Reason, Share
+from scheduler_service.core.records import Gpu, Level, PairPrediction, Reason, Share
 from scheduler_service.core.view import Predictions
 
 Ratio = TypeVar("Ratio", float, NDArray[np.float64])
@@ -137,6 +138,47 @@ def expected_slowdowns(
                 yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known=True, doubt=doubt, may_try=True)
                 continue
         yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
+
+
+class PairSlowdowns:
+    """`expected_slowdowns` of two jobs at many micro-batches of the first: what those do not change is found once.
+
+    Args:
+        incoming_job: The job that would be there at several micro-batches; its own one does not matter.
+        resident: The other job.
+        gpu: Where they share.
+        predictions: What is predicted.
+    """
+
+    __slots__ = ("_device", "_gpu", "_incoming_job", "_is_reliable", "_keys", "_predictions", "_resident")
+
+    def __init__(self, incoming_job: Resident, resident: Resident, gpu: Gpu, predictions: Predictions) -> None:
+        self._incoming_job, self._resident, self._gpu, self._predictions = incoming_job, resident, gpu, predictions
+        self._device = device = gpu.device
+        self._keys = key, other_key = incoming_job.request.key, resident.request.key
+        self._is_reliable = is_reliable(predictions.job(key, device)) and is_reliable(
+            predictions.job(other_key, device)
+        )
+
+    def at(self, micro_batch_size: int) -> tuple[ExpectedSlowdown, ExpectedSlowdown]:
+        """Return the slowdowns of both, the first job taking so many samples per pass."""
+        if self._is_reliable:
+            (key, other_key), device, pair = self._keys, self._device, self._predictions.pair
+            other_size = self._resident.micro_batch_size
+            own = pair(key, other_key, device, micro_batch_size, other_size)
+            if own is not None and own.in_domain and own.level is not Level.FALLBACK:
+                other = pair(other_key, key, device, other_size, micro_batch_size)
+                if other is not None and other.in_domain and other.level is not Level.FALLBACK:
+                    return _without_doubt(own), _without_doubt(other)
+        incoming_job = replace(self._incoming_job, micro_batch_size=micro_batch_size)
+        (_, one), (_, two) = expected_slowdowns((incoming_job, self._resident), self._gpu, self._predictions)
+        return one, two
+
+
+def _without_doubt(pair: PairPrediction) -> ExpectedSlowdown:
+    """Return the slowdown of a job by the only other one, both of which are reliably predicted."""
+    ratio = pair.slowdown_ratio if pair.slowdown_ratio > 0.0 else 0.0
+    return ExpectedSlowdown(ratio, ratio, is_known=True, doubt=None)
 
 
 def fair_turns_ratio(residents: Sequence[Resident], gpu: Gpu, predictions: Predictions) -> float | None:

@@ -114,6 +114,23 @@ class RequestSpeedFit(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTaskSpeedFit(Command):
+    """The same for jobs with parameter servers.
+
+    Attributes:
+        global_batch_size: Samples of one step over all workers.
+        samples: (workers, servers, step time in ms).
+        asked: Numbers of workers and servers that the curve is wanted at.
+    """
+
+    key: str
+    device: str
+    global_batch_size: int
+    samples: tuple[tuple[int, int, float], ...]
+    asked: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLossFit(Command):
     """Ask the predictor when a job reaches its target loss.
 
@@ -163,6 +180,7 @@ class LaunchJob(Command):
 
     Attributes:
         memory_held_bytes: What of its memory it holds all the time, others using the rest meanwhile; 0 = all of it.
+        granted_node_ids: As in the job's record.
     """
 
     node_id: str
@@ -181,6 +199,7 @@ class LaunchJob(Command):
     gang_part: GangPart | None = None
     memory_held_bytes: int = 0
     servers: int = 0
+    granted_node_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
+from scheduler_service.core.records import JobRequest
 
 _SETTLED = 1 << 62
 """Round of decisions that no later hold for the rest of the queue replaces."""
@@ -15,10 +16,15 @@ class DecisionLog(Mapping[str, Decision]):
 
     Args:
         lane_of: Returns the lane in which a job waits: a hold for the rest of a lane is about its jobs alone.
+        request_of: Returns what a living job asks for: such a hold may name reasons by shape. None = none does.
     """
 
-    def __init__(self, lane_of: Callable[[str], object] = lambda job_id: None) -> None:
-        self._lane_of = lane_of
+    def __init__(
+        self,
+        lane_of: Callable[[str], object] = lambda job_id: None,
+        request_of: Callable[[str], JobRequest] | None = None,
+    ) -> None:
+        self._lane_of, self._request_of = lane_of, request_of
         self._decisions: dict[str, tuple[int, Decision | None]] = {}
         self._round = 0
         self._lane_holds: dict[object, tuple[int, HoldRest]] = {}
@@ -28,6 +34,9 @@ class DecisionLog(Mapping[str, Decision]):
         decision = self._later_hold(job_id, round_) or decision
         if decision is None:
             raise KeyError(job_id)
+        if isinstance(decision, HoldRest) and self._request_of is not None:
+            reason = decision.reason_of(self._request_of(job_id))
+            return Hold(job_id=job_id, reason=reason, until_ms=decision.until_ms)
         if isinstance(decision, HoldMany | HoldRest):
             return Hold(job_id=job_id, reason=decision.reason, until_ms=decision.until_ms)
         return decision

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduler_service.core.job_shapes import shape_of
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, JobRequest, Reason
 
@@ -139,13 +140,19 @@ class HoldRest(Decision):
         job_id: Empty.
         queue: The view's pending jobs.
         decided: Those among them that have a decision of their own.
+        reasons: Why jobs of a shape wait, by `shape_of`; those of other shapes wait for `reason`.
         until_ms: As in `Hold`.
     """
 
     job_id: str = ""
     queue: Sequence[Queued]
     decided: frozenset[str] = frozenset()
+    reasons: Mapping[object, Reason] = field(default_factory=dict)
     until_ms: int = 0
+
+    def reason_of(self, request: JobRequest) -> Reason:
+        """Return why one of the other jobs waits."""
+        return self.reasons.get(shape_of(request), self.reason) if self.reasons else self.reason
 
 
 def unfolded(decisions: Iterable[Decision]) -> Iterator[Decision]:
@@ -154,7 +161,8 @@ def unfolded(decisions: Iterable[Decision]) -> Iterator[Decision]:
         if isinstance(decision, HoldRest):
             for job in decision.queue:
                 if job.request.job_id not in decision.decided:
-                    yield Hold(job_id=job.request.job_id, reason=decision.reason, until_ms=decision.until_ms)
+                    reason = decision.reason_of(job.request)
+                    yield Hold(job_id=job.request.job_id, reason=reason, until_ms=decision.until_ms)
             continue
         if isinstance(decision, HoldMany):
             for job_id in decision.job_ids:

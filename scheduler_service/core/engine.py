@@ -16,6 +16,7 @@ from scheduler_service.core import (
     engine_snapshot,
     events,
     job_events,
+    next_looks,
     node_events,
     pausing,
     peak_pauses,
@@ -141,8 +142,10 @@ class SchedulerEngine:
             self._release_due(step)
         if self._state.pauses:
             end_trial_pauses(self._state, step)
-        if step.is_decision_due and (self._state.running or self._has_ready_jobs()):
-            self._decide(step)
+        if self._state.running or self._has_ready_jobs():
+            if step.is_decision_due:
+                self._decide(step)
+            step.wakes_at_ms += next_looks.find_looks(self._policy, event, step, self._state.now_ms, self._view)
         if self._pair_refresh_ms:
             refresh_pairs(self._state, self._pair_refresh_ms, step)
         if self._stall_ms and self._state.running:
@@ -208,8 +211,6 @@ class SchedulerEngine:
             )
         else:
             self._take_turn(None, step)
-        if interval_ms := int(getattr(self._policy, "interval_ms", 0)):
-            step.wakes_at_ms.append((self._state.now_ms // interval_ms + 1) * interval_ms)
 
     def _take_turn(self, turn: Turn | None, step: EventEffects) -> AbstractSet[str]:
         """Ask the policy about one lane, or (None) everybody; carry its answer out and return codes of refusals."""
@@ -263,7 +264,7 @@ class SchedulerEngine:
                 step.wakes_at_ms.append(decision.until_ms)
 
     def _view(self, *, explain: bool) -> SchedulingView:
-        state = self._state
+        state, lane = self._state, self._state.waiting.shown_lane
         return seen_in_lane(
             SchedulingView(
                 now_ms=state.now_ms,
@@ -281,11 +282,11 @@ class SchedulerEngine:
                 can_move=self._can_move,
                 interference_curves=state.predictions.curves,
                 opportunistic_tau_ratio=getattr(self._policy, "opportunistic_tau_ratio", 0.0),
-                protected_job_ids=turns.find_protected(state, state.waiting.shown_lane),
+                protected_job_ids=turns.find_protected(state, lane),
                 kept_gpu_ids=state.occupancy.kept_gpu_ids,
                 index=self._index,
             ),
-            state.waiting.shown_lane,
+            lane,
         )
 
     def explain(self, job_id: str) -> Decision:

@@ -58,11 +58,6 @@ class StoredState:
     tenant_use: Mapping[str, UsedTime] = field(default_factory=dict)
 
 
-def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[str, object]:
-    """Return the state as JSON-able values."""
-    return freeze_state(state, wakes_at_ms=wakes_at_ms)()
-
-
 def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Callable[[], dict[str, object]]:
     """Return what returns the state of this instant as JSON-able values, in any thread and at any time.
 
@@ -104,7 +99,7 @@ def _stored_decisions(state: ClusterState) -> dict[str, StoredHold]:
 
 
 def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[ClusterState, tuple[int, ...]]:
-    """Return the state that `encode_state` wrote, and the instants at which it wants to be woken.
+    """Return the state that `freeze_state` froze, and the instants at which it wants to be woken.
 
     Raises:
         UnsupportedVersionError: It was written by a newer version.

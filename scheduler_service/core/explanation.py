@@ -39,7 +39,8 @@ class Explanation:
         for decision in plan.decisions:
             match decision:
                 case HoldRest() if self.job_id not in decision.decided:
-                    return Hold(job_id=self.job_id, reason=decision.reason, until_ms=decision.until_ms)
+                    reason = decision.reason_of(self.pending[self.job_id].request)
+                    return Hold(job_id=self.job_id, reason=reason, until_ms=decision.until_ms)
                 case HoldMany() if self.job_id in decision.job_ids:
                     return Hold(job_id=self.job_id, reason=decision.reason, until_ms=decision.until_ms)
                 case _ if decision.job_id == self.job_id:

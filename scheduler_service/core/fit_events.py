@@ -26,6 +26,23 @@ class SpeedFitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpeedFitted(Event):
+    """The same for jobs with parameter servers.
+
+    Attributes:
+        step_ms: The step time alone in ms at all numbers of workers and servers that were asked about.
+        error_ratio: Mean of |fitted - measured| / measured over the samples.
+        code: Why it did not answer; empty = it did.
+    """
+
+    key: str
+    device: str
+    step_ms: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    error_ratio: float = 0.0
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossFitted(Event):
     """The predictor was asked when a job reaches its target loss.
 

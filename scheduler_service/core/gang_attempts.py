@@ -7,10 +7,12 @@ the attempt when no part is left: until then its GPUs are taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from scheduler_service.core.attempts import launch_commands, stop
+from scheduler_service.core.attempt_orders import launch_commands
+from scheduler_service.core.attempts import stop
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobFailed, JobFinished, JobStopped, LaunchRefused, PartReport
 from scheduler_service.core.gang_records import GangAttempt, PartEnd, PartEndKind
@@ -86,8 +88,8 @@ def _with_end(job: JobRecord, event: PartEnding, end: PartEnd) -> GangAttempt:
     gang = _gang_of(job)
     was_asked = job.phase is Phase.STOPPING and job.after_stop is not AfterStop.GANG_ENDED
     known = [one for one in (gang.end, end) if one is not None]
-    louder = min(known, key=_order_when_asked if was_asked else _order)
-    gang = replace(gang, ended_node_ids=(*gang.ended_node_ids, event.node_id), end=louder)
+    loudest = min(known, key=_order_when_asked if was_asked else _order)
+    gang = replace(gang, ended_node_ids=(*gang.ended_node_ids, event.node_id), end=_without_success(loudest, known))
     if isinstance(event, LaunchRefused):
         return gang
     return replace(
@@ -96,6 +98,15 @@ def _with_end(job: JobRecord, event: PartEnding, end: PartEnd) -> GangAttempt:
         checkpoint_step=max(gang.checkpoint_step, getattr(event, "checkpoint_step", -1)),
         memory_peak_bytes=max(gang.memory_peak_bytes, event.memory_peak_bytes),
     )
+
+
+def _without_success(loudest: PartEnd, known: Sequence[PartEnd]) -> PartEnd:
+    """Let no part that left with success speak for one that was killed: what that one had still to write is missing.
+
+    A part that was lost has been killed when its lease was over.
+    """
+    codes = {one.exit_code or (_KILLED_CODE if one.exit_class == "lost" else 0) for one in known} - {0}
+    return loudest if loudest.exit_code or not codes else replace(loudest, exit_code=min(codes))
 
 
 def _order(end: PartEnd) -> int:

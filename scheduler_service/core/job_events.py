@@ -31,6 +31,7 @@ from scheduler_service.core.memory_shortage import out_of_memory
 from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
+from scheduler_service.core.peak_pauses import why_it_waits
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
 from scheduler_service.core.preparation import give_up_preparation
 from scheduler_service.core.queue_changes import cancel_orphan
@@ -236,7 +237,7 @@ def _finish(job: JobRecord) -> Reason:
         return Reason(code="FINISHED_WITH_TARGET", numbers=reached | newest)
     if 0 < total < done:
         return Reason(code="FINISHED_BEYOND", numbers=numbers)
-    if done >= total:
+    if 0 < done >= total:
         return Reason(code="FINISHED")
     return Reason(code="FINISHED_EARLY", numbers=numbers) if done else Reason(code="FINISHED_UNCOUNTED")
 
@@ -285,7 +286,8 @@ def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step
     elif job.after_stop is AfterStop.RESTART:
         restart(state, lose_as, Reason(code="ATTEMPT_STALLED"), step)
     else:
-        requeue(state, lose_as.counting(preemptions=1), Reason(code="PREEMPTED"), step, wait_ms=0)
+        reason, wait_ms = why_it_waits(lose_as)
+        requeue(state, lose_as.counting(preemptions=1), reason, step, wait_ms=wait_ms)
 
 
 def _finished_while_stopping(

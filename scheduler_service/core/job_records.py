@@ -23,6 +23,7 @@ from scheduler_service.core.records import (
     Reason,
     Trial,
 )
+from scheduler_service.core.replica_terms import TRIES_SERVERS
 from scheduler_service.core.training_end_records import TrainingEnd
 from scheduler_service.core.view import PendingJob, RunningJob
 
@@ -137,6 +138,7 @@ class JobRecord(CopiedRecord):
         attempt: Launches so far.
         fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
         granted_fences: Fences whose checkpoints may be resumed, newest first.
+        granted_node_ids: Where the attempts with these fences ran, or rank 0 of them did; empty = not known.
         node_ids: Nodes of the present attempt.
         memory_reserved_bytes: Reserved on each of its GPUs.
         memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
@@ -176,6 +178,7 @@ class JobRecord(CopiedRecord):
     attempt: int = 0
     fence: int = 0
     granted_fences: tuple[int, ...] = ()
+    granted_node_ids: tuple[str, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     node_ids: tuple[str, ...] = ()
     micro_batch_size: int = 0
@@ -367,6 +370,7 @@ def running_view(job: JobRecord) -> RunningJob:
         pause=job.pause,
         move_ms=job.move_ms,
         memory_surge=job.memory_surge,
+        is_trying_servers=job.reason is not None and job.reason.code == TRIES_SERVERS,
     )
 
 

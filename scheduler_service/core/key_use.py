@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cotenant.job_settings import JobSettings
+from scheduler_service.core.copied_record import CopiedRecord
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyUse:
+@dataclass(frozen=True, kw_only=True)
+class KeyUse(CopiedRecord):
     """What living jobs share under one key.
 
     Attributes:
@@ -33,8 +34,7 @@ class KeyUse:
 def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
     """Return what living jobs share under a key once this one is among them."""
     use = use or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
-    return replace(
-        use,
+    return use.changed(
         jobs=use.jobs + 1,
         global_batch_size=max(use.global_batch_size, job.request.global_batch_size),
         gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
@@ -44,4 +44,4 @@ def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
 
 def without_job(use: KeyUse) -> KeyUse:
     """Return what living jobs share under a key once one of them has ended; what it brought stays."""
-    return replace(use, jobs=use.jobs - 1)
+    return use.changed(jobs=use.jobs - 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 
 from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, build_lengths
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue, build_lengths
 from scheduler_service.core.view import PendingJob, Predictions
 
 
@@ -72,6 +72,7 @@ class Lane:
         self._jobs: dict[str, PendingJob] = {}
         self._widths: dict[int, int] = {}
         self._lengths: RemainingTimeQueue | None = None
+        self._services: tuple[tuple[float, ...], ServiceQueue] | None = None
         self.queue = ReadyQueue(self._order, self._jobs)
 
     @property
@@ -98,6 +99,8 @@ class Lane:
         self._jobs[job_id] = shown
         if self._lengths is not None:
             self._lengths.put(shown)
+        if self._services is not None:
+            self._services[1].put(shown)
 
     def remove(self, job_id: str) -> None:
         """Take a job out."""
@@ -106,6 +109,8 @@ class Lane:
         del self._order[bisect_left(self._order, (shown.submitted_at_ms, job_id))]
         if self._lengths is not None:
             self._lengths.remove(job_id)
+        if self._services is not None:
+            self._services[1].remove(job_id)
 
     def _count(self, shown: PendingJob, more: int) -> None:
         gpus, turn = shown.request.gpus, (shown.submitted_at_ms, shown.request.job_id)
@@ -124,6 +129,15 @@ class Lane:
         if self._lengths is None:
             self._lengths = build_lengths(self._jobs, devices, predictions)
         return self._lengths
+
+    def read_services(self, limits_gpu_ms: tuple[float, ...]) -> ServiceQueue:
+        """Return its jobs in the order of their service; kept from the first reading on, for the newest limits."""
+        if self._services is None or self._services[0] != limits_gpu_ms:
+            queue = ServiceQueue(limits_gpu_ms)
+            for job in self._jobs.values():
+                queue.put(job)
+            self._services = limits_gpu_ms, queue
+        return self._services[1]
 
     def wide_jobs(self) -> Iterator[PendingJob]:
         """Yield its jobs that ask for several GPUs, in submission order."""

@@ -70,7 +70,9 @@ class Ledger:
         entry, placed = self.view.gpus[gpu_id], self._placed.get(gpu_id, ())
         return self._claimed_bytes(entry, placed) + self._grown_bytes.get(gpu_id, 0)
 
-    def _claimed_bytes(self, entry: GpuView, more: Iterable[Resident]) -> int:
+    def _claimed_bytes(self, entry: GpuView, more: Sequence[Resident]) -> int:
+        if not more:
+            return entry.memory_reserved_bytes
         before = entry.memory_reserved_bytes, _surge_in(entry)
         return claimed_bytes((before, *((one.memory_reserved_bytes, one.memory_surge) for one in more)))
 

@@ -34,10 +34,14 @@ class MeasuredAlone:
     utilization_ratio: float | None = None
     step_ms: float = 0.0
 
+    def counts_only(self, memory_peak_bytes: int) -> bool:
+        """Return whether of one more window nothing counts but that it was: the later, the more such windows."""
+        return memory_peak_bytes <= self.memory_peak_bytes and (self.windows + 1).bit_count() > 1
+
     def joined_by(self, memory_peak_bytes: int, utilization_ratio: float | None, step_ms: float) -> MeasuredAlone:
         """Return it with one more window; the later one comes, the more windows must pass until its values count."""
         windows = self.windows + 1
-        if memory_peak_bytes <= self.memory_peak_bytes and windows.bit_count() > 1:
+        if self.counts_only(memory_peak_bytes):
             return replace(self, windows=windows)
         return MeasuredAlone(
             windows=windows,

@@ -17,7 +17,8 @@ from math import log
 from typing import Final
 
 from scheduler_service.core.measured_averages import SoloStep, with_steps
-from scheduler_service.core.records import JobPrediction
+from scheduler_service.core.records import JobPrediction, Level
+from scheduler_service.core.task_speeds import Tasks, TaskSpeedFit, with_task_speeds
 
 Shape = tuple[int, int]
 """Number of GPUs, and samples per GPU and pass."""
@@ -73,36 +74,46 @@ class MeasuredSpeeds:
 
     def __init__(self) -> None:
         self.is_used = True
-        self._solo: dict[str, dict[tuple[str, int, int], SoloStep]] = {}
+        self._solo: dict[str, dict[tuple[str, int, int, int], SoloStep]] = {}
         self._fits: dict[str, dict[str, SpeedFit]] = {}
+        self._task_fits: dict[str, dict[str, TaskSpeedFit]] = {}
         self._foreseen: dict[str, dict[str, Mapping[Shape, float]]] = {}
 
-    def solo(self, key: str, device: str, shape: Shape) -> SoloStep | None:
-        """Return what was measured of a key alone at one shape, or None."""
-        return self._solo.get(key, {}).get((device, *shape))
+    def solo(self, key: str, device: str, shape: Shape, servers: int = 0) -> SoloStep | None:
+        """Return what was measured of a key alone at one shape with so many parameter servers, or None."""
+        return self._solo.get(key, {}).get((device, *shape, servers))
 
     def foreseen(self, key: str, device: str) -> Mapping[Shape, float]:
         """Return the step times that were predicted of a key before any was measured."""
         return self._foreseen.get(key, {}).get(device, {})
 
     def observe(
-        self, key: str, device: str, shape: Shape, *, steps: int, window_ms: int, is_doubtful: bool
+        self, key: str, device: str, shape: Shape, *, steps: int, window_ms: int, is_doubtful: bool, servers: int = 0
     ) -> SoloStep:
         """Add one window measured alone; return the mean of all."""
         by_shape = self._solo.setdefault(key, {})
-        past = by_shape.pop((device, *shape), None)
+        past = by_shape.pop((device, *shape, servers), None)
         present = with_steps(past, steps, window_ms, is_doubtful=is_doubtful)
-        by_shape[(device, *shape)] = present
+        by_shape[(device, *shape, servers)] = present
         if len(by_shape) > SHAPES_MAX:
             del by_shape[next(iter(by_shape))]
         return present
 
-    def sound_step_ms(self, key: str, device: str) -> dict[Shape, float]:
+    def sound_step_ms(self, key: str, device: str, servers: int = 0) -> dict[Shape, float]:
         """Return the step times that were measured while nobody else used the GPUs, by shape."""
         return {
             (gpus, micro_batch_size): solo.step_ms
-            for (where, gpus, micro_batch_size), solo in self._solo.get(key, {}).items()
-            if where == device and not solo.is_doubtful
+            for (where, gpus, micro_batch_size, served), solo in self._solo.get(key, {}).items()
+            if where == device and served == servers and not solo.is_doubtful
+        }
+
+    def sound_task_step_ms(self, key: str, device: str) -> dict[Tasks, float]:
+        """Return the same of jobs with parameter servers, at the largest micro-batch measured with each number."""
+        solo = sorted(self._solo.get(key, {}).items(), key=lambda item: item[0])
+        return {
+            (workers, servers): one.step_ms
+            for (where, workers, _, servers), one in solo
+            if where == device and servers and not one.is_doubtful
         }
 
     def fit(self, key: str, device: str) -> SpeedFit | None:
@@ -113,6 +124,19 @@ class MeasuredSpeeds:
         """Keep a curve, or the question for one."""
         self._fits.setdefault(key, {})[device] = fit
 
+    def task_fit(self, key: str, device: str) -> TaskSpeedFit | None:
+        """Return the curve over workers and parameter servers, or the question for one; None = neither."""
+        return self._task_fits.get(key, {}).get(device)
+
+    def put_task_fit(self, key: str, device: str, fit: TaskSpeedFit) -> None:
+        """Keep a curve over workers and parameter servers, or the question for one."""
+        self._task_fits.setdefault(key, {})[device] = fit
+
+    def asked_of_tasks(self) -> Iterator[tuple[str, str, TaskSpeedFit]]:
+        """Yield every question about workers and parameter servers whose answer is awaited."""
+        for key, fits in self._task_fits.items():
+            yield from ((key, device, fit) for device, fit in fits.items() if fit.is_asked)
+
     def asked(self) -> Iterator[tuple[str, str, SpeedFit]]:
         """Yield every question whose answer is awaited."""
         for key, fits in self._fits.items():
@@ -120,12 +144,27 @@ class MeasuredSpeeds:
 
     def forget(self, key: str) -> None:
         """Drop everything about a key."""
-        for table in (self._solo, self._fits, self._foreseen):
+        for table in (self._solo, self._fits, self._task_fits, self._foreseen):
             table.pop(key, None)
 
     def stored_solo(self) -> tuple[tuple[str, str, int, int, SoloStep], ...]:
-        """Return what was measured, for a snapshot."""
-        return tuple((key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items())
+        """Return what was measured of jobs without parameter servers, for a snapshot."""
+        return tuple(
+            (key, device, gpus, micro_batch_size, solo)
+            for key, shapes in self._solo.items()
+            for (device, gpus, micro_batch_size, servers), solo in shapes.items()
+            if not servers
+        )
+
+    def stored_tasks(self) -> tuple[tuple[str, str, int, int, int, SoloStep], ...]:
+        """Return what was measured of jobs with parameter servers, for a snapshot."""
+        return tuple(
+            (key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items() if shape[3]
+        )
+
+    def stored_task_fits(self) -> tuple[tuple[str, str, TaskSpeedFit], ...]:
+        """Return the curves over workers and parameter servers, for a snapshot."""
+        return tuple((key, device, fit) for key, fits in self._task_fits.items() for device, fit in fits.items())
 
     def stored_fits(self) -> tuple[tuple[str, str, SpeedFit], ...]:
         """Return the curves, for a snapshot."""
@@ -136,19 +175,35 @@ class MeasuredSpeeds:
     ) -> tuple[tuple[str, str], ...]:
         """Fill it with what a snapshot has; return the keys and device types that it is about."""
         for key, device, gpus, micro_batch_size, one in solo:
-            self._solo.setdefault(key, {})[device, gpus, micro_batch_size] = one
+            self._solo.setdefault(key, {})[device, gpus, micro_batch_size, 0] = one
         for key, device, fit in fits:
             self.put_fit(key, device, fit)
         return tuple(dict.fromkeys((key, device) for key, device, *_ in solo))
 
+    def load_tasks(
+        self,
+        tasks: tuple[tuple[str, str, int, int, int, SoloStep], ...],
+        fits: tuple[tuple[str, str, TaskSpeedFit], ...],
+    ) -> tuple[tuple[str, str], ...]:
+        """The same of jobs with parameter servers."""
+        for key, device, gpus, micro_batch_size, servers, one in tasks:
+            self._solo.setdefault(key, {})[device, gpus, micro_batch_size, servers] = one
+        for key, device, fit in fits:
+            self.put_task_fit(key, device, fit)
+        return tuple(dict.fromkeys((key, device) for key, device, *_ in tasks))
+
     def known(self, key: str, device: str, prediction: JobPrediction | None) -> JobPrediction | None:
         """Return a prediction with the step times that follow from what was measured."""
+        tasks = self.sound_task_step_ms(key, device) if key in self._solo and self.is_used else {}
+        if prediction is None and tasks:
+            prediction = JobPrediction(key=key, device=device, utilization_ratio=1.0, level=Level.FALLBACK)
         if prediction is None:
             return None
         self._foreseen.setdefault(key, {})[device] = prediction.step_ms
         if key not in self._solo or not self.is_used:
             return prediction
-        return with_speeds(prediction, self.sound_step_ms(key, device), self.fit(key, device))
+        known = with_speeds(prediction, self.sound_step_ms(key, device), self.fit(key, device))
+        return with_task_speeds(known, tasks, self.task_fit(key, device))
 
     def basis(self, prediction: JobPrediction, shape: Shape) -> tuple[StepTimeBasis, int]:
         """Return where a known step time comes from, and how many measurements tell it."""
@@ -161,6 +216,13 @@ class MeasuredSpeeds:
         if prediction.step_ms[shape] != self.foreseen(prediction.key, prediction.device).get(shape):
             return StepTimeBasis.CORRECTED, len(measured)
         return StepTimeBasis.FORESEEN, 0
+
+    def task_basis(self, prediction: JobPrediction, tasks: Tasks) -> tuple[StepTimeBasis, int] | None:
+        """Return the same of workers and parameter servers; None = it was neither measured nor fitted."""
+        fit = self.task_fit(prediction.key, prediction.device)
+        if tasks in prediction.measured_tasks:
+            return StepTimeBasis.MEASURED, 1
+        return (StepTimeBasis.FITTED, fit.fitted_samples) if fit is not None and tasks in fit.step_ms else None
 
 
 def with_speeds(prediction: JobPrediction, measured: Mapping[Shape, float], fit: SpeedFit | None) -> JobPrediction:

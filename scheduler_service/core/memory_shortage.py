@@ -10,11 +10,12 @@ Source: Horus 4.2.3 (requirement equal to or greater than the memory that was av
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler_service.core.attempts import end, restart
 from scheduler_service.core.capacity import memory_point
-from scheduler_service.core.decisions import Decision, HoldMany
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, unfolded
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobFailed
 from scheduler_service.core.job_records import JobRecord, with_history
@@ -57,6 +58,10 @@ def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -
         decision: Lets one job wait, or several.
         step: Asks for another decision.
     """
+    if isinstance(decision, HoldRest):
+        for hold in _too_large_of(decision):
+            let_try_alone(state, hold, step)
+        return
     if decision.reason.code != _TOO_LARGE:
         return
     largest = max((gpu.memory_bytes for node in state.nodes.values() for gpu in node.gpus), default=0)
@@ -70,6 +75,13 @@ def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -
             message = f"tried alone, since a prediction may be wrong: {words}"
             state.put_job(with_history(job, at_ms=state.now_ms, kind="memory", message=message, request=request))
             step.wakes_at_ms.append(state.now_ms + 1)
+
+
+def _too_large_of(rest: HoldRest) -> Sequence[Hold]:
+    """Return the holds of jobs whose shape waits for that reason."""
+    if not any(reason.code == _TOO_LARGE for reason in rest.reasons.values()):
+        return ()
+    return [one for one in unfolded((rest,)) if isinstance(one, Hold) and one.reason.code == _TOO_LARGE]
 
 
 def _try_alone_again(state: ClusterState, job: JobRecord, numbers: dict[str, float], step: EventEffects) -> None:

@@ -8,14 +8,13 @@ what happens in between (a lost node, a cancellation, a failure) only ever frees
 
 from __future__ import annotations
 
+from scheduler_service.core.attempt_orders import stop_commands, without_unlaunched
 from scheduler_service.core.attempts import (
     accrued,
     launch,
     leave_gpus,
     note_colocation_change,
     requeue,
-    stop_commands,
-    without_unlaunched,
 )
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects

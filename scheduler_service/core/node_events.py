@@ -21,7 +21,7 @@ from scheduler_service.core.job_events import lose_part
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
-from scheduler_service.core.preparation import give_up_preparation
+from scheduler_service.core.preparation import give_up_preparation, lose_prepared_place, preparation_commands
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.rejoining import rejoin
 from scheduler_service.core.state import ClusterState
@@ -44,6 +44,9 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
             _stop_stale_attempt(state, node_id, running, step)
     for job_id in believed:
         rejoin(state, state.jobs[job_id], node_id, step, listed=listed.get(job_id))
+    for job_id in tuple(job_id for job_id in state.occupancy.jobs_on_node(node_id) if job_id not in believed):
+        # It is prepared here, beside its attempt on another node; other moves to here need no order yet.
+        step.commands += preparation_commands(state, state.jobs[job_id])
     devices = frozenset(gpu.device for gpu in event.node.gpus)
     measured = frozenset(name for name in devices if state.calibrations.get(name) != calibrations.get(name))
     if not had_gpus or (devices - known_devices) | measured:
@@ -119,6 +122,8 @@ def lose_node(state: ClusterState, event: NodeLost, step: EventEffects) -> None:
     state.put_node(replace(node, connected=False))
     _drop_abandoned(state, event.node_id)
     for job_id in state.occupancy.jobs_on_node(event.node_id):
+        if lose_prepared_place(state, state.jobs[job_id], event.node_id, step):
+            continue
         job = _without_target_on(state, state.jobs[job_id], event.node_id)
         state.put_job(job)
         if not _has_attempt_on(state, job_id, event.node_id):

@@ -21,9 +21,11 @@ from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.records import Level, Phase
+from scheduler_service.core.replica_groups import has_choice
 from scheduler_service.core.speed_fits import ask_about_speed
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.stragglers import look_for_straggler
+from scheduler_service.core.task_speed_fits import ask_about_task_speed
 from scheduler_service.core.training_ends import ask_about_end, with_loss
 from scheduler_service.core.trials import note_trial_window, refit_memory
 
@@ -60,11 +62,18 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     state.put_job(tell_progress(state, job, step))
     if "move_ms" in changes:
         state.note_move(state.jobs[job.job_id])
-    ask_about_end(state, job.job_id, step)
-    refit_memory(state, job.job_id, step)
-    look_for_straggler(state, job.job_id, report, step)
+    _look_further(state, job, report, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)
+
+
+def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
+    """Let those look at a report to whom it may say something; most jobs have no target loss and no slow rank."""
+    if job.training_end is not None:
+        ask_about_end(state, job.job_id, step)
+    refit_memory(state, job.job_id, step)
+    if report.rank_step_ms:
+        look_for_straggler(state, job.job_id, report, step)
 
 
 def _cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> dict[str, Any]:
@@ -94,12 +103,10 @@ def _sound_slowdown_ratio(
     state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]
 ) -> float | None:
     """Return by how much a window was slower than the job alone; None = no sound measurement says it."""
-    gpu = state.gpus.get(job.gpu_ids[0])
+    gpu = state.gpus.get(job.assignments[0].gpu_id)
     if gpu is None or len(others) != 1 or report.quality_flags:
         return None
-    solo_step_ms = state.predictions.sound_solo_step_ms(
-        job.request.key, gpu.gpu.device, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size
-    )
+    solo_step_ms = state.predictions.sound_solo_step_ms(job.request.key, gpu.gpu.device, **_shape(job))
     return report.window_ms / report.window_steps / solo_step_ms - 1.0 if solo_step_ms else None
 
 
@@ -107,20 +114,14 @@ def _learned(
     state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str], step: EventEffects
 ) -> tuple[float, dict[str, Any]]:
     """Return the job's step time alone, and what a clean window changes of its measurements."""
-    gpu = state.gpus.get(job.gpu_ids[0])
+    gpu = state.gpus.get(job.assignments[0].gpu_id)
     if gpu is None:
         return job.solo_step_ms, {}
-    device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
+    device, key, shape = gpu.gpu.device, job.request.key, _shape(job)
     if not others:
         return _learned_alone(state, job, report, device, step)
-    solo = (
-        state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) if key else None
-    )
-    sound = (
-        state.predictions.sound_solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size)
-        if key
-        else None
-    )
+    solo = state.predictions.solo_step_ms(key, device, **shape) if key else None
+    sound = state.predictions.sound_solo_step_ms(key, device, **shape) if key else None
     solo_step_ms = solo or job.solo_step_ms
     if not solo_step_ms:
         return job.solo_step_ms, {}
@@ -137,6 +138,15 @@ def _learned(
     return solo_step_ms, {"observed_slowdown_ratio": observed}
 
 
+def _shape(job: JobRecord) -> dict[str, int]:
+    """Return at which numbers and micro-batch a job runs, as step times are kept."""
+    return {
+        "gpus": len(job.assignments),
+        "micro_batch_size": job.micro_batch_size,
+        "servers": job.request.replicas.servers,
+    }
+
+
 def _learned_alone(
     state: ClusterState, job: JobRecord, report: JobProgressed, device: str, step: EventEffects
 ) -> tuple[float, dict[str, Any]]:
@@ -149,20 +159,20 @@ def _learned_alone(
         is_new = state.predictions.observe_solo(
             key,
             device,
-            gpus=gpus,
-            micro_batch_size=job.micro_batch_size,
+            **_shape(job),
             steps=report.window_steps,
             window_ms=report.window_ms,
             is_doubtful=is_doubtful,
         )
-        step_ms = (
-            state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
-        )
-        # A policy that lets a job run on a few numbers of GPUs goes on to the next one.
-        step.is_decision_due |= is_new and len(job.request.allowed_gpus) > 1
+        step_ms = state.predictions.solo_step_ms(key, device, **_shape(job)) or step_ms
+        # A policy that lets a job run on a few numbers of GPUs, or of servers, goes on to the next one.
+        step.is_decision_due |= is_new and has_choice(job.request)
         if state.predictions.job(key, device) is not known_before:
             state.touch_jobs_of(key)
-        ask_about_speed(state, key, device, step)
+        if job.request.replicas.servers:
+            ask_about_task_speed(state, job.request, device, step)
+        else:
+            ask_about_speed(state, key, device, step)
     _update_gpus(state, job, 0.0)
     before = job.measured
     if is_doubtful:
@@ -187,6 +197,7 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
         micro_batch_size=job.micro_batch_size,
         memory_peak_bytes=max(job.measured.attempt_peak_bytes, report.memory_peak_bytes),
         utilization_ratio=report.utilization_ratio,
+        servers=job.request.replicas.servers,
     )
     after = predictions.job(key, device)
     was_measured = before is not None and job.micro_batch_size in before.measured_micro_batch_sizes

@@ -97,8 +97,9 @@ class Occupancy:
         """Return the other jobs on any GPU of a job."""
         found: dict[str, None] = {}
         for part in job.assignments:
-            for other in self._holders.get(part.gpu_id, ()):
-                found[other] = None
+            here = self._holders.get(part.gpu_id, ())
+            if len(here) > 1 or job.job_id not in here:
+                found.update(dict.fromkeys(here))
         found.pop(job.job_id, None)
         return tuple(found)
 
@@ -210,13 +211,14 @@ class Occupancy:
     def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
         gpu_id = view.gpu.gpu_id
         jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
+        kept = [(job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs]
         return GpuView(
             gpu=view.gpu,
             node_id=view.node_id,
-            job_ids=tuple(job.job_id for job in jobs),
-            memory_reserved_bytes=claimed_bytes((job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs),
+            job_ids=tuple([job.job_id for job in jobs]),
+            memory_reserved_bytes=claimed_bytes(kept) if kept else 0,
             is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or any(job.closes_gpus for job in jobs),
-            memory_surge_bytes=largest_surge_bytes(_surge_on(job, gpu_id) for job in jobs),
+            memory_surge_bytes=largest_surge_bytes(surge for _, surge in kept) if kept else 0,
         )
 
 

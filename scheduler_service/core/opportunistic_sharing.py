@@ -65,9 +65,11 @@ def claimed_bytes(kept: Iterable[tuple[int, MemorySurge | None]]) -> int:
     """Return what jobs take of a GPU together (the left side of Eq. 3), the reservation and the surge of each given."""
     held_bytes = largest_bytes = 0
     for reserved_bytes, surge in kept:
-        surge_bytes = min(surge.surge_bytes, reserved_bytes) if surge is not None else 0
-        held_bytes += reserved_bytes - surge_bytes
-        largest_bytes = max(largest_bytes, surge_bytes)
+        held_bytes += reserved_bytes
+        if surge is not None:
+            surge_bytes = min(surge.surge_bytes, reserved_bytes)
+            held_bytes -= surge_bytes
+            largest_bytes = max(largest_bytes, surge_bytes)
     return held_bytes + largest_bytes
 
 

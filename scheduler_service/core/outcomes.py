@@ -73,7 +73,7 @@ def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> JobR
 
 def _tell(state: ClusterState, job: JobRecord, step: EventEffects, **measured: Any) -> None:  # noqa: ANN401 - of the command
     """Nothing is reported of a job that was never predicted."""
-    gpu = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
+    gpu = state.gpus.get(job.assignments[0].gpu_id) if job.assignments else None
     prediction = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
     if prediction is not None and prediction.prediction_id:
         step.commands.append(

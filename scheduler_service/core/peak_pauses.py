@@ -2,9 +2,10 @@
 
 Placement lets peaks coincide with a small probability only; this is what happens when they are about to. While a job
 is at its peak and the one that came last is not, and both peaks would not fit, that one is paused; it goes on when the
-peak is over. Where that lasts too long, or both are at their peaks all the same, it is stopped with a checkpoint, and
-after a few such ends it keeps its whole peak to itself. Agents report every few seconds: shorter peaks than that
-are never seen here, and for them only the probability counts.
+peak is over. Where that lasts too long, or both are at their peaks all the same, it is stopped with a checkpoint and
+waits as long as it might have been paused: placement does not see that the other peak lasts, and would start it beside
+that at once. After a few such ends it keeps its whole peak to itself. Agents report every few seconds: shorter peaks
+than that are never seen here, and for them only the probability counts.
 
 Source:
     OJPP bounds how often peaks coincide (Eq. 5) and does not say what a cluster does when they do.
@@ -35,6 +36,7 @@ COLLISIONS_MAX = 3
 CHANGED_RATIO = 0.02
 """By so much of the device, or of the time, states of memory differ from what is known of them."""
 PEAKS_NEAR = "PEAKS_NEAR"
+_STOPS = frozenset({"PEAKS_COINCIDED", "PEAK_TOO_LONG"})
 
 
 def note_memory(state: ClusterState, event: MemoryReported, step: EventEffects) -> None:
@@ -139,6 +141,13 @@ def _stop(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffect
     if job.counts.peak_collisions >= COLLISIONS_MAX:
         job = job.changed(request=replace(job.request, releases_memory=False))
     stop(state, job, AfterStop.REQUEUE, step, reason=reason)
+
+
+def why_it_waits(job: JobRecord) -> tuple[Reason, int]:
+    """Return why a job that gave its GPUs up is in the queue, and how many ms it stays there at least."""
+    if job.reason.code not in _STOPS:
+        return Reason(code="PREEMPTED"), 0
+    return Reason(code="PEAKS_MET", numbers={"wait_ms": WAIT_MS_MAX}, job_ids=job.reason.job_ids), WAIT_MS_MAX
 
 
 def end_peak_pause(state: ClusterState, job: JobRecord, step: EventEffects) -> None:

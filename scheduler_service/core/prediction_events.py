@@ -11,6 +11,7 @@ from scheduler_service.core.pair_refreshes import pairs_refreshed, reissue_refre
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
 from scheduler_service.core.speed_fits import reissue_speed_fits, speed_fitted
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.task_speed_fits import reissue_task_speed_fits, task_speed_fitted
 from scheduler_service.core.training_ends import loss_fitted, reissue_loss_fits
 
 
@@ -60,6 +61,7 @@ def reissue(state: ClusterState, step: EventEffects) -> None:
     reissue_questions(state, step)
     reissue_refreshes(state, step)
     reissue_speed_fits(state, step)
+    reissue_task_speed_fits(state, step)
     reissue_loss_fits(state, step)
 
 
@@ -70,6 +72,7 @@ HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects]
     events.PairPredictionsFailed: pairs_failed,
     events.PairsRefreshed: pairs_refreshed,
     fit_events.SpeedFitted: speed_fitted,
+    fit_events.TaskSpeedFitted: task_speed_fitted,
     fit_events.LossFitted: loss_fitted,
 }
 """What handles each of the predictor's answers."""

@@ -161,6 +161,8 @@ def _backoff_reason(state: ClusterState, job: JobRecord) -> Reason:
         return Reason(code="LAUNCH_REFUSED", numbers={"wait_ms": wait_ms, "refusals": job.counts.launch_refusals})
     if job.reason.code == "RESTORED":
         return Reason(code="RESTORED", numbers={"wait_ms": wait_ms})
+    if job.reason.code == "PEAKS_MET":
+        return Reason(code="PEAKS_MET", numbers={"wait_ms": wait_ms}, job_ids=job.reason.job_ids)
     numbers = {"wait_ms": wait_ms, "restarts": job.counts.restarts, "restart_limit": job.request.restart_limit}
     return Reason(code="RESTART_BACKOFF", numbers=numbers)
 

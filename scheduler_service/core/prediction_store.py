@@ -12,10 +12,12 @@ from types import MappingProxyType
 
 from scheduler_service.core.interference_curves import INTERVAL_MS, InterferenceCurve, fit_curve
 from scheduler_service.core.measured_alone import MeasuredAlone, with_measured
+from scheduler_service.core.measured_averages import SoloStep
 from scheduler_service.core.measured_speeds import MeasuredSpeeds, SpeedFit, agrees
 from scheduler_service.core.pair_store import PairStore
 from scheduler_service.core.records import JobPrediction, MemoryTriple
 from scheduler_service.core.stored_predictions import PairRefresh, StoredPredictions
+from scheduler_service.core.task_speeds import Tasks, TaskSpeedFit
 
 LOOKS_PER_CALL_MAX = 16
 """Keys looked at while making room, so that the cost of a submission stays bounded."""
@@ -52,13 +54,19 @@ class PredictionStore(PairStore):
         by_device = self._jobs.get(key)
         return by_device.get(device) if by_device is not None else None
 
-    def solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
-        """Return the measured step time of a key alone, or None."""
-        return solo.step_ms if (solo := self.speeds.solo(key, device, (gpus, micro_batch_size))) is not None else None
+    def solo_step_ms(
+        self, key: str, device: str, *, gpus: int, micro_batch_size: int, servers: int = 0
+    ) -> float | None:
+        """Return the measured step time of a key alone, with so many parameter servers, or None."""
+        solo = self.speeds.solo(key, device, (gpus, micro_batch_size), servers)
+        return solo.step_ms if solo is not None else None
 
-    def sound_solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
+    def sound_solo_step_ms(
+        self, key: str, device: str, *, gpus: int, micro_batch_size: int, servers: int = 0
+    ) -> float | None:
         """Return the same, or None where others used the GPUs all the time."""
-        return self.speeds.sound_step_ms(key, device).get((gpus, micro_batch_size))
+        solo = self.speeds.solo(key, device, (gpus, micro_batch_size), servers)
+        return solo.step_ms if solo is not None and not solo.is_doubtful else None
 
     @property
     def unpredictable_keys(self) -> Mapping[str, str]:
@@ -171,20 +179,40 @@ class PredictionStore(PairStore):
         steps: int,
         window_ms: int,
         is_doubtful: bool = False,
+        servers: int = 0,
     ) -> bool:
         """Add one window measured alone; what is known of the key follows once it says something else.
 
         Returns:
-            Whether it is the first sound one on so many GPUs.
+            Whether it is the first sound one on so many GPUs, with so many parameter servers.
         """
         shape, before = (gpus, micro_batch_size), self.job(key, device)
-        solo = self.speeds.observe(key, device, shape, steps=steps, window_ms=window_ms, is_doubtful=is_doubtful)
+        solo = self.speeds.observe(
+            key, device, shape, steps=steps, window_ms=window_ms, is_doubtful=is_doubtful, servers=servers
+        )
+        if servers:
+            return self._observe_tasks(key, device, (gpus, servers), solo)
         if before is None or solo.is_doubtful or not self.speeds.is_used:
             return False
         is_new = gpus not in before.measured_gpus
         if is_new or not agrees(solo.step_ms, before.step_ms.get(shape, 0.0)):
             self._serve(key, device)
         return is_new
+
+    def _observe_tasks(self, key: str, device: str, tasks: Tasks, solo: SoloStep) -> bool:
+        """Let a window of a job with parameter servers say what is known; its numbers may be all that is."""
+        if solo.is_doubtful or not self.speeds.is_used:
+            return False
+        before = self.job(key, device)
+        is_new = before is None or tasks not in before.measured_tasks
+        if before is None or is_new or not agrees(solo.step_ms, before.task_step_ms.get(tasks, 0.0)):
+            self._serve(key, device)
+        return is_new
+
+    def put_task_speed_fit(self, key: str, device: str, fit: TaskSpeedFit) -> None:
+        """Keep a curve over numbers of workers and parameter servers, or the question for one."""
+        self.speeds.put_task_fit(key, device, fit)
+        self._serve(key, device)
 
     def put_speed_fit(self, key: str, device: str, fit: SpeedFit) -> None:
         """Keep a curve over numbers of GPUs, or the question for one."""
@@ -236,6 +264,8 @@ class PredictionStore(PairStore):
             outstanding_pairs=tuple(self._outstanding_pairs),
             solo=self.speeds.stored_solo(),
             speed_fits=self.speeds.stored_fits(),
+            task_speeds=self.speeds.stored_tasks(),
+            task_speed_fits=self.speeds.stored_task_fits(),
             curves=dict(self.curves),
             alone=tuple((key, *shape, one) for key, shapes in self._alone.items() for shape, one in shapes.items()),
             broken_trials=tuple((*pair, at_ms) for pair, at_ms in self._broken_trials.items()),
@@ -265,6 +295,8 @@ class PredictionStore(PairStore):
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
         for key, device in self.speeds.load(stored.solo, stored.speed_fits):
             self._serve(key, device)
+        for key, device in self.speeds.load_tasks(stored.task_speeds, stored.task_speed_fits):
+            self._serve(key, device)
         for key, device, micro_batch_size, measured in stored.alone:
             self._alone.setdefault(key, {})[device, micro_batch_size] = measured
             self._serve(key, device)
@@ -274,12 +306,22 @@ class PredictionStore(PairStore):
         self._broken_trials = {(victim, other, device): at_ms for victim, other, device, at_ms in stored.broken_trials}
 
     def observe_alone(
-        self, key: str, device: str, *, micro_batch_size: int, memory_peak_bytes: int, utilization_ratio: float | None
+        self,
+        key: str,
+        device: str,
+        *,
+        micro_batch_size: int,
+        memory_peak_bytes: int,
+        utilization_ratio: float | None,
+        servers: int = 0,
     ) -> None:
         """Take in one sound window of a key alone on one GPU; its step time is stored already."""
         by_shape = self._alone.setdefault(key, {})
-        past = by_shape.get((device, micro_batch_size), MeasuredAlone())
-        step_ms = self.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=micro_batch_size)
+        past = by_shape.get((device, micro_batch_size)) or MeasuredAlone()
+        if past.counts_only(memory_peak_bytes):
+            by_shape[device, micro_batch_size] = replace(past, windows=past.windows + 1)
+            return
+        step_ms = self.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=micro_batch_size, servers=servers)
         present = past.joined_by(memory_peak_bytes, utilization_ratio, step_ms or past.step_ms)
         by_shape[device, micro_batch_size] = present
         if present != replace(past, windows=present.windows):

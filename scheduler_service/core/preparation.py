@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_service.core.attempts import launch_commands, stop_commands
+from scheduler_service.core.attempt_orders import launch_commands, stop_commands
 from scheduler_service.core.commands import PrepareJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import AttemptPrepared, PreparationEnded
@@ -27,16 +27,15 @@ NOT_PREPARABLE = "NOT_PREPARABLE"
 
 
 def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignment, ...]) -> bool:
-    """Return whether the next attempt of a running job can be started early: on the one node that it has.
+    """Return whether the next attempt of a running job can be started early: both it and the present one on one node.
 
     Args:
-        state: Knows the node.
+        state: Knows the nodes.
         job: Runs.
         assignments: Where it goes.
     """
-    node_ids = {state.gpus[part.gpu_id].node_id for part in assignments} | set(job.node_ids)
-    node = state.nodes.get(min(node_ids)) if len(node_ids) == 1 else None
-    if node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
+    node = state.nodes.get(_only_node(state, assignments))
+    if len(job.node_ids) != 1 or node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
         return False
     # Parameter servers have a program of their own, which would not wait for the word to begin.
     has_servers = job.request.replicas.servers > 0
@@ -44,10 +43,21 @@ def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignme
     return is_wanted and job.phase is Phase.RUNNING
 
 
+def _only_node(state: ClusterState, assignments: tuple[Assignment, ...]) -> str:
+    """Return the node of these GPUs; empty = they are on several."""
+    node_ids = {state.gpus[part.gpu_id].node_id for part in assignments}
+    return node_ids.pop() if len(node_ids) == 1 else ""
+
+
 def order_preparation(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Have the next attempt of a job with a target started early; `job` was not stored yet."""
     attempt, fence = next_attempt(state, job)
-    preparation = Preparation(attempt=attempt, fence=fence, until_ms=state.now_ms + PREPARATION_MS_MAX)
+    preparation = Preparation(
+        attempt=attempt,
+        fence=fence,
+        until_ms=state.now_ms + PREPARATION_MS_MAX,
+        node_id=_only_node(state, job.target.assignments) if job.target is not None else "",
+    )
     state.put_job(job.changed(preparation=preparation, prepared_attempt=attempt))
     step.wakes_at_ms.append(preparation.until_ms)
     step.commands += preparation_commands(state, state.jobs[job.job_id])
@@ -67,6 +77,7 @@ def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> Jo
         attempt=preparation.attempt,
         fence=preparation.fence,
         assignments=target.assignments,
+        node_ids=preparation.nodes(job.node_ids),
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
         memory_reserved_bytes=target.memory_reserved_bytes,
@@ -98,6 +109,16 @@ def note_preparation_ended(state: ClusterState, event: PreparationEnded, step: E
     else:
         _stay(state, job, message)
         step.is_decision_due = True
+
+
+def lose_prepared_place(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> bool:
+    """Let a job train on where it is when the node that prepares it is lost; False = that one does not."""
+    if not job.is_preparing or job.preparation is None or job.preparation.node_id != node_id or node_id in job.node_ids:
+        return False
+    message = f"attempt {job.preparation.attempt}: its node {node_id} is lost"
+    step.commands += discard_commands(job)
+    _stay(state, job.changed(preparation=None), message)
+    return True
 
 
 def look_after_preparations(state: ClusterState, step: EventEffects) -> None:

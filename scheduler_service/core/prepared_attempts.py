@@ -26,5 +26,5 @@ def discard_commands(job: JobRecord) -> list[StopJob]:
             checkpoint=False,
             cause="not_needed",
         )
-        for node_id in job.node_ids
+        for node_id in job.preparation.nodes(job.node_ids)
     ]

@@ -17,12 +17,14 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     Attributes:
         checkpointed_job_ids: Those that have written a checkpoint.
+        slowed_job_ids: Those whose newest window was slower than they are alone.
     """
 
     def __init__(self) -> None:
         self._records: dict[str, JobRecord] = {}
         self._views: dict[str, RunningJob] = {}
         self.checkpointed_job_ids: set[str] = set()
+        self.slowed_job_ids: set[str] = set()
 
     def put(self, job: JobRecord) -> None:
         """Note what is known of a job now; a new one is the newest."""
@@ -31,12 +33,17 @@ class ReportedJobs(Mapping[str, RunningJob]):
         self._views.pop(job_id, None)
         if job.checkpoint_step >= 0:
             self.checkpointed_job_ids.add(job_id)
+        if 0 < job.solo_step_ms < job.step_ms and job.measured.windows_seen:
+            self.slowed_job_ids.add(job_id)
+        else:
+            self.slowed_job_ids.discard(job_id)
 
     def drop(self, job_id: str) -> None:
         """Forget a job, if it is here."""
         self._records.pop(job_id, None)
         self._views.pop(job_id, None)
         self.checkpointed_job_ids.discard(job_id)
+        self.slowed_job_ids.discard(job_id)
 
     def __getitem__(self, job_id: str) -> RunningJob:
         known = self._views.get(job_id)

@@ -50,15 +50,19 @@ class QueueRegister:
             self._enter(job.job_id, terms)
         elif was_living and not is_living:
             self._leave(job.job_id, terms)
-        holds, held = job.holds_gpus, before is not None and before.holds_gpus
-        if holds is not held and terms.array_id:
-            self._running_tasks[terms.array_id] = self._running_tasks.get(terms.array_id, 0) + (1 if holds else -1)
-        if holds and terms.time_limit_ms:
+        if job.holds_gpus and terms.time_limit_ms:
             self._limited[job.job_id] = None
         elif self._limited:
             self._limited.pop(job.job_id, None)
-        if terms.array_id and not is_living and terms.array_id not in self._tasks:
-            self._running_tasks.pop(terms.array_id, None)
+        if terms.array_id:
+            self._note_task(terms.array_id, job.holds_gpus, before is not None and before.holds_gpus)
+
+    def _note_task(self, array_id: str, holds: bool, held: bool) -> None:
+        """Count the tasks of an array that hold GPUs, as long as any of its tasks lives."""
+        if array_id not in self._tasks:
+            self._running_tasks.pop(array_id, None)
+        elif holds is not held:
+            self._running_tasks[array_id] = self._running_tasks.get(array_id, 0) + (1 if holds else -1)
 
     def _enter(self, job_id: str, terms: QueueTerms) -> None:
         for parent_id in terms.after_job_ids:

@@ -11,7 +11,7 @@ from scheduler_service.core.job_records import JobRecord, pending_view
 from scheduler_service.core.lanes import PLAIN_LANE, Lane, LaneName, ReadyQueue, merge_lanes, name_lane
 from scheduler_service.core.queue_terms import PRIORITY_MAX
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue
 from scheduler_service.core.view import Predictions
 
 NO_LANE = LaneName(priority=PRIORITY_MAX + 1)
@@ -107,6 +107,14 @@ class WaitingJobs:
         for job in self.ready_jobs():
             everyone.put(job)
         return everyone.read_lengths(devices, predictions)
+
+    def read_services(self, limits_gpu_ms: tuple[float, ...]) -> ServiceQueue | None:
+        """Return the ready jobs of the lane that is shown in the order of their service; None = these are no lane's."""
+        name = self.shown_lane
+        if name is None or name not in self._lanes or self._are_few:
+            return None
+        services = self._lanes[name].read_services(limits_gpu_ms)
+        return services if self._narrow is None or self._gpus_max is None else services.narrowed(self._gpus_max)
 
     def forget_lengths(self) -> None:
         """Build the order by remaining time anew: other devices than before are there."""

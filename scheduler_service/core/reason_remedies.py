@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.reason_texts import describe_reason, has_no_gpu
 from scheduler_service.core.records import JobRequest, Reason, Share
 
 _MEASURE = "It can share once both jobs were measured alone; --share any accepts what is not known."
@@ -24,6 +24,7 @@ WAITS_FOR_ROOM = frozenset({
 REMEDIES: Mapping[str, str] = {
     "NO_NODE": "A node: `cotenant up` on this machine, or an agent elsewhere.",
     "AWAITING_PREDICTION": "The predictor's answer; without it the job starts alone.",
+    "PEAKS_MET": "The end of the pause; `cotenant submit` without --releases-memory gives a job its whole peak always.",
     "RESTART_BACKOFF": "The end of the pause between two restarts; `cotenant logs JOB` shows why the last one ended.",
     "LAUNCH_REFUSED": "The node's next try; `cotenant explain JOB` has what it refused.",
     "RESTORED": "The end of that time.",
@@ -69,5 +70,7 @@ def describe_remedy(reason: Reason, request: JobRequest) -> str:
     """
     if reason.code in ("NO_FREE_GPU", "CLUSTER_FULL", "TOO_FEW_PLACES") and request.share is Share.NEVER:
         return _SHARE_ROOM
+    if has_no_gpu(reason):
+        return "A node that is back, or `cotenant nodes uncordon`."
     remedy = REMEDIES.get(reason.code, "")
     return "" if remedy and remedy in describe_reason(reason) else remedy

@@ -102,10 +102,10 @@ REASON_TEXTS: Mapping[str, str] = {
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
-    "REMAINING_TIME_UNKNOWN": "How long {jobs} takes is not known, so sharing cannot be weighed: that takes a "
-    "number of steps (--steps) and a prediction (--graph) or a measurement alone.",
-    "TOO_FEW_PLACES": "{gpus_with_place} GPU(s) have room for another job now: too few for this job, or sharing them "
-    "does not pay; explain weighs each of them.",
+    "REMAINING_TIME_UNKNOWN": "How long {jobs} takes is not known, so sharing cannot be weighed: that takes both a "
+    "number of steps (--steps) and a step time, predicted (a graph, captured or --graph) or measured alone.",
+    "TOO_FEW_PLACES": "The job waits for others to end: {gpus_with_place} GPU(s) could take another job now, but it "
+    "needs more, or sharing them is not known to pay; `cotenant explain` weighs each of them.",
     "TOO_MANY_WEIGHED": "Free GPUs do not suffice, and {jobs_weighed_max} shorter jobs found no running job to share "
     "with, so the round looked no further; the policy's weighed_jobs_max is that limit.",
     "STOPS_LONGER": "{jobs} gives up {gpus_needed} GPU(s), because this job needs only {remaining_ms}; it starts when "
@@ -143,6 +143,10 @@ REASON_TEXTS: Mapping[str, str] = {
     "{replaced_max_count} times).",
     "RESHAPED_TO_SHARE": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), its share of the "
     "cluster.",
+    "RESHAPED_BY_GAIN": "The job goes on with {gpus_count} GPU(s) and {servers_count} parameter server(s) instead of "
+    "{gpus_before_count} and {servers_before_count}: by its step times it gains most so.",
+    "TRIES_SERVERS": "The job goes on with {servers_count} instead of {servers_before_count} parameter server(s), so "
+    "that its step time is measured with them before their number is chosen.",
     # a policy starts it
     "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
     "STARTS_ALONE_IN_PASSES": "The job has its {gpus_count} GPU(s) to itself. All samples of a step at once need more "
@@ -217,6 +221,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "move begins without preparation.",
     "MOVE_TARGET_GONE": "The GPUs that were kept for the job ({gpus}) were lost while it stopped; it goes on from its "
     "checkpoint when others are free.",
+    "PEAKS_MET": "The job gave its GPUs up because of the memory that it and {jobs} need at their peaks; it goes on "
+    "from its checkpoint after {wait_ms}.",
     "PREEMPTED": "The job gave its GPUs up and waits to go on from its checkpoint.",
     "ATTEMPT_LOST": "The node or the job's shim was lost; the job goes on from its last checkpoint.",
     "ATTEMPT_FENCED": "The attempt ended itself because its lease had run out; the job goes on from its checkpoint.",
@@ -236,9 +242,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "larger one.",
     # the end
     "FINISHED": "The job has done all its steps.",
-    "FINISHED_UNCOUNTED": "The program ended with success. It never reported a step (cotenant/job.py or "
-    "progress_regex), so "
-    "nothing is known of its pace.",
+    "FINISHED_UNCOUNTED": "The program ended with success. It reported no step and none was recognised in what it "
+    "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
     "reported: it ended early, or the number of steps that was stated (--steps) is too large.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
@@ -273,9 +278,20 @@ class _Fields(dict[str, str]):
         return "an unknown number"
 
 
+_NO_GPU = (
+    "Not one GPU is usable now, and {gpus_needed} are needed: the nodes are away, cordoned or have faults; "
+    "`cotenant nodes` shows which."
+)
+
+
+def has_no_gpu(reason: Reason) -> bool:
+    """Return whether GPUs are missing because not one is usable, as after a restart until nodes are back."""
+    return reason.code == "GPUS_NOT_IN_CLUSTER" and not reason.numbers.get("gpus_in_cluster", 1)
+
+
 def describe_reason(reason: Reason) -> str:
     """Return a reason as an English sentence with its numbers and, where there is one, the remedy."""
-    text = REASON_TEXTS.get(reason.code)
+    text = _NO_GPU if has_no_gpu(reason) else REASON_TEXTS.get(reason.code)
     if text is None:
         return reason.code
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}

@@ -58,6 +58,8 @@ PAUSED_MS_MAX = 60_000
 """Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
 PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
 """What a node that can pause a job says of itself: at least one of these."""
+CHECKPOINT_TRANSFERS = "checkpoint_transfers"
+"""What a node says of itself that fetches checkpoints from other nodes, and sends its own to them."""
 PREPARED_STARTS = "prepared_starts"
 """What a node says of itself that can start an attempt early, beside the one before."""
 
@@ -319,6 +321,7 @@ class JobPrediction:
         unusual_features: Why it is not in domain, in the predictor's words.
         measured_micro_batch_sizes: At which jobs of this key were measured alone on one such device.
         measured_gpus: Numbers of such devices on which jobs of this key were measured alone, ascending.
+        measured_tasks: The same of jobs with parameter servers: (workers, servers).
     """
 
     key: str
@@ -341,6 +344,7 @@ class JobPrediction:
     unusual_features: tuple[str, ...] = ()
     measured_micro_batch_sizes: tuple[int, ...] = ()
     measured_gpus: tuple[int, ...] = ()
+    measured_tasks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

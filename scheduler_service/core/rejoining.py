@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scheduler_service.core import events
-from scheduler_service.core.attempts import launch_commands, lose, stop_commands
+from scheduler_service.core.attempt_orders import launch_commands, stop_commands
+from scheduler_service.core.attempts import lose
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_attempts import begin_part
 from scheduler_service.core.gang_pauses import align_part_pause

@@ -1,4 +1,4 @@
-"""The jobs that may start now in the order of their remaining time, kept from event to event.
+"""The jobs that may start now in the order of their remaining time, or of their service, kept from event to event.
 
 Jobs that are alike but for their length are in one group: what no place is good enough for, none is for the longer ones
 of its group. A policy looks at the heads of groups, of which there are few, instead of at the whole queue.
@@ -6,37 +6,21 @@ of its group. A policy looks at the heads of groups, of which there are few, ins
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from heapq import merge
 from math import inf
+from typing import Self
 
+from scheduler_service.core.job_shapes import shape_of as shape_of
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import PendingJob, Predictions
 
 Turn = tuple[float, int, str]
-"""Where a job stands: its remaining time in ms alone on the fastest kind of GPU, its submission, its id."""
-
-
-def shape_of(request: JobRequest) -> object:
-    """Return what a placement depends on: of two equal jobs the second fails where the first did."""
-    return (
-        request.key,
-        request.gpus,
-        request.global_batch_size,
-        request.share,
-        request.max_slowdown_ratio,
-        request.cpu_cores,
-        request.host_memory_bytes,
-        request.memory_request_bytes,
-        request.memory_floor_bytes,
-        request.no_trial,
-        request.releases_memory,
-        request.worker_demand,
-        request.server_demand,
-    )
+"""Where a job stands: its remaining time in ms on the fastest kind of GPU (or its level), its submission, its id."""
 
 
 class RemainingTimeGroup:
@@ -121,20 +105,14 @@ class RemainingTimeGroup:
         return count
 
 
-class RemainingTimeQueue:
-    """Every job that may start now.
-
-    Args:
-        devices: The device types of the cluster; the remaining time is that on the fastest one.
-        predictions: What is known of step times.
+class GroupedQueue(ABC):
+    """Every job that may start now, in one order.
 
     Attributes:
         heads: Who comes first in each group, ascending, by the GPUs that the group's jobs ask for.
     """
 
-    def __init__(self, devices: Iterable[str], predictions: Predictions) -> None:
-        self._devices = sorted(set(devices))
-        self._predictions = predictions
+    def __init__(self) -> None:
         self._groups: dict[object, RemainingTimeGroup] = {}
         self._places: dict[str, tuple[object, int, int]] = {}
         self.heads: dict[int, list[Turn]] = {}
@@ -145,8 +123,7 @@ class RemainingTimeQueue:
     def put(self, job: PendingJob) -> None:
         """Add a job, or put it where it belongs now."""
         request = job.request
-        step_ms = self._step_ms(request)
-        length = max(request.steps_total - job.steps_done, 0) if step_ms else 0
+        step_ms, length = self._measure(job)
         name = (shape_of(request), step_ms)
         place = (name, length, job.submitted_at_ms)
         if self._places.get(request.job_id) == place:
@@ -187,21 +164,15 @@ class RemainingTimeQueue:
                     break
                 yield turn
 
-    def narrowed(self, gpus_max: int) -> RemainingTimeQueue:
+    def narrowed(self, gpus_max: int) -> Self:
         """Return the same queue without the jobs that ask for more GPUs; valid until the next change."""
         narrow = copy(self)
         narrow.heads = {gpus: heads for gpus, heads in self.heads.items() if gpus <= gpus_max}
         return narrow
 
-    def _step_ms(self, request: JobRequest) -> float | None:
-        """Return the step time on the fastest kind of GPU; nothing is known of a job without steps either."""
-        if request.steps_total <= 0:
-            return None
-        found = (
-            step_ms_of(request, self._predictions.job(request.key, device), gpus=request.gpus)
-            for device in self._devices
-        )
-        return min((step_ms for step_ms in found if step_ms is not None), default=None)
+    @abstractmethod
+    def _measure(self, job: PendingJob) -> tuple[float | None, int]:
+        """Return what a group counts a length as, and the length of a job; jobs of another count are another group."""
 
     def _note_head(self, group: RemainingTimeGroup) -> None:
         head, gpus = group.first(), group.request.gpus
@@ -215,6 +186,73 @@ class RemainingTimeQueue:
         elif not heads:
             del self.heads[gpus]
         group.head = head
+
+
+class RemainingTimeQueue(GroupedQueue):
+    """The shortest first.
+
+    Args:
+        devices: The device types of the cluster; the remaining time is that on the fastest one.
+        predictions: What is known of step times.
+    """
+
+    def __init__(self, devices: Iterable[str], predictions: Predictions) -> None:
+        super().__init__()
+        self._devices = sorted(set(devices))
+        self._predictions = predictions
+
+    def _measure(self, job: PendingJob) -> tuple[float | None, int]:
+        step_ms = self._step_ms(job.request)
+        return step_ms, max(job.request.steps_total - job.steps_done, 0) if step_ms else 0
+
+    def _step_ms(self, request: JobRequest) -> float | None:
+        """Return the step time on the fastest kind of GPU; nothing is known of a job without steps either."""
+        if request.steps_total <= 0:
+            return None
+        found = (
+            step_ms_of(request, self._predictions.job(request.key, device), gpus=request.gpus)
+            for device in self._devices
+        )
+        return min((step_ms for step_ms in found if step_ms is not None), default=None)
+
+
+class ServiceQueue(GroupedQueue):
+    """The least served first, by limits on GPU time; of one level, or without limits, in the order of submission.
+
+    Args:
+        limits_gpu_ms: GPU time at which a job leaves each level but the last, ascending.
+    """
+
+    def __init__(self, limits_gpu_ms: Sequence[float] = ()) -> None:
+        super().__init__()
+        self._limits_gpu_ms = tuple(limits_gpu_ms)
+        self._turns: list[Turn] = []
+
+    def put(self, job: PendingJob) -> None:
+        """Add a job, or put it where it belongs now."""
+        before = self._places.get(job.request.job_id)
+        super().put(job)  # which removes a job that stood elsewhere
+        turn = self._turn(job.request.job_id)
+        if turn is not None and self._places[job.request.job_id] is not before:
+            insort(self._turns, turn)
+
+    def remove(self, job_id: str) -> None:
+        """Take a job out; one that is not there stays away."""
+        turn = self._turn(job_id)
+        if turn is not None:
+            del self._turns[bisect_left(self._turns, turn)]
+        super().remove(job_id)
+
+    def jobs_before(self, turn: Turn) -> int:
+        """Return how many jobs come before a place in the order; those that a narrowed queue leaves out count too."""
+        return bisect_left(self._turns, turn)
+
+    def _turn(self, job_id: str) -> Turn | None:
+        place = self._places.get(job_id)
+        return (float(place[1]), place[2], job_id) if place is not None else None
+
+    def _measure(self, job: PendingJob) -> tuple[float | None, int]:
+        return 1.0, bisect_right(self._limits_gpu_ms, job.attained_gpu_ms)
 
 
 def build_lengths(

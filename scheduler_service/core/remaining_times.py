@@ -26,8 +26,26 @@ class RemainingTimes(NamedTuple):
     job_of: NDArray[np.intp]
 
 
+class ServiceTimes(NamedTuple):
+    """What is known of the service of the one job on each GPU, by position; of no meaning on GPUs with two or none.
+
+    Attributes:
+        attained_gpu_ms: GPU time that it has had.
+        submitted_at_ms: When it was submitted.
+        started_at_ms: When its present attempt began.
+        migration_cost_ms: What it says that a move costs it.
+        gpus: How much GPU time comes with time; 0 = none while it is paused.
+    """
+
+    attained_gpu_ms: NDArray[np.float64]
+    submitted_at_ms: NDArray[np.float64]
+    started_at_ms: NDArray[np.float64]
+    migration_cost_ms: NDArray[np.float64]
+    gpus: NDArray[np.float64]
+
+
 class KeptRemainingTimes:
-    """What the remaining time of the job on each GPU follows from at any instant.
+    """What remaining time and service of the job on each GPU follow from at any instant.
 
     Args:
         position_of: The position of every GPU.
@@ -39,9 +57,11 @@ class KeptRemainingTimes:
         # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
         # since when the job runs where that is unknown.
         self._values = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
+        # GPU time until then and how much of it comes in each ms, submission, start, and the cost of a move.
+        self._services = np.zeros((5, size))
         self._job_of = np.zeros(size, dtype=np.intp)
 
-    def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float) -> None:
+    def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float, is_now: bool = False) -> None:
         """Note a job on the GPUs that it has for itself.
 
         Args:
@@ -49,6 +69,7 @@ class KeptRemainingTimes:
             job: As it was last reported.
             pace_ms: What a step takes from then on until the instant that the array is read for; infinite = none is
                 made.
+            is_now: Its GPU time is that of the instant that the array is read for.
         """
         job_ids = (job.request.job_id,)
         entries = ((part.gpu_id, view.gpus.get(part.gpu_id)) for part in job.assignments)
@@ -60,23 +81,37 @@ class KeptRemainingTimes:
         total, done = job.request.steps_total, job.steps_done
         known_ms = (0.0, job.started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
+        is_paused = job.pause is not None and job.pause.paused_at_ms > 0
+        gpus = 0 if is_now or is_paused else len(job.assignments)
+        service = job.attained_gpu_ms, gpus, job.submitted_at_ms, job.started_at_ms, job.request.migration_cost_ms
         first = self._position_of[alone[0]]
         for gpu_id in alone:
             position = self._position_of[gpu_id]
             self._values[:, position], self._job_of[position] = values, first
+            self._services[:, position] = service
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         total, before, accrued_at_ms, most, pace_ms, step_ms, since_ms = self._values
         steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
         left = np.maximum(total - np.minimum(before + steps, most), 0.0)
-        as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
-        return RemainingTimes(np.where(since_ms < inf, as_long_again, left * step_ms), self._job_of.copy())
+        remaining_ms = left * step_ms
+        is_unknown = since_ms < inf
+        if is_unknown.any():
+            as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
+            remaining_ms = np.where(is_unknown, as_long_again, remaining_ms)
+        return RemainingTimes(remaining_ms, self._job_of.copy())
+
+    def services_at(self, now_ms: int) -> ServiceTimes:
+        """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
+        attained_gpu_ms, gpus, submitted_at_ms, started_at_ms, cost_ms = self._services
+        passed_ms = np.maximum(now_ms - self._values[2], 0.0)
+        return ServiceTimes(attained_gpu_ms + passed_ms * gpus, submitted_at_ms, started_at_ms, cost_ms, gpus)
 
 
 def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:
     """Return what the remaining times of a view follow from, by its records; GPUs at these positions."""
     kept = KeptRemainingTimes(position_of)
     for job in view.running.values():
-        kept.put(view, job, pace_ms=inf)
+        kept.put(view, job, pace_ms=inf, is_now=True)
     return kept

@@ -27,3 +27,14 @@ def may_have_servers(request: JobRequest, servers: int | None) -> bool:
     """Say whether a job may run with so many parameter servers; None = as many as it asks for."""
     allowed = request.replicas.allowed_servers or (request.replicas.servers,)
     return servers is None or servers in allowed
+
+
+def server_counts(request: JobRequest) -> tuple[int, ...]:
+    """Return the numbers of parameter servers that a job of a running cluster may have, ascending; empty = none."""
+    terms = request.replicas
+    return terms.allowed_servers or ((terms.servers,) if terms.servers else ())
+
+
+def has_choice(request: JobRequest) -> bool:
+    """Say whether a policy may choose how many GPUs, or parameter servers, a job has."""
+    return len(request.allowed_gpus) > 1 or len(request.replicas.allowed_servers) > 1

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 STRAGGLER_WINDOW_MS = 60_000
 """For so long a rank must be slow where the job does not say."""
 
+TRIES_SERVERS = "TRIES_SERVERS"
+"""Code of the reason of a job that has its number of parameter servers only to be measured with it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTerms:

@@ -9,9 +9,10 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import isfinite
-from typing import Final
+from typing import Any, Final
 
 from scheduler_service.core.commands import RequestSpeedFit
 from scheduler_service.core.event_effects import EventEffects
@@ -55,7 +56,7 @@ def speed_fitted(state: ClusterState, event: SpeedFitted, step: EventEffects) ->
     if fit is None or not fit.is_asked:
         return
     answered = replace(fit, is_asked=False)
-    if not event.code and _is_possible(event, fit):
+    if not event.code and is_possible(event.step_ms, fit.counts, [step_ms for _, step_ms in fit.samples]):
         answered = replace(
             answered,
             step_ms=dict(event.step_ms),
@@ -67,12 +68,11 @@ def speed_fitted(state: ClusterState, event: SpeedFitted, step: EventEffects) ->
     state.touch_jobs_of(event.key)
 
 
-def _is_possible(event: SpeedFitted, fit: SpeedFit) -> bool:
+def is_possible(curve_ms: Mapping[Any, float], asked: Collection[Any], measured_ms: Collection[float]) -> bool:
     """Say whether a curve is about what was asked, and not absurdly far from what it was fitted to."""
-    measured_ms = [step_ms for _, step_ms in fit.samples]
     least_ms, most_ms = min(measured_ms) / FAR_RATIO, max(measured_ms) * FAR_RATIO
-    return event.step_ms.keys() <= set(fit.counts) and all(
-        isfinite(time_ms) and least_ms <= time_ms <= most_ms for time_ms in event.step_ms.values()
+    return curve_ms.keys() <= set(asked) and all(
+        isfinite(time_ms) and least_ms <= time_ms <= most_ms for time_ms in curve_ms.values()
     )
 
 

@@ -70,7 +70,7 @@ class ClusterState:
         self._running = ReportedJobs()
         self.running: Mapping[str, RunningJob] = self._running
         self.waiting = WaitingJobs()
-        self.decisions = DecisionLog(self.waiting.lane_of)
+        self.decisions = DecisionLog(self.waiting.lane_of, lambda job_id: self._jobs[job_id].request)
         self.holds = self.waiting.holds
         self.register, self.tenants = QueueRegister(), TenantUse()
         self.on_trial: dict[str, None] = {}
@@ -114,6 +114,11 @@ class ClusterState:
     def checkpointed_job_ids(self) -> AbstractSet[str]:
         """Jobs that hold GPUs and have written a checkpoint that is believed."""
         return self._running.checkpointed_job_ids
+
+    @property
+    def slowed_job_ids(self) -> AbstractSet[str]:
+        """Jobs that hold GPUs and whose newest window was slower than they are alone."""
+        return self._running.slowed_job_ids
 
     @property
     def calibrations(self) -> Mapping[str, DeviceCalibration]:

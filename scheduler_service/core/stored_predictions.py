@@ -10,6 +10,7 @@ from scheduler_service.core.measured_alone import MeasuredAlone
 from scheduler_service.core.measured_averages import SoloStep
 from scheduler_service.core.measured_speeds import SpeedFit
 from scheduler_service.core.records import JobPrediction, MemoryTriple, PairPrediction
+from scheduler_service.core.task_speeds import TaskSpeedFit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +48,5 @@ class StoredPredictions:
     speed_fits: tuple[tuple[str, str, SpeedFit], ...] = ()
     curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
     memory_states: tuple[tuple[str, str, MemoryTriple], ...] = ()
+    task_speeds: tuple[tuple[str, str, int, int, int, SoloStep], ...] = ()
+    task_speed_fits: tuple[tuple[str, str, TaskSpeedFit], ...] = ()

@@ -82,7 +82,9 @@ def _replace_rank(state: ClusterState, job: JobRecord, watch: RankWatch, step: E
 def _gpus_without(state: ClusterState, job: JobRecord, rank: int) -> tuple[str, ...]:
     """Return the GPUs of a job with another one in place of a rank's, where one like it is free on its node."""
     slow = job.assignments[rank].gpu_id
-    entry = state.gpus[slow]
+    entry = state.gpus.get(slow)
+    if entry is None:
+        return job.gpu_ids
     haunted = {gpu_id for abandoned in state.abandoned_attempts.values() for gpu_id in abandoned.gpu_ids}
     free = (
         gpu.gpu_id

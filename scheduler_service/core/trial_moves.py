@@ -10,6 +10,7 @@ move. Only a job that has written a checkpoint moves. A policy that shares GPUs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
         return ()
     if not all(isinstance(one, Hold | HoldMany | HoldRest) for one in decisions):
         return ()
-    waiting = next((job for job in islice(view.pending, JOBS_LOOKED_AT_MAX) if _must_be_measured(view, job)), None)
+    waiting = _first_unmeasured(view)
     entries = list(islice(_entries_that_may_share(view), JOBS_LOOKED_AT_MAX)) if waiting is not None else []
     if waiting is None or len(entries) < 2:
         return ()
@@ -72,12 +73,17 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
     return () if best is None else (best.move,)
 
 
-def _must_be_measured(view: SchedulingView, job: PendingJob) -> bool:
+def _first_unmeasured(view: SchedulingView) -> PendingJob | None:
+    devices = {gpu.device for gpu in view.index.inventory.gpus.values()}
+    first = islice(view.pending, JOBS_LOOKED_AT_MAX)
+    return next((job for job in first if _must_be_measured(view, job, devices)), None)
+
+
+def _must_be_measured(view: SchedulingView, job: PendingJob, devices: AbstractSet[str]) -> bool:
     """A job on one GPU that may share on trial later but was measured on no device type here."""
     request = job.request
     if not request.key or request.no_trial or request.gpus != 1 or request.share is Share.NEVER:
         return False
-    devices = {gpu.device for gpu in view.index.inventory.gpus.values()}
     known = (view.predictions.job(request.key, device) for device in devices)
     return not any(one is not None and one.measured_micro_batch_sizes for one in known)
 

@@ -164,8 +164,10 @@ def refit_memory(state: ClusterState, job_id: str, step: EventEffects) -> None:
     Where a peak has grown into what is left of the GPU no more, a trial is over.
     """
     job = state.jobs[job_id]
-    gpu = state.gpus.get(job.gpu_ids[0]) if len(job.gpu_ids) == 1 else None
-    if gpu is None or job.phase is not Phase.RUNNING:
+    if len(job.assignments) != 1 or job.phase is not Phase.RUNNING:
+        return
+    gpu = state.gpus.get(job.assignments[0].gpu_id)
+    if gpu is None:
         return
     state.predictions.raise_peak(
         job.request.key,

@@ -200,10 +200,10 @@ def admit(
     return _explained(admission, kept), admission.refused
 
 
-def lasting(turn: Turn | None, decisions: Iterable[Decision]) -> Sequence[Decision]:
+def lasting(turn: Turn | None, decisions: Sequence[Decision]) -> Sequence[Decision]:
     """Return what of a turn's checked decisions is carried out and kept: of one about a few jobs only their starts."""
     is_about_few = turn is not None and turn.job_ids is not None
-    return [one for one in decisions if isinstance(one, Start) or not is_about_few]
+    return [one for one in decisions if isinstance(one, Start)] if is_about_few else decisions
 
 
 def _admitted(admission: _Admission, decision: Decision) -> Decision | None:
@@ -288,6 +288,12 @@ def _reworded(admission: _Admission, reservation: Reservation, decisions: Iterab
         is_hold = isinstance(decision, HoldMany | HoldRest) or (
             isinstance(decision, Hold) and queued is not None and queued.request.gpus <= idle
         )
+        if isinstance(decision, HoldRest) and decision.reasons:
+            others = reservation.reason_of_others()
+            reasons = {
+                shape: others if known.code in WAITS_FOR_ROOM else known for shape, known in decision.reasons.items()
+            }
+            decision = replace(decision, reasons=reasons)
         if is_hold and decision.reason.code in WAITS_FOR_ROOM:
             yield replace(decision, reason=reservation.reason_of_others())
         else:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from scheduler_service.core.change_log import ChangeLog
     from scheduler_service.core.gpu_arrays import GpuArrays
     from scheduler_service.core.open_gpus import FreePlaces
-    from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
-    from scheduler_service.core.remaining_times import RemainingTimes
+    from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue
+    from scheduler_service.core.remaining_times import RemainingTimes, ServiceTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class RunningJob:
         pause: The pause that was ordered, or that lasts; None = there is none.
         move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
         memory_surge: What of its memory it needs now and then; None = it holds all of it.
+        is_trying_servers: It has its number of parameter servers only to be measured with it.
     """
 
     request: JobRequest
@@ -73,6 +74,7 @@ class RunningJob:
     pause: JobPause | None = None
     move_ms: int = 0
     memory_surge: MemorySurge | None = None
+    is_trying_servers: bool = False
 
     @property
     def is_paused(self) -> bool:
@@ -162,6 +164,10 @@ class ClusterIndex(Protocol):
         """The running jobs that have written a checkpoint that is believed; in no order."""
 
     @property
+    def slowed_job_ids(self) -> AbstractSet[str]:
+        """The running jobs whose newest window was slower than they are alone, as measured; in no order."""
+
+    @property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays; a round works on `for_one_round` of them."""
 
@@ -170,12 +176,30 @@ class ClusterIndex(Protocol):
         """How long the one job on each GPU still runs, at the positions of `arrays`; a copy of the reader's own."""
 
     @property
+    def service_times(self) -> ServiceTimes:
+        """What the one job on each GPU has had, at the positions of `arrays`; read, never changed."""
+
+    def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
+        """Return the pending jobs by the GPU time that they have had; None = as of `lengths`.
+
+        Args:
+            limits_gpu_ms: GPU time at which a job leaves each level but the last; none = in the order of submission.
+        """
+
+    @property
     def lengths(self) -> RemainingTimeQueue | None:
         """The pending jobs by remaining time; None = they are not kept so, and each is to be looked at."""
 
     @property
     def prediction_changes(self) -> ChangeLog:
         """What changed in the predictions while the arrays were kept."""
+
+    @property
+    def kept_answers(self) -> dict[object, object]:
+        """What policies worked out from predictions, each under a name of its own, until `prediction_changes` say else.
+
+        Whoever keeps something here bounds it.
+        """
 
     @property
     def turn_memo(self) -> dict[object, object]:
@@ -241,7 +265,9 @@ class Policy(Protocol):
     """Decides; a frozen dataclass of its parameters that remembers nothing.
 
     A policy whose mind may change without any fact, as time goes by, has the parameter `interval_ms` and is then asked
-    at every multiple of it while jobs wait or run.
+    at every multiple of it while jobs wait or run. It may have `next_look_ms(view) -> int | None` besides: the first
+    instant at which time alone may change its last answer, None = no such instant. Then it is asked at the next
+    multiple after every fact, and after that not before that instant.
     """
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:

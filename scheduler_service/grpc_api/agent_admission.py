@@ -87,6 +87,7 @@ class AgentAdmission:
         self._sessions = sessions
         self._leases = leases
         self._lease_ms = lease_ms
+        self._said_to_run: set[tuple[str, str, int, int]] = set()
 
     def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
         """Return what an attempt is to the node that reports it; another node's is counted and logged."""
@@ -101,7 +102,9 @@ class AgentAdmission:
     def is_awaited(self, node_id: str, key: node_agent_pb2.AttemptKey) -> bool:
         """Return whether an attempt was ordered to be prepared on that node; other reports are stale."""
         job = self._loop.engine.state.jobs.get(key.job_id)
-        if job is None or job.preparation is None or node_id not in job.node_ids or not self._identity.owns(key):
+        if job is None or job.preparation is None or not self._identity.owns(key):
+            return False
+        if node_id not in job.preparation.nodes(job.node_ids):
             return False
         return (job.preparation.attempt, job.preparation.fence) == (key.attempt, key.fence)
 
@@ -140,6 +143,8 @@ class AgentAdmission:
             and not self._is_taken(status.key)
         ]
         self._check_attempts(hello, own)
+        for status in own:
+            self.note_running(hello.node_id, status.key)
         if silent_ms is not None:
             # An older agent, which may be the one of the open stream: that is unknown.
             self._refuse(hello.node_id, Refusal.UNNAMED_INSTANCE)
@@ -149,6 +154,18 @@ class AgentAdmission:
         hello.ClearField("attempts")
         hello.MergeFrom(without_foreign)
         return replaced
+
+    def note_running(self, node_id: str, key: node_agent_pb2.AttemptKey) -> None:
+        """Remember that a node says to run an attempt: while the disk is slow the state does not know it yet."""
+        self._said_to_run = {one for one in self._said_to_run if self._is_starting(*one)}
+        told = (node_id, key.job_id, key.attempt, key.fence)
+        if self._is_starting(*told):
+            self._said_to_run.add(told)
+
+    def _is_starting(self, node_id: str, job_id: str, attempt: int, fence: int) -> bool:
+        job = self._loop.engine.state.jobs.get(job_id)
+        is_same = job is not None and (job.attempt, job.fence) == (attempt, fence) and node_id in job.live_node_ids
+        return is_same and job is not None and job.phase is Phase.STARTING
 
     def unknown_attempts(self, hello: node_agent_pb2.Hello) -> Sequence[RunningAttempt]:
         """Return what a node that was let in still runs by order of an earlier incarnation, unknown to this state."""
@@ -252,7 +269,12 @@ class AgentAdmission:
         held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
         # What was ordered may have started where the node was; an agent that is elsewhere would start it again.
         phases = (*_WITH_PROCESS, Phase.STARTING) if place in _ELSEWHERE else _WITH_PROCESS
-        missing = [job.job_id for job in held if node_id in _nodes_with_process(job, phases)]
+        missing = [
+            job.job_id
+            for job in held
+            if node_id in _nodes_with_process(job, phases)
+            or (node_id, job.job_id, job.attempt, job.fence) in self._said_to_run
+        ]
         if place in _ELSEWHERE:
             missing += [one.job_id for one in state.abandoned_attempts.values() if one.node_id == node_id]
         known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotenant.access.callers import Caller, current_caller
+from cotenant.access.callers import current_caller
 from cotenant.access.roles import Role
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
@@ -33,21 +34,15 @@ from scheduler_service.core.gang_pauses import is_part_paused
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
+from scheduler_service.grpc_api.checkpoint_relay import CheckpointRelay
+from scheduler_service.grpc_api.hello_checks import certificate_names, check_caller, check_certificate, check_hello
 from scheduler_service.grpc_api.status_codes import Context
-from scheduler_service.grpc_api.validation import NAME_PATTERN
 from scheduler_service.live_loop import LiveLoop
 
 _log = logging.getLogger(__name__)
 
-GPUS_PER_NODE_MAX = 1_024
-ATTEMPTS_PER_HELLO_MAX = 10_000
-INSTANCE_ID_CHARACTERS_MAX = 64
-# Of names of devices, racks, versions and enforcements, which people and their terminals are shown.
-SHOWN_TEXT_CHARACTERS_MAX = 200
-HOST_CHARACTERS_MAX = 253
 # Facts of all agents on their way to the log; beyond it agents are no longer listened to.
 FACTS_WAITING_MAX = 5_000
-_SHOWN_NAMES = 5
 # Messages with which a lease begins or goes on.
 _RENEWING = frozenset({"welcome", "launch_job", "heartbeat_ack"})
 # Attempts whose end changes something: the job's, or the GPUs that they still take.
@@ -105,6 +100,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             standstill=self._standstill,
         )
         self._is_final = is_final
+        self._checkpoints = CheckpointRelay(loop=loop, sessions=sessions, identity=self._identity)
         self._telling: set[asyncio.Future[None]] = set()
 
     async def Connect(  # noqa: N802 - the contract's name
@@ -139,6 +135,20 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             if self._sessions.end(session):
                 self._loop.note(NodeDisconnected(at_ms=0, node_id=session.node_id))
 
+    async def FetchCheckpoint(  # noqa: N802 - the contract's name
+        self, request: node_agent_pb2.FetchCheckpointRequest, context: Context
+    ) -> AsyncIterator[node_agent_pb2.FetchCheckpointResponse]:
+        """Pass on a checkpoint that another node has."""
+        async with aclosing(self._checkpoints.fetch(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def SendCheckpointPiece(  # noqa: N802 - the contract's name
+        self, request: node_agent_pb2.SendCheckpointPieceRequest, context: Context
+    ) -> node_agent_pb2.SendCheckpointPieceResponse:
+        """Take a piece of a checkpoint that a node was ordered to send."""
+        return await self._checkpoints.take(request)
+
     def _welcome(self, session: AgentSession) -> node_agent_pb2.Welcome:
         return node_agent_pb2.Welcome(
             heartbeat_ms=self._times.heartbeat_ms,
@@ -156,23 +166,11 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         if message is None or not message.HasField("hello"):
             raise AgentProtocolError("the first message of an agent must be a Hello")
         hello = message.hello
-        if not NAME_PATTERN.fullmatch(hello.node_id):
-            raise AgentProtocolError("node_id must be 1 to 63 letters, digits or . _ -")
-        if len(hello.gpus) > GPUS_PER_NODE_MAX or len(hello.attempts) > ATTEMPTS_PER_HELLO_MAX:
-            raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
-        _check_texts(hello)
-        self._check_gpus(hello)
-        _check_caller(hello.node_id, current_caller())
+        check_hello(hello)
+        check_caller(hello.node_id, current_caller())
         if self._certificates_required:
-            _check_certificate(hello.node_id, _certificate_names(context))
+            check_certificate(hello.node_id, certificate_names(context))
         return hello
-
-    def _check_gpus(self, hello: node_agent_pb2.Hello) -> None:
-        gpu_ids = [gpu.gpu_id for gpu in hello.gpus]
-        if len(set(gpu_ids)) != len(gpu_ids) or not all(gpu_ids):
-            raise AgentProtocolError("every GPU of a node needs an id of its own")
-        if any(gpu.healthy and gpu.memory_bytes < 1 for gpu in hello.gpus):
-            raise AgentProtocolError("a healthy GPU has memory")
 
     async def _receive(
         self,
@@ -210,6 +208,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             case "attempt_started":
                 started = message.attempt_started
                 if self._admission.standing(session.node_id, started.key) is AttemptStanding.HELD:
+                    self._admission.note_running(session.node_id, started.key)
                     fact = replace(agent_messages.attempt_started(started), node_id=session.node_id)
                     await self._tell_later(self._loop.tell(fact))
             case "attempt_exited":
@@ -342,57 +341,3 @@ async def _outbound(
 def _of_node(fact: AttemptReport, session: AgentSession) -> AttemptReport:
     """Name the node in what it says of its part of an attempt."""
     return replace(fact, node_id=session.node_id) if isinstance(fact, PartReport) else fact
-
-
-def _check_texts(hello: node_agent_pb2.Hello) -> None:
-    """Bound what is kept, compared or shown of a Hello."""
-    texts = (
-        hello.instance_id,
-        hello.machine_id,
-        hello.installation_id,
-        hello.session_secret,
-        hello.seen.incarnation_id,
-        hello.storage_id,
-    )
-    if any(len(text) > INSTANCE_ID_CHARACTERS_MAX for text in texts):
-        raise AgentProtocolError(
-            f"instance_id and the other ids of a Hello have at most {INSTANCE_ID_CHARACTERS_MAX} characters"
-        )
-    of_gpus = (text for gpu in hello.gpus for text in (gpu.gpu_id, gpu.device))
-    if len(hello.rendezvous_address) > HOST_CHARACTERS_MAX or not hello.rendezvous_address.isprintable():
-        raise AgentProtocolError(
-            f"rendezvous_address is longer than {HOST_CHARACTERS_MAX} characters, or not printable"
-        )
-    for text in (hello.rack_id, hello.agent_version, *hello.enforcements, *of_gpus):
-        if not text.isprintable() or len(text) > SHOWN_TEXT_CHARACTERS_MAX:
-            raise AgentProtocolError(
-                f"{text[:20]!r} in a Hello is longer than {SHOWN_TEXT_CHARACTERS_MAX} characters, or not printable"
-            )
-    for status in hello.attempts:
-        if not NAME_PATTERN.fullmatch(status.key.job_id):
-            raise AgentProtocolError(f"an attempt in a Hello is of {status.key.job_id[:20]!r}, which names no job")
-        if len(status.key.incarnation_id) > INSTANCE_ID_CHARACTERS_MAX:
-            raise AgentProtocolError("an attempt in a Hello names an incarnation that is none")
-
-
-def _certificate_names(context: Context) -> Sequence[str]:
-    names = context.auth_context()
-    found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
-    return [name.decode() for name in found]
-
-
-def _check_caller(node_id: str, caller: Caller) -> None:
-    if caller.role is not None and caller.name != node_id:
-        raise AgentProtocolError(
-            f"the certificate or token is of node {caller.name!r}, not of {node_id!r}; give the agent its own, or "
-            f"start it with --node-id {caller.name}"
-        )
-
-
-def _check_certificate(node_id: str, names: Sequence[str]) -> None:
-    if node_id not in names:
-        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) or "nothing"
-        raise AgentProtocolError(
-            f"the certificate does not name node {node_id!r}, it names {shown}; give the agent one with "
-            f"subjectAltName=DNS:{node_id}, or start it with --node-id and a name that is in it"
-        )

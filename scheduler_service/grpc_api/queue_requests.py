@@ -15,7 +15,7 @@ from scheduler_service.core.events import Event, JobCancelled
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.queue_events import JobAltered, JobHeld, JobReleased, NodeCordoned, NodeUncordoned
 from scheduler_service.core.queue_terms import PARENTS_MAX
-from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, Phase
+from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, ENDED_PHASES, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import (
     FieldViolation,
@@ -64,7 +64,7 @@ class QueueRequests:
         """Propose that a pending job waits; one that is held stays as it is."""
 
         def propose() -> Proposal:
-            job = self._pending(request.job_id, "held; `cotenant pause` lets a running job stand still for a minute")
+            job = self._pending(request.job_id, "held", "`cotenant pause` lets a running job stand still for a minute")
             event = JobHeld(at_ms=0, job_id=job.job_id, actor=actor_of(self.caller))
             return Proposal(event=None if job.request.terms.is_held else event, answer=job.job_id)
 
@@ -85,7 +85,7 @@ class QueueRequests:
         """Propose that a pending job asks for something else."""
 
         def propose() -> Proposal:
-            job = self._pending(request.job_id, "altered; cancel it and `cotenant retry` it")
+            job = self._pending(request.job_id, "altered", "cancel it and `cotenant retry` it")
             spec = _altered_spec(job, request)
             self._check_priority(spec)
             event = JobAltered(
@@ -204,10 +204,12 @@ class QueueRequests:
     def _living_tasks(self, array_id: str) -> list[JobRecord]:
         return [self._state.jobs[job_id] for job_id in self._state.register.tasks_of(array_id)]
 
-    def _pending(self, job_id: str, otherwise: str) -> JobRecord:
+    def _pending(self, job_id: str, deed: str, otherwise: str) -> JobRecord:
+        """Return a job that waits; of one that is on its way the refusal says what can be done `otherwise`."""
         job = known_job(self.engine, job_id)
         if job.phase is not Phase.PENDING:
-            raise WrongJobPhaseError(f"{job_id} is {job.phase.value}; only a pending job can be {otherwise}")
+            remedy = "submit it anew" if job.phase in ENDED_PHASES else otherwise
+            raise WrongJobPhaseError(f"{job_id} is {job.phase.value}; only a pending job can be {deed}; {remedy}")
         return job
 
     def _checked(self, spec: scheduling_pb2.JobSpec) -> scheduling_pb2.JobSpec:

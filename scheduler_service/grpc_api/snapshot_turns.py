@@ -128,7 +128,7 @@ class _SnapshotQueue:
         }
         self._pending = {job.request.job_id: job for job in view.pending}
         self.waiting = WaitingJobs()
-        self.decisions = DecisionLog(self.waiting.lane_of)
+        self.decisions = DecisionLog(self.waiting.lane_of, lambda job_id: self.jobs[job_id].request)
         self.tenants = TenantUse()
         held = Counter[str]()
         for job in view.running.values():

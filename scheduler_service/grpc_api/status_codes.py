@@ -36,6 +36,7 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.SettingsError: (grpc.StatusCode.INVALID_ARGUMENT, None),
     errors.RestoreRefusedError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.NodeUnreachableError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
+    errors.CheckpointMissingError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.PredictorError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
     errors.AgentProtocolError: (grpc.StatusCode.INVALID_ARGUMENT, None),
     errors.SecondInstanceError: (grpc.StatusCode.ALREADY_EXISTS, None),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
@@ -10,6 +11,7 @@ from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_speeds import MeasuredSpeeds, StepTimeBasis
 from scheduler_service.core.records import JobPrediction
+from scheduler_service.core.replica_groups import server_counts
 
 COUNTS_SHOWN_MAX: Final = 16
 _BASES: Mapping[StepTimeBasis, scheduling_pb2.StepTimeBasis.ValueType] = {
@@ -25,11 +27,31 @@ def step_time_messages(
 ) -> list[scheduling_pb2.KnownStepTime]:
     """Return the step time at each number of GPUs; the whole share of the batch at once, or as the job runs."""
     request = job.request
+    if server_counts(request):
+        return list(islice(_task_messages(speeds, prediction, job), COUNTS_SHOWN_MAX))
     counts = sorted({*request.allowed_gpus, request.gpus})[:COUNTS_SHOWN_MAX]
     if len(counts) == 1 and not speeds.sound_step_ms(request.key, prediction.device):
         return []
     shapes = [(gpus, _micro_batch_size(job, gpus)) for gpus in counts]
     return [_message(speeds, prediction, shape) for shape in shapes if shape in prediction.step_ms]
+
+
+def _task_messages(
+    speeds: MeasuredSpeeds, prediction: JobPrediction, job: JobRecord
+) -> Iterator[scheduling_pb2.KnownStepTime]:
+    """Yield the step times with parameter servers, of which nothing is foreseen."""
+    counts = sorted({*job.request.allowed_gpus, job.request.gpus})
+    for workers, servers in product(counts, server_counts(job.request)):
+        found = speeds.task_basis(prediction, (workers, servers))
+        if found is not None:
+            yield scheduling_pb2.KnownStepTime(
+                gpus=workers,
+                servers=servers,
+                micro_batch_size=_micro_batch_size(job, workers),
+                step_ms=prediction.task_step_ms[workers, servers],
+                basis=_BASES[found[0]],
+                measurements=found[1],
+            )
 
 
 def _micro_batch_size(job: JobRecord, gpus: int) -> int:

@@ -38,8 +38,10 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.policy_parameters import TRIAL_MOVES_DESCRIPTION, UNSHARE_DESCRIPTION
 from scheduler_service.core.records import JobRequest
+from scheduler_service.core.remaining_time_queue import GroupedQueue
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians
+from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.horus_costs import CostModel, Curve
 from scheduler_service.policies.placement.horus_placement import HorusPlacement
 from scheduler_service.policies.placement.sharing_round import SharingRound
@@ -96,9 +98,18 @@ class Horus:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job, and moves of running jobs apart where that is wanted."""
         placement = HorusPlacement(view, self._costs(view))
-        has_room = placement.closed() is None
-        decisions = SharingRound(view, placement).decide_all(self._ordered(view, has_room=has_room))
+        round_, has_room = SharingRound(view, placement), placement.closed() is None
+        queue = self._kept_queue(view)
+        if queue is not None:
+            decisions = round_.decide_by_shape(queue)
+        else:
+            decisions = round_.decide_all(self._ordered(view, has_room=has_room))
         return with_jobs_apart(view, decisions) if self.unshare else decisions
+
+    def _kept_queue(self, view: SchedulingView) -> GroupedQueue | None:
+        """Return the jobs in the order of submission by shape, where the queue is long and has no other order."""
+        is_long = len(view.pending) >= length_queue.QUEUE_LONG_MIN and not view.explain
+        return view.index.by_service() if is_long and self.queues == 1 else None
 
     def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
         """Return the jobs in the order of the fair queues; where no job can start, order does not matter."""

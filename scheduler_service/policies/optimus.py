@@ -16,8 +16,9 @@ Source:
 
 Where we differ:
     Eq. 6 and 9 with their slips put right (optimus_allocation.py states how). Jobs without server_demand exchange
-    gradients among themselves and gain by workers only. The number of servers is chosen for a snapshot's jobs, gets
-    room on the hosts and is in the reason; jobs of a running cluster have as many as they state. GPUs that a job was
+    gradients among themselves and gain by workers only. The number of servers gets room on the hosts and is in the
+    reason; a job of a running cluster begins with the fewest that it allows and is measured with a few numbers
+    (explored_servers) before one is chosen, as nothing is foreseen of servers. GPUs that a job was
     given and cannot use, because they do not lie evenly, go to jobs that were given none. A running job keeps at least
     its smallest number, and one whose number cannot be had now starts with the next smaller one instead of pausing.
     What fits on one node goes to the fullest such node, not the emptiest: it is as fast there, and wide jobs find room.
@@ -31,8 +32,9 @@ Cost:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -41,10 +43,12 @@ from scheduler_service.core.decisions import Decision, Start
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import require_positive
-from scheduler_service.core.records import JobRequest
+from scheduler_service.core.records import JobPrediction, JobRequest
+from scheduler_service.core.replica_groups import server_counts, with_servers
+from scheduler_service.core.task_speeds import Tasks, task_step_ms_of
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.counted_starts import CountedStarts
-from scheduler_service.policies.elasticity.exploration import explorations
+from scheduler_service.policies.elasticity.exploration import explorations, server_explorations, settled_explorations
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, place_evenly
 from scheduler_service.policies.elasticity.reshaping import profiled_remaining_ms
@@ -70,29 +74,48 @@ class Optimus:
         },
     )
 
+    explored_servers: int = field(
+        default=3,
+        metadata={
+            "description": "numbers of parameter servers with which a kind of job first runs until it was measured, "
+            "of those that it allows; 0 = none"
+        },
+    )
+
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
         require_positive(interval_ms=self.interval_ms)
         if not 0 <= self.explored_counts <= EXPLORED_COUNTS_MAX:
             raise PolicyParameterError(f"explored_counts must be from 0 to {EXPLORED_COUNTS_MAX}")
+        if not 0 <= self.explored_servers <= EXPLORED_COUNTS_MAX:
+            raise PolicyParameterError(f"explored_servers must be from 0 to {EXPLORED_COUNTS_MAX}")
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
         places = _Places(view)
         explored = explorations(view, self.explored_counts) if self.explored_counts else {}
+        tried = {
+            job_id: servers
+            for job_id, servers in server_explorations(view, self.explored_servers).items()
+            if job_id not in explored
+        }
+        settling = settled_explorations(view)
         starts = CountedStarts(
             view,
             remaining_ms=self.interval_ms,
-            explored=explored.keys(),
+            explored=explored.keys() | tried.keys() | settling,
             choose=places.choose,
             placed=places.take,
+            forms=places.forms,
         )
         jobs = _JobTable(view, starts)
         counts = allocate_tasks(jobs.demands(places.room), jobs.remaining_time_of)
         wanted = {job_id: int(counts.workers[row]) for row, job_id in enumerate(jobs.job_ids)} | explored
-        places.servers = {job_id: int(counts.servers[row]) for row, job_id in enumerate(jobs.job_ids)}
+        wanted |= {job_id: len(view.running[job_id].assignments) for job_id in tried}
+        places.servers = {job_id: int(counts.servers[row]) for row, job_id in enumerate(jobs.job_ids)} | tried
         waiting = sorted(view.pending, key=lambda job: _size_order(job, wanted, places.servers))
-        return [_with_servers(one, places.servers) for one in starts.carry_out(waiting, wanted)]
+        decisions = starts.carry_out(waiting, wanted, places.servers, tried.keys())
+        return [_with_servers(one, places) for one in decisions]
 
 
 def _size_order(job: PendingJob, wanted: Mapping[str, int], servers: Mapping[str, int]) -> tuple[int, int, str]:
@@ -101,22 +124,19 @@ def _size_order(job: PendingJob, wanted: Mapping[str, int], servers: Mapping[str
     return wanted.get(job_id, 0) + servers.get(job_id, 0), job.submitted_at_ms, job_id
 
 
-def _with_servers(decision: Decision, servers: Mapping[str, int]) -> Decision:
-    """Add the number of servers to the reason of a job that starts with some."""
-    count = servers.get(decision.job_id, 0)
+def _with_servers(decision: Decision, places: _Places) -> Decision:
+    """Add the number of servers to the reason of a job that starts with some, and to its start on a running cluster."""
+    started = places.started_servers.get(decision.job_id)
+    count = started or places.servers.get(decision.job_id, 0)
     if not count or not isinstance(decision, Start):
         return decision
     numbers = {**decision.reason.numbers, "servers_count": count}
-    return replace(decision, reason=replace(decision.reason, numbers=numbers))
+    return replace(decision, reason=replace(decision.reason, numbers=numbers), servers=started)
 
 
 def needs_servers(request: JobRequest) -> bool:
-    """Return whether a job needs parameter servers, as many as this policy chooses: of a snapshot's jobs.
-
-    Those of a running cluster state their number, of which no step times are known: it is a part of what they ask of
-    the host, and they gain by workers only.
-    """
-    return request.server_demand is not None and not request.replicas.servers
+    """Return whether a job needs parameter servers, as many as this policy chooses."""
+    return request.server_demand is not None
 
 
 def task_demands(request: JobRequest) -> tuple[Floats, Floats]:
@@ -125,7 +145,8 @@ def task_demands(request: JobRequest) -> tuple[Floats, Floats]:
     alone = np.zeros(_RESOURCES)
     if server is not None:
         alone = np.array([0.0, server.cpu_cores, float(server.host_memory_bytes)])
-    return pair_demand(request) - (alone if request.worker_demand is not None else 0.0), alone
+    in_pair = 1.0 if request.worker_demand is not None else request.replicas.servers / request.gpus
+    return np.maximum(pair_demand(request) - alone * in_pair, 0.0), alone
 
 
 class _JobTable:
@@ -155,7 +176,8 @@ class _JobTable:
     ) -> tuple[object, ...]:
         """A running job keeps its first GPUs; then the shortest first."""
         least = self._starts.counts[job.request.job_id][0]
-        remaining_ms = remaining_times.get((least, int(needs_servers(job.request))), inf)
+        least_servers = (server_counts(job.request) or (1,))[0] if needs_servers(job.request) else 0
+        remaining_ms = remaining_times.get((least, least_servers), inf)
         return isinstance(job, PendingJob), remaining_ms, job.submitted_at_ms, job.request.job_id
 
     def _remaining_times(self, job: PendingJob | RunningJob) -> dict[tuple[int, int], float]:
@@ -168,7 +190,7 @@ class _JobTable:
                 continue
             if needs_servers(request):
                 left = max(request.steps_total - job.steps_done, 0)
-                remaining_times = {tasks: left * step_ms for tasks, step_ms in prediction.task_step_ms.items()}
+                remaining_times = {tasks: left * step_ms for tasks, step_ms in self._task_times(request, prediction)}
             else:
                 known = (
                     (count, profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count))
@@ -180,6 +202,15 @@ class _JobTable:
             for tasks, remaining_ms in remaining_times.items():
                 found[tasks] = min(remaining_ms, found.get(tasks, inf))
         return found
+
+    def _task_times(self, request: JobRequest, prediction: JobPrediction) -> Iterable[tuple[Tasks, float]]:
+        """Return the step times of a job with servers: as its snapshot states them, or as they were measured."""
+        allowed = server_counts(request)
+        if not allowed:
+            return prediction.task_step_ms.items()
+        asked = product(self._starts.counts[request.job_id], allowed)
+        known = ((tasks, task_step_ms_of(prediction, tasks)) for tasks in asked)
+        return [(tasks, step_ms) for tasks, step_ms in known if step_ms is not None]
 
     def remaining_time_of(self, rows: Integers, workers: Integers, servers: Integers) -> Floats:
         """Return how long these rows still run with so many workers and servers; infinite = unknown."""
@@ -207,7 +238,16 @@ class _JobTable:
                 -1, widest
             ),
             has_servers=np.array([needs_servers(job.request) for job in self._jobs], dtype=np.bool_),
+            server_counts=self._allowed_servers(),
         )
+
+    def _allowed_servers(self) -> Integers | None:
+        """Return the numbers of servers of jobs that state them, as rows; None = no job does, as in snapshots."""
+        allowed = [server_counts(job.request) for job in self._jobs]
+        widest = max(map(len, allowed), default=0)
+        if not widest:
+            return None
+        return np.array([[*one, *[0] * (widest - len(one))] for one in allowed], dtype=np.int64)
 
 
 def _dense(remaining_times: Sequence[Mapping[tuple[int, int], float]]) -> Floats:
@@ -227,12 +267,23 @@ class _Places:
     Attributes:
         room: What is left on the nodes.
         servers: Servers by job id, once they are chosen.
+        started_servers: Those of the jobs of a running cluster that start, by job id.
     """
 
     def __init__(self, view: SchedulingView) -> None:
         self.room = TaskRoom(view)
         self.servers: Mapping[str, int] = {}
+        self.started_servers: dict[str, int] = {}
         self._needs: dict[tuple[str, ...], Mapping[str, Floats]] = {}
+
+    def forms(self, request: JobRequest) -> Sequence[JobRequest]:
+        """Return a job with the servers that were chosen for it, then with fewer: not every host has room for them."""
+        counts = server_counts(request)
+        if len(counts) < 2:
+            return [request]
+        most = self.servers.get(request.job_id, request.replicas.servers)
+        allowed = [count for count in counts if count <= most] or counts[:1]
+        return [with_servers(request, count) for count in reversed(allowed)]
 
     def choose(
         self, ledger: Ledger, request: JobRequest, by_node: Mapping[str, Sequence[str]]
@@ -247,7 +298,8 @@ class _Places:
 
     def take(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> None:
         """Occupy what the workers and servers of a job need on the nodes of the GPUs that were chosen for it last."""
-        del request
+        if request.replicas.servers:
+            self.started_servers[request.job_id] = request.replicas.servers
         for node_id, need in self._needs[gpu_ids].items():
             self.room.left[node_id] -= need
 
@@ -257,7 +309,7 @@ class _Places:
         worker, server = task_demands(request)
         group = TaskGroup(
             workers=request.gpus,
-            servers=self.servers.get(request.job_id, 0) or int(needs_servers(request)),
+            servers=self._servers_of(request),
             worker_demand=tuple(worker.tolist()),
             server_demand=tuple(server.tolist()),
         )
@@ -273,3 +325,8 @@ class _Places:
         gpu_ids = tuple(gpu_id for part in placed for gpu_id in by_node[nodes[part.node]][: part.workers])
         self._needs[gpu_ids] = {nodes[part.node]: worker * part.workers + server * part.servers for part in placed}
         return gpu_ids
+
+    def _servers_of(self, request: JobRequest) -> int:
+        if not needs_servers(request):
+            return 0
+        return request.replicas.servers or self.servers.get(request.job_id, 0) or 1

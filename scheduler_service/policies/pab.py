@@ -17,7 +17,7 @@ Where we differ:
     while its max_slowdown_ratio forbids what was observed. Placement asks for every job's consent, as under obp.
 
 Cost:
-    That of obp, and one look at every running job.
+    That of obp, and one look at every running job that was measured to be slower than alone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import RunningJob, SchedulingView
-from scheduler_service.policies.packing.ojpp_packing import pack
-from scheduler_service.policies.packing.packing_orders import by_arrival
-from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
+from scheduler_service.policies.packing.free_memory_placement import pack_by_free_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,28 +54,43 @@ class PerformanceAwareBinPacking:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job."""
-        return [*self._stops(view), *pack(view, FREE_MEMORY_RULES, by_arrival)]
+        return [*self._stops(view), *pack_by_free_memory(view)]
+
+    def next_look_ms(self, view: SchedulingView) -> int | None:
+        """Return when the next warm-up ends after which a job is judged; see `Policy`."""
+        judged = (self._newest_co_located(view, victim) for victim, _ in self._victims(view))
+        ends_ms = [newest.started_at_ms + self.warm_up_ms for newest in judged if newest is not None]
+        return min((end_ms for end_ms in ends_ms if end_ms > view.now_ms), default=None)
+
+    def _victims(self, view: SchedulingView) -> Iterator[tuple[RunningJob, float]]:
+        """Yield the running jobs that lost too much, each with the share of its steps per second that it lost."""
+        slowed = view.index.slowed_job_ids
+        for job_id in view.running if slowed else ():
+            victim = view.running[job_id] if job_id in slowed else None
+            if victim is None or victim.is_stopping:
+                continue
+            lost_ratio = 1.0 - victim.solo_step_ms / victim.step_ms
+            if lost_ratio >= self.drop_ratio:
+                yield victim, lost_ratio
 
     def _stops(self, view: SchedulingView) -> Iterator[Stop]:
         stopped: set[str] = set()
-        for victim in view.running.values():
-            lost_ratio = 1.0 - victim.solo_step_ms / victim.step_ms if victim.step_ms and victim.solo_step_ms else 0.0
-            if victim.is_stopping or lost_ratio < self.drop_ratio:
-                continue
+        for victim, lost_ratio in self._victims(view):
             newest = self._newest_co_located(view, victim)
-            if newest is not None and newest.request.job_id not in stopped:
+            if newest is None or view.now_ms - newest.started_at_ms < self.warm_up_ms:
+                continue
+            if newest.request.job_id not in stopped:
                 stopped.add(newest.request.job_id)
                 numbers = {"lost_ratio": lost_ratio, "drop_ratio": self.drop_ratio}
                 reason = Reason(code="STOPPED_FOR_SLOWDOWN", numbers=numbers, job_ids=(victim.request.job_id,))
                 yield Stop(job_id=newest.request.job_id, reason=reason)
 
     def _newest_co_located(self, view: SchedulingView, victim: RunningJob) -> RunningJob | None:
-        """Return the job that came last to the GPUs of a job; None while one leaves, warms up, or it runs alone."""
+        """Return the job that came last to the GPUs of a job; None while one leaves, or it runs alone."""
         entries = [view.gpus[part.gpu_id] for part in victim.assignments if part.gpu_id in view.gpus]
         if any(entry.is_releasing for entry in entries):
             return None
         there = [view.running[job_id] for entry in entries for job_id in entry.job_ids]
         if len({job.request.job_id for job in there}) < 2:
             return None
-        newest = max(there, key=lambda job: (job.started_at_ms, job.request.job_id))
-        return newest if view.now_ms - newest.started_at_ms >= self.warm_up_ms else None
+        return max(there, key=lambda job: (job.started_at_ms, job.request.job_id))

@@ -31,7 +31,7 @@ Cost:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -46,13 +46,12 @@ from scheduler_service.core.policy_parameters import (
     require_positive,
 )
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.offers import Offer
-from scheduler_service.policies.pairing.pair_answers import PairAnswer, answer_pair, own_steps_ms
+from scheduler_service.policies.pairing.pair_answers import KnownAnswers, PairAnswer, known_answers_of
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
 from scheduler_service.policies.pairing.pair_sharing import (
     CoLocatedJob,
@@ -93,7 +92,7 @@ class SjfBsbf:
         return with_jobs_apart(view, decisions) if self.unshare else decisions
 
     def _decide_pending(self, view: SchedulingView) -> Sequence[Decision]:
-        rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
+        rule = _BestBenefit(known_answers_of(view), recheck_gang=self.recheck_gang, is_explaining=view.explain)
         placement = SjfSharing(view, rule, weighed_jobs_max=self.weighed_jobs_max)
         is_long = placement.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
         lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
@@ -115,17 +114,17 @@ class _BestBenefit:
     """Weighs a second place by Theorem 1; for one call of decide, since it keeps what spots of one shape share.
 
     Args:
+        answers: What was answered before.
         recheck_gang: As the policy's.
         is_explaining: Every GPU gets the reason with its own numbers; otherwise only the first GPU by name does.
     """
 
     weighs_pairs = True
 
-    def __init__(self, *, recheck_gang: bool, is_explaining: bool) -> None:
+    def __init__(self, answers: KnownAnswers, *, recheck_gang: bool, is_explaining: bool) -> None:
         self.recheck_gang = recheck_gang
         self._is_explaining = is_explaining
-        self._answers: dict[object, PairAnswer] = {}
-        self._own_steps_ms: dict[object, Mapping[int, float | None]] = {}
+        self._answers = answers
         self._partner_remaining_times_ms: dict[tuple[str, str], float | None] = {}
         self._worth: dict[object, tuple[int, float]] = {}
         self._not_worth: dict[str, Reason] = {}
@@ -195,15 +194,7 @@ class _BestBenefit:
     def _answer(self, request: JobRequest, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> PairAnswer:
         if pairs is not None:
             return pairs.answer(request, occupied_gpu.entry.gpu.gpu_id)
-        shape, device = shape_of(request), occupied_gpu.entry.gpu.device
-        known = self._answers.get((shape, occupied_gpu.shape))
-        if known is None:
-            if (shape, device) not in self._own_steps_ms:
-                self._own_steps_ms[shape, device] = own_steps_ms(request, occupied_gpu.predictions, device)
-            self._answers[shape, occupied_gpu.shape] = known = answer_pair(
-                request, occupied_gpu, self._own_steps_ms[shape, device]
-            )
-        return known
+        return self._answers.answer(request, occupied_gpu)
 
     def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""

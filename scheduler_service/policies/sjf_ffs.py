@@ -83,12 +83,11 @@ class _FirstFit:
         return 0
 
     def offer(self, job: PendingJob, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
-        admitted = occupied_gpu.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
+        micro_batch_size = samples_per_gpu(job.request, job.request.gpus)
+        admitted = occupied_gpu.admit(job.request, micro_batch_size)
         if isinstance(admitted, Reason):
             return admitted
-        return Offer(
-            entry=occupied_gpu.entry, micro_batch_size=admitted.resident.micro_batch_size, occupied_gpu=occupied_gpu
-        )
+        return Offer(entry=occupied_gpu.entry, micro_batch_size=micro_batch_size, occupied_gpu=occupied_gpu)
 
     def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         return None

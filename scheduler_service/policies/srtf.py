@@ -36,11 +36,11 @@ from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import shape_of
+from scheduler_service.core.remaining_time_queue import Turn, shape_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
-from scheduler_service.policies.placement import length_queue
+from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.free_gpus import fits_alone
 from scheduler_service.policies.placement.long_running import LongRunning
@@ -64,9 +64,10 @@ class Srtf:
         """Return the stops, then one decision per pending job."""
         if not view.pending:
             return []
-        is_long = len(view.pending) >= length_queue.QUEUE_LONG_MIN
-        lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
-        round_ = ExclusiveRound(view, room_maker=partial(_LongerMakeRoom, self, in_columns=lengths is not None))
+        is_grouped = length_queue.is_grouped(view) and not view.explain and not self.aging_ms
+        lengths = view.index.lengths if is_grouped else None
+        in_columns = lengths is not None or len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN
+        round_ = ExclusiveRound(view, room_maker=partial(_LongerMakeRoom, self, in_columns=in_columns))
         if lengths is not None:
             decisions = length_queue.decide_long_queue(view, lengths, round_)
             return [*round_.orders, *decisions]
@@ -97,9 +98,9 @@ class _LongerMakeRoom:
     def _long_running(self) -> LongRunning:
         return LongRunning(self._ledger)
 
-    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
+    def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """See `RoomMaker.may_make_room`."""
-        return remaining_ms < inf and remaining_ms <= self._long_running.reach_ms(gpus)
+        return turn[0] < inf and turn[0] <= self._long_running.reach_ms(gpus)
 
     def has_failed(self, shape: object) -> bool:
         """See `RoomMaker.has_failed`."""

@@ -23,29 +23,40 @@ Where we differ:
     tensor sizes, by which Tiresias spreads some jobs, is not known here: every job gets the fewest nodes.
 
 Cost:
-    O(jobs log jobs); every different job that finds no free GPUs looks once at every GPU.
+    O(jobs log jobs); every different job that finds no free GPUs looks once at every GPU. Of a long queue only the jobs
+    are looked at that may start or have room made for them; the others share one reason.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from math import ceil, inf
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import shape_of
+from scheduler_service.core.remaining_time_queue import ServiceQueue, Turn, shape_of
+from scheduler_service.core.remaining_times import ServiceTimes
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import decide_in_order
+from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.free_gpus import fits_alone
+from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
 
 SIXTEEN_GPU_HOURS_MS = 57_600_000
+_LEVEL_MS: Final = 2.0**44
+"""More than any time of submission: a queue and a submission are one number, exact for hundreds of queues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +106,31 @@ class Tiresias:
         """Return the stops, then one decision per pending job in order."""
         if not view.pending:
             return []
-        round_ = ExclusiveRound(view, room_maker=partial(_MoreServedMakeRoom, self))
-        queue = sorted(view.pending, key=lambda job: self.order(view, job))
-        decisions = decide_in_order(queue, round_.decide)
+        is_grouped = length_queue.is_grouped(view) and not view.explain and not self.promote_ratio
+        queue = view.index.by_service(self.limits_gpu_ms) if is_grouped else None
+        round_ = ExclusiveRound(view, room_maker=partial(_MoreServedMakeRoom, self, queue=queue))
+        if queue is not None:
+            decisions = length_queue.decide_long_queue(view, queue, round_)
+        else:
+            decisions = decide_in_order(sorted(view.pending, key=lambda job: self.order(view, job)), round_.decide)
         return [*round_.orders, *decisions]
+
+    def next_look_ms(self, view: SchedulingView) -> int | None:
+        """Return when the next running job leaves its queue or has earned back its start; see `Policy`."""
+        arrays = view.index.arrays
+        if not view.pending:
+            return None
+        if self.promote_ratio or bool((arrays.jobs_on > 1).any()):
+            return view.now_ms
+        times, limits = view.index.service_times, np.array([*self.limits_gpu_ms, inf])
+        left_gpu_ms = limits[np.searchsorted(limits, times.attained_gpu_ms, side="right")] - times.attained_gpu_ms
+        leaves_ms = view.now_ms + np.divide(
+            left_gpu_ms, times.gpus, out=np.full(len(times.gpus), inf), where=times.gpus > 0
+        )
+        earned_ms = times.started_at_ms + _earned_ms(self, times)
+        earned_ms = np.where(earned_ms > view.now_ms, earned_ms, inf)
+        first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=arrays.jobs_on == 1))
+        return ceil(first_ms) if first_ms < inf else None
 
     def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
         """Return where a job stands among all, first come first."""
@@ -114,24 +146,61 @@ class Tiresias:
         return view.now_ms - job.started_at_ms < earned_ms
 
 
+class _Places:
+    """Where jobs stand in the order of all that run or wait, as numbers from 0.
+
+    Args:
+        policy: Knows the order.
+        view: The jobs.
+        queue: The waiting ones in order; None = they are to be sorted.
+    """
+
+    def __init__(self, policy: Tiresias, view: SchedulingView, queue: ServiceQueue | None) -> None:
+        self._policy, self._view, self._queue = policy, view, queue
+
+    def of(self, job: PendingJob | RunningJob) -> float:
+        """Return the place of a job."""
+        order = self._policy.order(self._view, job)
+        waiting = self._queue.jobs_before(order) if self._queue is not None else bisect_left(self._waiting, order)
+        return float(waiting + bisect_left(self._running, order))
+
+    @cached_property
+    def _running(self) -> list[tuple[int, int, str]]:
+        return sorted(self._policy.order(self._view, job) for job in self._view.running.values())
+
+    @cached_property
+    def _waiting(self) -> list[tuple[int, int, str]]:
+        return sorted(self._policy.order(self._view, job) for job in self._view.pending)
+
+
 class _MoreServedMakeRoom:
     """Running jobs that come later in the order make room, the last first.
 
     Where a job found no GPUs, an equal one that comes later finds none either, unless a job was stopped since.
     """
 
-    def __init__(self, policy: Tiresias, ledger: Ledger) -> None:
+    def __init__(self, policy: Tiresias, ledger: Ledger, *, queue: ServiceQueue | None) -> None:
+        self._policy, self._ledger = policy, ledger
         self._view = view = ledger.view
         self._kinds = view.index.inventory.gpus
-        all_jobs: list[PendingJob | RunningJob] = [*view.pending, *view.running.values()]
-        all_jobs.sort(key=lambda job: policy.order(view, job))
-        self._places = {job.request.job_id: float(place) for place, job in enumerate(all_jobs)}
-        ranks = {
-            job_id: None if policy.is_protected(view, job) else self._places[job_id]
-            for job_id, job in view.running.items()
-        }
-        self._preemption = PreemptionPlanner(ledger, ranks=ranks)
+        self._in_columns = queue is not None or (
+            len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN and not policy.promote_ratio
+        )
+        self._places = _Places(policy, view, queue)
         self._failed: set[object] = set()
+
+    @cached_property
+    def _preemption(self) -> PreemptionPlanner:
+        late = self._late if self._in_columns else None
+        return PreemptionPlanner(self._ledger, rank_of=self._rank, long_running=late)
+
+    @cached_property
+    def _late(self) -> LongRunning:
+        return LongRunning(self._ledger, _measure(self._policy, self._view))
+
+    def _rank(self, job_id: str) -> float | None:
+        job = self._view.running[job_id]
+        return None if self._policy.is_protected(self._view, job) else self._places.of(job)
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
@@ -145,9 +214,9 @@ class _MoreServedMakeRoom:
         stops = [self._stop(victim, job) for victim in plan.victims]
         return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(job, plan))
 
-    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
-        """See `RoomMaker.may_make_room`; remaining times are not compared here."""
-        return True
+    def may_make_room(self, gpus: int, turn: Turn) -> bool:
+        """See `RoomMaker.may_make_room`."""
+        return _measure_of(turn) <= self._late.reach_ms(gpus)
 
     def has_failed(self, shape: object) -> bool:
         """See `RoomMaker.has_failed`."""
@@ -156,9 +225,12 @@ class _MoreServedMakeRoom:
     def _find(self, job: PendingJob) -> PreemptionPlan | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""
         request, preemption_planner = job.request, self._preemption
+        measure = _measure_of(self._policy.order(self._view, job))
+        if self._in_columns and measure > self._late.reach_ms(request.gpus):
+            return None
         for kind, gpu in self._kinds.items():
             if fits_alone(self._view, request, gpu):
-                plan = preemption_planner.find(request, kind, self._places[request.job_id])
+                plan = preemption_planner.find(request, kind, self._places.of(job), measure=measure)
                 if plan is not None:
                     return plan
         return None
@@ -174,3 +246,23 @@ def _waiting(job: PendingJob, plan: PreemptionPlan) -> Reason:
         return Reason(code="GPU_RELEASING", gpu_ids=plan.releasing_gpu_ids)
     numbers = {"attained_gpu_ms": job.attained_gpu_ms, "gpus_needed": len(plan.gpu_ids)}
     return Reason(code="STOPS_MORE_SERVED", numbers=numbers, job_ids=plan.victims, gpu_ids=plan.gpu_ids)
+
+
+def _measure_of(place: Turn) -> float:
+    """Return queue and submission as one number."""
+    level, submitted_at_ms, _ = place
+    return level * _LEVEL_MS + submitted_at_ms
+
+
+def _measure(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
+    """Return the same of the one job on each GPU, by position; -inf where it has not yet earned back its start."""
+    times = view.index.service_times
+    levels = np.searchsorted(policy.limits_gpu_ms, times.attained_gpu_ms, side="right")
+    is_protected = view.now_ms - times.started_at_ms < _earned_ms(policy, times)
+    return np.where(is_protected, -inf, levels * _LEVEL_MS + times.submitted_at_ms)
+
+
+def _earned_ms(policy: Tiresias, times: ServiceTimes) -> NDArray[np.float64]:
+    """Return by position how long the one job on each GPU has to run before it may be stopped."""
+    found: NDArray[np.float64] = np.maximum(policy.run_min_ms, policy.run_per_cost_ratio * times.migration_cost_ms)
+    return found

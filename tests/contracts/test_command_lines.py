@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -104,6 +107,28 @@ def test_every_help_begins_with_what_the_command_does_as_an_order(path: str, com
 @for_each("name", GROUPS)
 def test_every_program_takes_h_for_help(name: str) -> None:
     assert list(GROUPS[name].context_settings["help_option_names"]) == ["-h", "--help"]
+
+
+NEEDY = [
+    (path, command)
+    for path, command in COMMANDS
+    if any(parameter.required for parameter in command.params) and not command.hidden
+]
+# Started by other verbs; no one types them.
+UNSEEN = {"predictor predict", "predictor predict-many", "profiler convert", "agent leave-cluster"}
+
+
+@for_each(("path", "command"), [each for each in NEEDY if each[0] not in UNSEEN])
+def test_a_command_that_cannot_run_by_itself_has_an_example_that_can(path: str, command: click.Command) -> None:
+    found = re.search("(?:Examples?:)\\s+cotenant ([^\n]+?)(?:   .*)?$", command.epilog or "", re.MULTILINE)
+    assert found is not None, path
+    words = shlex.split(found[1])
+    verbs = path.split()[1:] if path.split()[0] != "profiler" else ["profile", *path.split()[1:]]
+    assert words[: len(verbs)] == verbs, f"{path}: {found[1]}"
+    flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in takewhile(lambda word: word != "--", words) if word.startswith("-")} <= flags, path
+    context = click.Context(command, resilient_parsing=True)
+    assert command.make_parser(context).parse_args(words[len(verbs) :])[1] == [], path
 
 
 def test_every_command_line_is_read_by_one_library() -> None:

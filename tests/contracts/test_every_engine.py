@@ -138,6 +138,17 @@ def test_a_placed_job_stays_held_until_it_is_released_and_runs_there(case: Case,
     assert (running.phase, dict(running.held_slots)) == (EnginePhase.RUNNING, {"n1/g1": slots})
 
 
+def test_several_jobs_are_released_at_once_and_those_that_are_gone_are_named(case: Case) -> None:
+    for job_id in ("1", "2"):
+        submit(case, job_id)
+        case.engine.place(placement(case, job_id, slots=1))
+    told = case.engine.release_all([case.prefix + job_id for job_id in ("1", "9", "2")])
+    assert [*told] == [case.prefix + "9"]
+    assert told[case.prefix + "9"]
+    assert {job(case, job_id).phase for job_id in ("1", "2")} <= {EnginePhase.PLACED, EnginePhase.RUNNING}
+    assert case.engine.release_all([]) == {}
+
+
 def test_a_note_is_written_and_changes_nothing_else(case: Case) -> None:
     submit(case, "1")
     case.engine.annotate(case.prefix + "1", "cotenant: waits")

@@ -1,4 +1,4 @@
-"""Runs of SRTF that pass over the jobs they can, against runs that look at every job: equal orders."""
+"""Runs of SRTF and Tiresias that pass over what they can, against runs that look at every job and GPU: equal orders."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import random
 
 import pytest
 
+from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.events import Event
-from scheduler_service.policies.placement import length_queue
+from scheduler_service.policies.placement import length_queue, long_running
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
+POLICIES = {
+    "srtf": {},
+    "tiresias": {"queues": 3, "queue_limit_gpu_ms": 600_000, "run_min_ms": 60_000, "run_per_cost_ratio": 2.0},
+}
 
 Orders = list[tuple[int, str, tuple[str, ...]]]
 """When, which job, on which GPUs; none = it was stopped."""
 
 
-def long_queue(seed: int, *, jobs: int = 80) -> Trace:
+def long_queue(seed: int, *, widths: tuple[int, ...] = (1, 1, 1, 2, 4, 8, 16)) -> Trace:
     """A queue that grows long: jobs of a few kinds and widths, some of equal length, some that ask much of hosts."""
     generator = random.Random(seed)
     kinds = {
@@ -26,8 +31,8 @@ def long_queue(seed: int, *, jobs: int = 80) -> Trace:
         for name in range(3)
     }
     found = []
-    for number in range(jobs):
-        gpus = generator.choice((1, 1, 1, 2, 4, 8, 16))
+    for number in range(80):
+        gpus = generator.choice(widths)
         wishes = {"cpu_cores": 3.0 * gpus} if generator.random() < 0.2 else {}
         found.append(
             trace_job(
@@ -43,7 +48,9 @@ def long_queue(seed: int, *, jobs: int = 80) -> Trace:
     return trace_of(*found, kinds=kinds, slowdowns={})
 
 
-def orders(trace: Trace, monkeypatch: pytest.MonkeyPatch, *, long_min: int, nodes_max: int) -> Orders:
+def orders(
+    policy: str, trace: Trace, monkeypatch: pytest.MonkeyPatch, *, long_min: int, columns_min: int, nodes_max: int
+) -> Orders:
     found: Orders = []
 
     def note(event: Event, commands: list[Command]) -> None:
@@ -54,17 +61,28 @@ def orders(trace: Trace, monkeypatch: pytest.MonkeyPatch, *, long_min: int, node
                 found.append((event.at_ms, order.job_id, ()))
 
     monkeypatch.setattr(length_queue, "QUEUE_LONG_MIN", long_min)
+    monkeypatch.setattr(long_running, "GPUS_IN_COLUMNS_MIN", columns_min)
     run = simulation(
-        trace, cluster="3x4", policy="srtf", observe=note, nodes_per_job_max=nodes_max, report_interval_ms=20_000
+        trace,
+        cluster="3x4",
+        policy=policy,
+        parameters=POLICIES[policy],
+        observe=note,
+        nodes_per_job_max=nodes_max,
+        report_interval_ms=20_000,
+        charges=OverheadCosts(launch_ms=1_000, restart_ms=5_000, checkpoint_ms=3_000),
     )
     assert run.run().rejected_decisions == 0
     return found
 
 
 @pytest.mark.parametrize("nodes_max", [0, 1, 2])
-@pytest.mark.parametrize("seed", range(4))
-def test_passing_over_changes_no_order(seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = long_queue(seed)
-    plain = orders(trace, monkeypatch, long_min=NEVER, nodes_max=nodes_max)
+@pytest.mark.parametrize(("policy", "seed"), [("srtf", 0), ("srtf", 1), ("tiresias", 0), ("tiresias", 1)])
+def test_passing_over_changes_no_order(policy: str, seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tiresias looks every minute as long as a job waits: one too wide for its nodes would wait for ever.
+    trace = long_queue(seed) if policy == "srtf" else long_queue(seed, widths=(1, 1, 1, 2, 4))
+    plain = orders(policy, trace, monkeypatch, long_min=NEVER, columns_min=NEVER, nodes_max=nodes_max)
     assert any(not gpu_ids for _, _, gpu_ids in plain)
-    assert orders(trace, monkeypatch, long_min=ALWAYS, nodes_max=nodes_max) == plain
+    for long_min, columns_min in ((ALWAYS, NEVER), (NEVER, ALWAYS)):
+        found = orders(policy, trace, monkeypatch, long_min=long_min, columns_min=columns_min, nodes_max=nodes_max)
+        assert found == plain

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
+from cotenant_agent.checkpoint_pieces import read_pieces
 from tests.support.agent import GPU, AgentProcess, find_early_processes, running_agent, wait_until
 from tests.support.agent import write_script as written
 from tests.support.fake_scheduler import FakeScheduler, key, launch
+from tests.unit.agent.test_checkpoints import write_checkpoint
 
 WAITS = """
 import os, time
 from cotenant import job
 print("built", flush=True)
 job.wait_for_go()
-print("step", os.environ["COTENANT_ATTEMPT"], flush=True)
+goes_on = f"from {job.resume_step()}" if job.resume_directory() else ""
+print("step", os.environ["COTENANT_ATTEMPT"], *goes_on.split(), flush=True)
 time.sleep(600)
 """
 LEASE_MS = 2_000
@@ -79,6 +83,36 @@ def test_an_attempt_waits_through_a_kill_of_its_agent_until_it_is_launched(
         assert scheduler.wait_for_observation("job-1", lambda item: item.key.fence == 5)
     finally:
         other.kill()
+
+
+class OtherNode(FakeScheduler):
+    """Has a checkpoint of another node."""
+
+    pieces: Sequence[messages.CheckpointPiece] = ()
+
+    def FetchCheckpoint(  # noqa: N802
+        self, request: messages.FetchCheckpointRequest, context: Any
+    ) -> Iterator[messages.FetchCheckpointResponse]:
+        """Pass it on."""
+        for piece in self.pieces:
+            yield messages.FetchCheckpointResponse(piece=piece)
+
+
+def test_an_attempt_that_waits_on_another_node_begins_from_the_checkpoint_that_is_fetched_for_it(
+    tmp_path: Path,
+) -> None:
+    scheduler = OtherNode(lease_ms=LEASE_MS, grace_ms=500)
+    with scheduler, running_agent(tmp_path / "state", scheduler) as agent:
+        scheduler.pieces = list(read_pieces(write_checkpoint(tmp_path / "there" / "job-1", 3), 1 << 20))
+        wanted = order(tmp_path)
+        prepare(scheduler, wanted)
+        wanted.steps_done = 7
+        wanted.granted_checkpoints.add(fence=3, node_id="there")
+        scheduler.send(launch_job=wanted)
+        scheduler.wait_for_start("job-1", 2)
+        log = agent.state / "jobs" / "job-1.2" / "out.log"
+        wait_until(lambda: "step" in log.read_text(), "it has begun")
+        assert log.read_text() == "built\nstep 2 from 7\n", "it was prepared, and goes on from step 7"
 
 
 def test_what_nobody_orders_any_more_ends_with_its_lease(

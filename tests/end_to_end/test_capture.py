@@ -20,10 +20,11 @@ from cotenant.capture.captured_job import CapturedJob, capture_script
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.graph_file import read_graph
 from predictor_service.features.graph_description import describe_graph
+from tests.support.checkpointed_strangers import CHECKPOINTED_STRANGERS
 from tests.support.library_strangers import LIBRARY_STRANGERS, python_for
 from tests.support.stranger_scripts import STRANGERS as PLAIN_STRANGERS
 
-STRANGERS = {**PLAIN_STRANGERS, **LIBRARY_STRANGERS}
+STRANGERS = {**PLAIN_STRANGERS, **CHECKPOINTED_STRANGERS, **LIBRARY_STRANGERS}
 # In every run: a shell around the script, half precision with accumulation on a GPU that is not there, two networks.
 EVERY_TIME = ("shell_wrapper", "accumulation_scaler", "encoder_decoder")
 CAPTURED = [name for name, stranger in STRANGERS.items() if stranger.settings]
@@ -128,6 +129,7 @@ def test_a_script_is_captured_as_it_trains_and_leaves_nothing_behind(
 ) -> None:
     job = capture(name, tmp_path)
     assert (job.batch_size, job.optimizer, job.precision, job.accumulation) == STRANGERS[name].settings
+    assert job.activation_checkpointing == STRANGERS[name].recomputes
     assert job.covered_ratio == 1
     if STRANGERS[name].has_one_network:
         wanted_graph = (by_hand_elsewhere if STRANGERS[name].library else by_hand)(name, tmp_path)

@@ -73,10 +73,10 @@ def refusal(address: str, method: str) -> grpc.StatusCode:
         return code_of_empty_call(channel, method, None)[0]
 
 
-@pytest.mark.parametrize("model", ["mlp", "resnet"])
-def test_the_committed_graphs_are_what_an_export_gives(model: str, tmp_path: Path) -> None:
-    fresh = tmp_path / f"{model}.onnx"
-    command = [sys.executable, "-m", "examples.training.train", "--model", model, "--export", str(fresh)]
+def test_a_committed_graph_is_what_the_script_exports(tmp_path: Path) -> None:
+    """Those of the other models are compared without the script (tests/unit/examples)."""
+    fresh = tmp_path / "mlp.onnx"
+    command = [sys.executable, "-m", "examples.training.train", "--model", "mlp", "--export", str(fresh)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    committed = read_graph(ROOT / f"examples/jobs/graphs/{model}.onnx")
+    committed = read_graph(ROOT / "examples/jobs/graphs/mlp.onnx")
     assert graph_sha256(read_graph(fresh)) == graph_sha256(committed)

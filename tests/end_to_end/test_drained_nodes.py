@@ -14,9 +14,9 @@ from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, LiveCluster, liv
 from tests.support.scheduler_process import wait_until
 
 STATES = ("state-0", "state-1")
-STEPS = 120
+STEPS, ENDLESS = 200, 100_000
 STALL_MS = 3_000
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SILENT_ONCE = """
 import os, time
@@ -54,10 +54,10 @@ class DrainedNodes(LiveCluster):
         found = json.loads(self.cotenant("nodes", "-o", "json"))["nodes"]
         return {node["node_id"]: (node.get("schedulable", False), node.get("draining", False)) for node in found}
 
-    def train(self) -> tuple[str, str]:
+    def train(self, steps: int = STEPS) -> tuple[str, str]:
         """Start a training and wait for its first steps; returns its id and its node."""
-        script = [sys.executable, journalled_training.__file__, str(self.folder), str(STEPS), "60"]
-        job_id = self.submit("--steps", str(STEPS), "--", *script)
+        script = [sys.executable, journalled_training.__file__, str(self.folder), str(steps), "60"]
+        job_id = self.submit("--steps", str(steps), "--", *script)
         return job_id, self.wait_until(job_id, lambda job: job.steps_done > 6, "its first steps").node_id
 
 
@@ -86,7 +86,10 @@ def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(
     assert nodes.client.wait_for_phase(waiting, "FINISHED", timeout_s=PATIENCE_S).node_id == other
     nodes.cotenant("nodes", "uncordon", first)
     assert nodes.node_states() == {first: (True, False), other: (True, False)}
-    assert {nodes.train()[1], nodes.train()[1]} == {first, other}
+    long_jobs = dict(nodes.train(ENDLESS) for _ in range(2))
+    assert set(long_jobs.values()) == {first, other}
+    for long_job in long_jobs:
+        nodes.client.cancel(long_job)
 
 
 def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: DrainedNodes) -> None:

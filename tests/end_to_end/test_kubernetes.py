@@ -21,6 +21,7 @@ from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
+from cotenant.engines.kubernetes.device_taints import make_rule
 from cotenant.engines.kubernetes.extender import Extender
 from cotenant.engines.kubernetes.extender_server import ExtenderServer
 from cotenant.engines.kubernetes.resource_claims import make_claim
@@ -330,3 +331,5 @@ def test_the_manifests_are_valid_for_the_newest_kubernetes_too() -> None:
     pod["metadata"] |= {"namespace": "team", "uid": "1"}
     for memory_bytes in (0, 8 * GIB):
         validator.validate(make_claim(pod, "GPU-8f", memory_bytes), newest, strict=True)
+    device = {"driver": "gpu.nvidia.com", "pool": "gpu1", "device": "gpu-0"}
+    validator.validate(make_rule("GPU-8f", device), newest, strict=True)

@@ -61,3 +61,33 @@ def wait_for_more_steps(cluster: PolicyCluster, job_id: str) -> None:
     """Wait until a job has done some steps from now on."""
     before = cluster.client.get(job_id).steps_done
     wait_until(lambda: cluster.client.get(job_id).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)
+
+
+def test_co_located_jobs_are_moved_apart_when_a_gpu_falls_idle(tmp_path: Path) -> None:
+    """Each is predicted to lose 2 % beside the other, which over its many steps is more than a move costs."""
+    with (
+        FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,
+        policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
+    ):
+        cluster.use("ojpap", 'compute_requirement="zero"', "interval_ms=500", "settle_ms=500", "cost_max_ms=60000")
+        alone = cluster.witness("alone", steps=ENDLESS, share="SHARE_MODE_NEVER")
+        cluster.wait(alone, "RUNNING")
+        first = cluster.witness("first", steps=ENDLESS)
+        cluster.wait(first, "RUNNING")
+        second = cluster.witness("second", steps=ENDLESS, graph_sha256=GRAPHS["two"])
+        cluster.wait(second, "RUNNING")
+        assert places(cluster, first) == places(cluster, second) != places(cluster, alone)
+        for job_id in (first, second):
+            wait_for_more_steps(cluster, job_id)
+        cluster.client.cancel(alone)
+        cluster.wait(alone, "CANCELLED")
+        wait_until(
+            lambda: places(cluster, first) != places(cluster, second), what="a GPU for each", timeout_s=PATIENCE_S
+        )
+        for job_id in (first, second):
+            cluster.wait(job_id, "RUNNING")
+            wait_for_more_steps(cluster, job_id)
+            steps = [int(line[2]) for line in cluster.journal(job_id) if line[0] == "step"]
+            assert sorted(set(steps)) == list(range(1, max(steps) + 1))
+        jobs = [cluster.client.get(job_id) for job_id in (first, second)]
+        assert (sorted(job.attempt for job in jobs), [job.restarts for job in jobs]) == ([1, 2], [0, 0])

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,30 @@ def test_a_server_that_is_killed_ends_its_gang_which_goes_on_from_its_checkpoint
     starts = [line for line in cluster.journal(job_id, 2) if line[0] == "start"]
     assert (len(starts), int(starts[-1][2]) >= gang_training.CHECKPOINT_EVERY_STEPS) == (2, True)
     assert sum_of(cluster, job_id) == str(40 * (1 + 2 + 3))
+
+
+def measured_servers(cluster: GangCluster, job_id: str) -> set[int]:
+    """Numbers of servers with which step times of a job are known; a look each second, which leaves its cores alone."""
+    time.sleep(1)
+    known = [one for prediction in cluster.client.get(job_id).predictions for one in prediction.step_times]
+    return {one.servers for one in known if one.measurements}
+
+
+@pytest.mark.alone  # windows count only while nobody else uses the cores
+def test_optimus_measures_a_range_of_servers_and_goes_on_with_its_choice(cluster: GangCluster) -> None:
+    cluster.cotenant("policies", "use", "optimus")
+    job_id = cluster.witness(steps=5_000, step_ms=STEP_MS, servers={"count": 1, "allowed_counts": [1, 2]})
+    try:
+        wait_until(lambda: measured_servers(cluster, job_id) == {1, 2}, what="both numbers", timeout_s=PATIENCE_S)
+        moves = history(cluster, job_id, "move")
+        assert moves[0].endswith("TRIES_SERVERS")
+        text = " ".join(cluster.cotenant("describe", job_id).split())
+        assert "on 2 GPUs with 1 server(s)" in text
+        assert "on 2 GPUs with 2 server(s)" in text
+        assert "2 parameter server(s)" in text or "RESHAPED_BY_GAIN" in " ".join(moves)
+    finally:
+        cluster.cotenant("cancel", job_id)
+        cluster.cotenant("policies", "use", "fifo")
 
 
 @contextmanager

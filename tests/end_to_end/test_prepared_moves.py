@@ -59,7 +59,6 @@ def test_a_reshaped_job_trains_until_its_next_attempt_is_built_and_no_step_is_ma
         assert lines[started][2] == lines[old_steps[-1]][2], "it goes on from the step that the other one stored"
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("how", ["killed", "its shim is killed", "cancelled", "the scheduler is killed"])
 def test_what_goes_wrong_while_it_is_built_leaves_the_job_training_and_nothing_behind(tmp_path: Path, how: str) -> None:
     with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster:

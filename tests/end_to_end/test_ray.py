@@ -59,3 +59,27 @@ def test_trials_of_tune_share_gpus_and_report_their_losses() -> None:
     assert told["losses"][0] < 1e-9
     assert told["pairs"] == 2
     assert min(told["reports"]) >= 3
+
+
+def test_workers_that_ray_placed_are_measured_one_by_one_and_go_on_untouched() -> None:
+    told = run_in_namespace("tests.support.ray_stories", "observed", timeout_s=360)
+    own, rows = told["own"], told["rows"]
+    assert all(row["job_id"].startswith("ray/") and not row["is_by_period"] for row in rows), told["said"]
+    ends = {
+        name: [row for row in rows if row["job_id"] == f"ray/{int(own[name]['pid'])}"] for name in ("first", "second")
+    }
+    [alone, *together] = ends["first"]
+    # Its own account begins before its first window does: how exact they are benchmarks.observe_accuracy tells.
+    assert alone["step_ms"] == pytest.approx(own["alone"]["step_ms"], rel=0.25)
+    assert alone["co_located_job_ids"] == []
+    assert {name for row in together for name in row["co_located_job_ids"]} == {f"ray/{int(own['second']['pid'])}"}
+    assert together[0]["slowdown_ratio"] > 0.5
+
+
+def test_what_the_page_says_to_type_runs_as_it_is_printed() -> None:
+    told = run_in_namespace("tests.support.ray_stories", "page", timeout_s=390)
+    assert told["codes"] == [0] * len(told["codes"]), told["said"]
+    assert len(told["codes"]) == 2
+    assert told["result"] == 1.0
+    # Four tasks, four trials, and the task and the actor of the page's own program.
+    assert told["placed"] == 10

@@ -145,7 +145,7 @@ def test_a_bridge_killed_between_two_orders_is_followed_by_one_that_goes_on(
 ) -> None:
     job_id = daemons.submit("--comment", LIGHT, script="sleep 60")
     with monkeypatch.context() as killed:
-        killed.setattr(SlurmEngine, "release", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(SlurmEngine, "release_all", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_round()
     [job] = [job for job in engine().read().jobs if job.job_id == job_id]

@@ -5,7 +5,6 @@ The story becomes an event log with a snapshot in its middle; whoever reads that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,11 +121,6 @@ def _report_starts(play: RecordedPlay) -> None:
     for job_id in sorted(play.engine.state.jobs):
         if play.phase(job_id) is Phase.STARTING:
             play.report(events.JobStarted, job_id)
-
-
-def kinds_told(told: Sequence[events.Event]) -> set[str]:
-    """The kinds of event in a story."""
-    return {type(event).__name__ for event in told}
 
 
 def truth(engine: SchedulerEngine) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def sample_node() -> scheduling_pb2.Node:
         host_memory_bytes=16 * GIB,
         last_heartbeat_at_ms=NOW_MS - 1_500,
         agent_version="0.1.0",
-        enforcements=["watchdog", "shim_lease"],
+        enforcements=["watchdog", "shim_lease", "prepared_starts"],
     )
     for index in range(2):
         node.gpus.add(

@@ -22,7 +22,6 @@ from cotenant.engines.kubernetes.access import ClusterAccess
 from cotenant.engines.kubernetes.api import ServedApi
 
 CACHE = Path(os.environ.get("COTENANT_KUBERNETES_CACHE", Path.home() / ".cache" / "cotenant-kubernetes"))
-BINARIES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 ADMIN_TOKEN = "admin-of-the-test"
 WAIT_S = 90.0
 _SCHEDULER_CONFIGURATION = "kubescheduler.config.k8s.io/v1beta1"
@@ -141,10 +140,6 @@ class ControlPlane:
             return False
 
         wait_until(is_ready, "the API server is ready")
-
-    def log_end(self, name: str) -> str:
-        """Return the last lines of a program."""
-        return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-20:])
 
     def _stop_all(self) -> None:
         for client in self._clients:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from cotenant.engines.kubernetes.access import ClusterAccess
 from cotenant.engines.kubernetes.api import ServedApi
+from cotenant.engines.kubernetes.device_taints import RULES_PATH, SLICES_PATH
 
 Document = dict[str, Any]
 _POD = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)(/status|/binding)?")
@@ -88,7 +89,7 @@ class FakeKubernetes:
             if method == "POST" and parts.path.endswith("/events"):
                 self.events.append(body)
                 return 201, body
-            if "/resourceclaims" in parts.path or "/leases" in parts.path:
+            if re.search("/(resourceclaims|leases|devicetaintrules|resourceslices)", parts.path):
                 return self._about_object(method, parts.path, body)
             return self._list(parts.path.rpartition("/")[2], parse_qs(parts.query))
 
@@ -122,7 +123,9 @@ class FakeKubernetes:
         return 405, _status(405, "the server does not allow this method on the requested resource")
 
     def _about_object(self, method: str, path: str, body: Document) -> tuple[int, Document]:
-        """Answer about claims, as documented, and leases."""
+        """Answer about claims, their devices and taints, as documented, and leases."""
+        if method == "GET" and path in (RULES_PATH, SLICES_PATH):
+            return 200, {"items": [row for at, row in self.objects.items() if at.startswith(f"{path}/")]}
         if method == "POST":
             path = f"{path}/{body['metadata']['name']}"
             if path in self.objects:

@@ -82,6 +82,19 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServiceServicer):
         while (message := outgoing.get()) is not None:
             yield message
 
+    def FetchCheckpoint(  # noqa: N802
+        self, request: messages.FetchCheckpointRequest, context: Any
+    ) -> Iterator[messages.FetchCheckpointResponse]:
+        """Has none."""
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no checkpoint")
+        yield messages.FetchCheckpointResponse()
+
+    def SendCheckpointPiece(  # noqa: N802
+        self, request: messages.SendCheckpointPieceRequest, context: Any
+    ) -> messages.SendCheckpointPieceResponse:
+        """Nobody waits for it."""
+        return messages.SendCheckpointPieceResponse(is_over=True)
+
     def send(self, **message: Any) -> None:
         """Send one message to the agent that connected last."""
         self._outgoing.put(messages.ConnectResponse(**message))

@@ -32,6 +32,9 @@ class FakeSlurm:
     def order(self, command: Sequence[str]) -> None:
         """See `SlurmCommands.order`."""
         verb, *words = command if command[0] == "scancel" else command[1:]
+        if verb == "release" and "," in words[0]:
+            self._release_several(words[0].split(","))
+            return
         row = self.jobs.get(words[0].removeprefix("JobId="))
         if row is None:
             raise EngineRefusedError("Invalid job id specified")
@@ -52,6 +55,13 @@ class FakeSlurm:
         if "Gres" in changes and row["job_state"] != "PENDING":
             raise EngineRefusedError("Job is no longer pending execution")
         row |= {_FIELDS[name]: f"gres:{value}" if name == "Gres" else value for name, value in changes.items()}
+
+    def _release_several(self, job_ids: Sequence[str]) -> None:
+        """Release those that are there, and complain of the others, as the real one does."""
+        for row in (self.jobs[job_id] for job_id in job_ids if job_id in self.jobs):
+            self._release(row)
+        if missing := [job_id for job_id in job_ids if job_id not in self.jobs]:
+            raise EngineRefusedError(f"Invalid job id specified for job {missing[0]}")
 
     def _release(self, row: dict[str, Any]) -> None:
         row |= {"priority": 1, "state_reason": "None"}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.support.stranger_scripts import Stranger, conv
+from tests.support.stranger import Stranger, conv
 
 VARIABLE: str = "COTENANT_STRANGERS_PYTHON"
 HOW = (

@@ -82,7 +82,7 @@ ODD_SCRIPTS: Mapping[str, OddScript] = MappingProxyType(
             sys.stdout.buffer.write(b"Pr\xfcfung \x80 20\n")
             """,
             steps=20,
-            reason="FINISHED_UNCOUNTED",
+            steps_done=20,
             printed="第 20 步 / 共 20 步\nPr\ufffdfung",
         ),
         "many_lines": script(
@@ -165,6 +165,37 @@ ODD_SCRIPTS: Mapping[str, OddScript] = MappingProxyType(
             """,
             steps=50,
             steps_done=50,
+        ),
+        "trainer_class": script(
+            """
+            import logging
+            logging.basicConfig(format="%(asctime)s | %(levelname)s | %(name)s | %(message)s", level=logging.INFO)
+            log = logging.getLogger("trainer")
+            for epoch in range(3):
+                for batch in range(0, 100, 10):
+                    log.info("[Epoch %d/%d][Batch %d/%d] loss=%.4f", epoch + 1, 3, batch, 100, 1 / (batch + 1))
+            """,
+            steps=300,
+            steps_done=300,
+        ),
+        "graph_network_epochs": script(
+            'for e in range(1, 201): print(f"Epoch: {e:03d}, Loss: {1 / e:.4f}, Train: 0.5, Val: 0.5", flush=True)',
+            steps=200,
+            steps_done=200,
+        ),
+        "from_zero_with_its_last": script(
+            'for n in range(150): print({"step": n, "loss": 0.5}, flush=True) if n % 15 == 0 or n == 149 else None',
+            steps=150,
+            steps_done=150,
+        ),
+        "decimal_comma": script(
+            r"""
+            for n in range(15, 181, 15):
+                print("It\u00e9ration", n, ": perte 0,5321, termin\u00e9 \u00e0 10,5 %", flush=True)
+            """,
+            steps=180,
+            steps_done=180,
+            printed="Itération 180",
         ),
         "two_prints": script(
             'for i in range(20): print(f"iter {i}: loss 1") if i % 10 == 0 else None', steps=20, steps_done=20

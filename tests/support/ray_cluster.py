@@ -14,7 +14,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_VARIABLE = "COTENANT_RAY_PYTHON"
-_START_S = 120
+_START_S = 240
+_VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+    "RAY_raylet_start_wait_time_s": str(_START_S),
+    # By default whether nodes ask for a token depends on whether some earlier Ray has left one in the home folder.
+    "RAY_AUTH_MODE": "disabled",
+}
 
 
 def ray_python() -> Path:
@@ -38,7 +45,7 @@ def run_in_namespace(module: str, *words: str, timeout_s: float) -> Any:
     command = f"ip link set lo up && exec {ray_python()} -m {module} " + " ".join(words)
     # The end of the process namespace ends every process of Ray.
     isolated = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", command]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **_VARIABLES}
     done = subprocess.run(
         isolated, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.support.ray_cluster import ROOT, RayCluster, ray_python, wait_for
 GPU = ("--gpu", "*=NVIDIA A10:24GiB", "--interval", "0.5")
 LIGHT = "memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"
 HEAVY = "memory=6GiB utilization=0.9 slowdown=0.9 max_slowdown=0.1"
+CORE = 0
 _DRIVER = """
 import ray, time, cotenant.ray
 ray.init(address="auto")
@@ -44,6 +46,24 @@ def look(seconds: float, path: str = "") -> dict[str, Any]:
         "began_s": began_s,
         "ended_s": time.time(),
     }
+
+
+class Printing:
+    """An actor of Ray's own that prints its steps; its process is pinned to the core that plays a GPU."""
+
+    def __init__(self) -> None:
+        os.sched_setaffinity(0, {CORE})
+
+    def train(self, seconds: float) -> dict[str, float]:
+        """Return its process and its own account of its steps."""
+        began_s, step = time.monotonic(), 0
+        while time.monotonic() < began_s + seconds:
+            step += 1
+            used_s = time.thread_time()
+            while time.thread_time() < used_s + 0.05:
+                pass
+            print(f"step {step} loss 0.5", flush=True)  # noqa: T201 (what is observed)
+        return {"pid": os.getpid(), "step_ms": 1_000 * (time.monotonic() - began_s) / max(step, 1)}
 
 
 class Model:
@@ -122,6 +142,62 @@ def orders(cluster: RayCluster) -> dict[str, Any]:
     }
 
 
+class Light(Model):
+    """The same, needing nothing to be made."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+
+
+def observed(cluster: RayCluster) -> dict[str, Any]:
+    """Two actors that Ray placed by itself, one alone first and then beside the other."""
+    actor = ray.remote(num_gpus=0.5, num_cpus=0)(Printing)
+    first = actor.remote()
+    ray.get(first.train.remote(0.0))
+    words = ["observe", "ray", "--standin-cores", str(CORE), "--interval", "1", "--output", "json"]
+    with (cluster.folder / "observe.log").open("wb") as log:
+        command = [str(ROOT / ".venv" / "bin" / "cotenant"), *words]
+        observer = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    told = {"alone": ray.get(first.train.remote(25.0))}
+    second = actor.remote()
+    together = first.train.remote(30.0), second.train.remote(30.0)
+    told |= dict(zip(("first", "second"), ray.get(list(together)), strict=True))
+    observer.send_signal(signal.SIGINT)
+    observer.wait(60)
+    lines = cluster.log("observe.log").splitlines()
+    return {"own": told, "rows": [json.loads(line) for line in lines if line.startswith("{")], "said": lines}
+
+
+def page(cluster: RayCluster) -> dict[str, Any]:
+    """What the page says to type, and its own program with a function and a class of one's own."""
+    cluster.bridge(*GPU)
+    text = (ROOT / "docs" / "ray.md").read_text()
+    [program, *_] = re.findall(r"```python\n(import ray\n.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"train": lambda weight: weight * 10, "Model": Light}
+    environment = {**os.environ, "HOME": str(cluster.folder)}
+    spoken = [line.split("#")[0].split() for line in re.findall(r"^    python (.+)$", text, re.MULTILINE)]
+    done = [
+        subprocess.run(
+            [ray_python(), *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        for words in spoken
+    ]
+    ray.shutdown()
+    exec(compile(program, "docs/ray.md", "exec"), names)
+    return {
+        "result": names["job"].result(60),
+        "placed": cluster.log().count("cotenant placed"),
+        "codes": [one.returncode for one in done],
+        "said": [one.stdout[-2000:] + one.stderr[-2000:] for one in done],
+    }
+
+
 def tune(cluster: RayCluster) -> dict[str, Any]:
     """The example search: losses, and how many trials shared a GPU at the same time."""
     cluster.bridge(*GPU)
@@ -139,13 +215,16 @@ def tune(cluster: RayCluster) -> dict[str, Any]:
     }
 
 
+_STORIES = {"sharing": sharing, "orders": orders, "tune": tune, "observed": observed, "page": page}
+
+
 def main() -> None:
     """Tell the story that the command line names."""
     nodes = ("n1",) if sys.argv[1] == "tune" else ("n1", "n2")
     with RayCluster(nodes) as cluster:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         try:
-            told = {"sharing": sharing, "orders": orders, "tune": tune}[sys.argv[1]](cluster)
+            told = _STORIES[sys.argv[1]](cluster)
         except BaseException:
             for log in sorted(cluster.folder.glob("*.log")):
                 sys.stderr.write(f"--- {log.name}\n{log.read_text()[-3000:]}\n")

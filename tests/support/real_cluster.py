@@ -13,7 +13,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COTENANT = (sys.executable, "-c", "from cotenant.cli.main import main; main()")
-START_TIMEOUT_S = 240
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from tests.support.product_reach import modules_of_packages, unreached
@@ -40,16 +40,23 @@ class Tree:
 
     root: Path
     paths: tuple[str, ...]
+    _parsed: dict[str, ast.Module] = field(default_factory=dict, compare=False, repr=False)
 
     def text(self, path: str) -> str:
         """Return a file's text; bytes that are no UTF-8 are replaced."""
         return (self.root / path).read_text(encoding="utf-8", errors="replace")
 
+    def module(self, path: str) -> ast.Module:
+        """Return a Python file parsed, by the first rule that asks."""
+        if path not in self._parsed:
+            self._parsed[path] = ast.parse(self.text(path), filename=path)
+        return self._parsed[path]
+
     def python(self) -> Iterator[tuple[str, ast.Module]]:
         """Yield every Python file that people wrote, parsed."""
         for path in self.paths:
             if path.endswith(".py") and not path.startswith(GENERATED_FOLDER):
-                yield path, ast.parse(self.text(path), filename=path)
+                yield path, self.module(path)
 
     def below(self, folder: str, suffix: str) -> list[str]:
         """Return the paths inside a folder with that ending."""
@@ -155,7 +162,7 @@ def product_serves_a_program(tree: Tree) -> list[str]:
     written = [path for path in tree.paths if not path.startswith(GENERATED_FOLDER)]
     paths = modules_of_packages(written, packages.get("packages", []))
     starts = {name for name in paths if name.endswith(".__main__")} | {script.partition(":")[0] for script in scripts}
-    modules = {name: ast.parse(tree.text(path)) for name, path in paths.items()}
+    modules = {name: tree.module(path) for name, path in paths.items()}
     idle = unreached(modules, starts | CALLED_BY_TRAINING_SCRIPTS)
     return [
         f"{paths[name]}: no program reaches it; move it to benchmarks/ or tests/, or delete it"

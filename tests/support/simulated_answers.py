@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from tests.support.simulated_cluster import SimulatedCluster
 
 
-def fit_speed(cluster: SimulatedCluster, question: commands.RequestSpeedFit) -> None:
-    """Say that every number of GPUs takes as long as the slowest that was measured."""
+def fit_speed(cluster: SimulatedCluster, question: commands.RequestSpeedFit | commands.RequestTaskSpeedFit) -> None:
+    """Say that every number of GPUs, or of workers and servers, takes as long as the slowest that was measured."""
+    if isinstance(question, commands.RequestTaskSpeedFit):
+        _fit_task_speed(cluster, question)
+        return
     slowest_ms = max(step_ms for _, step_ms in question.samples)
     is_down = cluster.strikes(cluster.faults.predictor_down)
     cluster.tell(
@@ -20,6 +23,18 @@ def fit_speed(cluster: SimulatedCluster, question: commands.RequestSpeedFit) -> 
         key=question.key,
         device=question.device,
         step_ms={} if is_down else dict.fromkeys(question.counts, slowest_ms),
+        code="UNAVAILABLE" if is_down else "",
+    )
+
+
+def _fit_task_speed(cluster: SimulatedCluster, question: commands.RequestTaskSpeedFit) -> None:
+    slowest_ms = max(step_ms for _, _, step_ms in question.samples)
+    is_down = cluster.strikes(cluster.faults.predictor_down)
+    cluster.tell(
+        fit_events.TaskSpeedFitted,
+        key=question.key,
+        device=question.device,
+        step_ms={} if is_down else dict.fromkeys(question.asked, slowest_ms),
         code="UNAVAILABLE" if is_down else "",
     )
 

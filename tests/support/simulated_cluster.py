@@ -168,7 +168,7 @@ class SimulatedCluster:
             self.at(delay, lambda: self._predict_pairs(command))
         elif isinstance(command, commands.RefreshPairs):
             self.at(delay, lambda: refresh_pairs(self, command))
-        elif isinstance(command, commands.RequestSpeedFit):
+        elif isinstance(command, commands.RequestSpeedFit | commands.RequestTaskSpeedFit):
             self.at(delay, lambda: fit_speed(self, command))
 
     def _predict(self, question: commands.RequestPrediction) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
 from cotenant.engines.job_tag import read_tag
 from cotenant.engines.placement_notes import planned_gpu
+from cotenant.engines.port import order_each
 from cotenant.engines.records import EngineGpu, EngineJob, EngineNode, EnginePhase, EngineState, Placement
 
 GIB = 2**30
@@ -89,6 +91,10 @@ class SimulatedEngine:
         if job.phase is EnginePhase.INTERRUPTED:
             self.jobs[job_id] = replace(job, phase=EnginePhase.PLACED)
         self._start_what_fits()
+
+    def release_all(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """See `Engine.release_all`."""
+        return order_each(self.release, job_ids)
 
     def hold(self, job_id: str) -> None:
         """See `Engine.hold`."""

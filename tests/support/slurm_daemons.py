@@ -38,7 +38,7 @@ SlurmdSpoolDir={folder}/spool.%n
 SlurmctldLogFile={folder}/ctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 MailProg=/bin/true
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{tracker}
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
@@ -54,6 +54,7 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=16 RealMemo
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=16 RealMemory=8000 Gres={gres} State=UNKNOWN
 PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=INFINITE DefMemPerCPU=100 State=UP
 """
+_CGROUP_CONF = "CgroupPlugin=autodetect\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\nConstrainCores=no\n"
 
 
 def missing_daemons() -> list[str]:
@@ -67,10 +68,12 @@ class SlurmDaemons:
 
     Args:
         folder: Everything lies there; its path is short enough for a socket.
+        tracker: How Slurm finds the processes of a job: linuxproc, or cgroup, so that others can find them too.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tracker: str = "linuxproc") -> None:
         self.folder = folder
+        self._tracker = tracker
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
 
@@ -197,7 +200,16 @@ class SlurmDaemons:
         (self.folder / "gres.conf").write_text("AutoDetect=off\n" + "\n".join(lines) + "\n")
         gres = ",".join(f"gpu:g{gpu}:1,shard:g{gpu}:{SHARDS_PER_GPU}" for gpu in range(GPUS_PER_NODE))
         host, ports = socket.gethostname().split(".")[0], _free_ports(3)
-        conf = _CONF.format(folder=self.folder, host=host, gres=gres, port=ports[0], port1=ports[1], port2=ports[2])
+        conf = _CONF.format(
+            folder=self.folder,
+            host=host,
+            gres=gres,
+            port=ports[0],
+            port1=ports[1],
+            port2=ports[2],
+            tracker=self._tracker,
+        )
+        (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
         (self.folder / "slurm.conf").write_text(conf)
         shutil.copy(_LUA, self.folder / "job_submit.lua")
 

@@ -23,9 +23,20 @@ LONG_FIRST: Final = (
     "tests/end_to_end/test_first_start_calibrates.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_examples_train.py",
+    "tests/end_to_end/test_prepared_moves.py",
+    "tests/end_to_end/test_drained_nodes.py",
     "tests/end_to_end/test_pair_table_survives_kills.py",
+    "tests/simulation/swarm/test_swarm.py",
+    "tests/goldens/test_policy_orders.py",
+    "tests/unit/profiler/test_zoo.py",
     "tests/contracts/test_every_policy.py",
+    "tests/unit/learning/test_solo_method.py",
+    "tests/simulation/swarm/test_mutants.py",
+    "tests/unit/retraining/test_learning_from_tables.py",
+    "tests/simulation/test_random_faults.py",
     "tests/differential/test_sharing_queue.py",
+    "tests/unit/fitting/test_one_fit.py",
+    "tests/simulation/test_many_jobs.py",
 )
 """A file that takes long is begun early, or it ends alone."""
 

@@ -23,6 +23,7 @@ Integers = npt.NDArray[np.int64]
 RemainingTimeOf = Callable[[Integers, Integers, Integers], Floats]
 """(jobs, workers, servers) -> time that each still needs; infinite where it is unknown or not allowed."""
 
+_NO_MORE = np.iinfo(np.int64).max
 _SHARE_MIN = 1e-12
 _ROOM = 1e-9
 """Part of the capacity that rounding may hide."""
@@ -39,6 +40,8 @@ class Demands:
         server: By job and resource; ignored for jobs without servers.
         worker_counts: The numbers of workers that each job may have, ascending, filled up with 0; by job.
         has_servers: Whether a job needs parameter servers.
+        server_counts: The numbers of servers that each job may have, ascending, filled up with 0, by job; None = one
+            and more for all that need some.
     """
 
     capacity: Floats
@@ -47,6 +50,21 @@ class Demands:
     server: Floats
     worker_counts: Integers
     has_servers: npt.NDArray[np.bool_]
+    server_counts: Integers | None = None
+
+    @property
+    def first_servers(self) -> Integers:
+        """The fewest servers with which each job may start; 0 = it needs none."""
+        fewest = np.int64(1) if self.server_counts is None else self.server_counts[:, 0]
+        return np.where(self.has_servers, fewest, 0)
+
+    def more_servers(self, jobs: Integers, servers: Integers) -> Integers:
+        """Return the next larger number of servers that these jobs may have; 0 = there is none."""
+        if self.server_counts is None:
+            return servers + 1
+        larger = np.where(self.server_counts[jobs] > servers[:, None], self.server_counts[jobs], _NO_MORE)
+        least = larger.min(axis=1, initial=_NO_MORE)
+        return np.where(least < _NO_MORE, least, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +86,7 @@ class _Steps:
 
 
 def allocate_tasks(demands: Demands, remaining_time_of: RemainingTimeOf) -> TaskCounts:
-    """Give every job its first worker and server, in order, and then further ones by marginal gain.
+    """Give every job its first workers and servers, in order, and then further ones by marginal gain.
 
     A job whose next task does not fit gets nothing more; the others go on.
 
@@ -79,7 +97,7 @@ def allocate_tasks(demands: Demands, remaining_time_of: RemainingTimeOf) -> Task
     left = demands.available * (1 + _ROOM)
     is_served = _serve_first(demands, left)
     workers = np.where(is_served, demands.worker_counts[:, 0], 0) if len(is_served) else np.zeros(0, dtype=np.int64)
-    servers = np.where(is_served & demands.has_servers, 1, 0)
+    servers = np.where(is_served, demands.first_servers, 0)
     steps = _steps_by_gain(demands, remaining_time_of, np.flatnonzero(is_served))
     taken = _fitting(steps, left)
     np.maximum.at(workers, steps.jobs[taken], steps.workers[taken])
@@ -96,7 +114,7 @@ def dominant_shares(needs: Floats, capacity: Floats) -> Floats:
 
 def _serve_first(demands: Demands, left: Floats) -> npt.NDArray[np.bool_]:
     """Give first tasks to jobs in order and take them from `left`; one that does not fit lets others pass."""
-    first = demands.worker * demands.worker_counts[:, :1] + demands.server * demands.has_servers[:, None]
+    first = demands.worker * demands.worker_counts[:, :1] + demands.server * demands.first_servers[:, None]
     served = np.zeros(len(first), dtype=bool)
     for job, need in enumerate(first):
         if (need <= left).all():
@@ -112,7 +130,7 @@ def _steps_by_gain(demands: Demands, remaining_time_of: RemainingTimeOf, served:
     counts = np.concatenate((demands.worker_counts, np.zeros((len(demands.worker_counts), 1), dtype=np.int64)), axis=1)
     jobs = served
     places = np.zeros(len(jobs), dtype=np.int64)
-    servers = demands.has_servers[jobs].astype(np.int64)
+    servers = demands.first_servers[jobs]
     remaining_times = remaining_time_of(jobs, counts[jobs, 0], servers)
     # A step behind a smaller gain of the same job is reached when that one is, so it counts as the smaller.
     lowest = np.full(len(jobs), np.inf)
@@ -121,9 +139,12 @@ def _steps_by_gain(demands: Demands, remaining_time_of: RemainingTimeOf, served:
     while len(jobs):
         workers, more = counts[jobs, places], counts[jobs, places + 1]
         with_worker = remaining_time_of(jobs, np.maximum(more, 1), servers)
-        with_server = remaining_time_of(jobs, workers, servers + 1)
+        more_servers = demands.more_servers(jobs, servers)
+        added_servers = more_servers - servers
+        with_server = remaining_time_of(jobs, workers, np.maximum(more_servers, 1))
         worker_gains = _gains(remaining_times, with_worker, (more - workers) * worker_shares[jobs], more > 0)
-        server_gains = _gains(remaining_times, with_server, server_shares[jobs], demands.has_servers[jobs])
+        may_serve = demands.has_servers[jobs] & (more_servers > 0)
+        server_gains = _gains(remaining_times, with_server, added_servers * server_shares[jobs], may_serve)
         is_server = server_gains > worker_gains
         gains = np.maximum(server_gains, worker_gains)
         goes_on = gains > 0
@@ -131,8 +152,9 @@ def _steps_by_gain(demands: Demands, remaining_time_of: RemainingTimeOf, served:
         places, servers, lowest = places[goes_on], servers[goes_on], lowest[goes_on]
         remaining_times = np.where(is_server, with_server[goes_on], with_worker[goes_on])
         added = (more - workers)[goes_on, None] * demands.worker[jobs]
-        needs = np.where(is_server[:, None], demands.server[jobs], added)
-        places, servers = places + ~is_server, servers + is_server
+        added_servers = np.where(is_server, added_servers[goes_on], 0)
+        needs = np.where(is_server[:, None], added_servers[:, None] * demands.server[jobs], added)
+        places, servers = places + ~is_server, servers + added_servers
         lowest = np.minimum(lowest, gains[goes_on])
         gains_found.append(lowest)
         found.append(_Steps(jobs=jobs, needs=needs, workers=counts[jobs, places], servers=servers))

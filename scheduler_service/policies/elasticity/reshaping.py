@@ -16,6 +16,7 @@ from scheduler_service.core.decisions import Reshape
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobPrediction, JobRequest, Reason
+from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.step_times import passes_of
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, ranked, sized
@@ -109,16 +110,16 @@ class ElasticJob:
         """Return what its checkpoint, stop and start take together: what it states itself, else the default."""
         return self.job.request.migration_cost_ms or default_ms
 
-    def resident(self, count: int) -> Resident:
+    def resident(self, count: int, servers: int | None = None) -> Resident:
         """Return it as a resident of so many GPUs, with the memory that it has reserved now."""
         return Resident(
-            request=self.job.request,
+            request=with_servers(self.job.request, servers),
             micro_batch_size=self._micro_batch_size(count),
             memory_reserved_bytes=self.job.memory_reserved_bytes,
         )
 
-    def reshape(self, gpu_ids: Sequence[str], reason: Reason) -> Reshape:
-        """Return the decision that gives it these GPUs."""
+    def reshape(self, gpu_ids: Sequence[str], reason: Reason, *, servers: int | None = None) -> Reshape:
+        """Return the decision that gives it these GPUs, and so many parameter servers (None = as it has)."""
         gpus, micro_batch_size = len(gpu_ids), self._micro_batch_size(len(gpu_ids))
         return Reshape(
             job_id=self.job_id,
@@ -126,6 +127,7 @@ class ElasticJob:
             assignments=ranked(gpu_ids),
             micro_batch_size=micro_batch_size,
             accumulation_steps=passes_of(self.job.request, gpus=gpus, micro_batch_size=micro_batch_size),
+            servers=servers,
         )
 
     def _micro_batch_size(self, count: int) -> int:

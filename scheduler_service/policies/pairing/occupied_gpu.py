@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, sum_of_pairs
+from scheduler_service.core.colocation_slowdown import sum_of_pairs
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.sharing_consent import consented_slowdowns
+from scheduler_service.core.sharing_consent import PairConsent
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, Predictions
 
@@ -18,9 +18,8 @@ JOBS_PER_GPU_MAX = 2
 
 
 class Admission(NamedTuple):
-    """A job that may join the one on a GPU, and what that costs both; unknown = all that the job accepts."""
+    """What it costs both when a job joins the one on a GPU; unknown = all that the job accepts."""
 
-    resident: Resident
     slowdown_ratio: float
     partner_slowdown_ratio: float
 
@@ -63,36 +62,14 @@ class OccupiedGpu:
         )
 
     def admit(self, request: JobRequest, micro_batch_size: int) -> Admission | Reason:
-        """Return the job as it would join, or why it may not: memory, or the consent of one of the two."""
+        """Return how a job would join, or why it may not: memory, or the consent of one of the two."""
         gpu = self.entry.gpu
-        prediction = self.predictions.job(request.key, gpu.device)
-        reserved = reserved_bytes(request, prediction, micro_batch_size, gpu)
-        if reserved is None:
-            numbers = {
-                "needed_bytes": expected_bytes(request, prediction, micro_batch_size),
-                "gpu_memory_bytes": gpu.memory_bytes,
-            }
-            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        incoming_job = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
-        consented = consented_slowdowns(incoming_job, (self.partner,), gpu, self.predictions)
-        if isinstance(consented, Reason):
-            return consented
-        if reserved > self.memory_free_bytes:
-            numbers = {
-                "needed_bytes": reserved,
-                "free_bytes": self.memory_free_bytes,
-                "gpu_memory_bytes": gpu.memory_bytes,
-            }
-            return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        (_, own), (_, other) = consented
-        return Admission(incoming_job, self._known(incoming_job, own), self._known(self.partner, other, incoming_job))
+        reserved = reserved_bytes(request, self.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
+        return SecondPlace(self, request).admit(micro_batch_size, reserved)
 
     def slowdowns(self, incoming_job: Resident) -> tuple[float, float]:
         """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
         return self._slowdown(incoming_job, self.partner), self._slowdown(self.partner, incoming_job)
-
-    def _known(self, victim: Resident, slowdown: ExpectedSlowdown, other: Resident | None = None) -> float:
-        return slowdown.ratio if slowdown.is_known else self._slowdown(victim, other or self.partner)
 
     def remaining_ms(self, request: JobRequest, *, steps_done: int, gpus: int, micro_batch_size: int) -> float | None:
         """Return how long a job still needs alone on GPUs of this kind, or None."""
@@ -104,3 +81,46 @@ class OccupiedGpu:
         sizes = victim.micro_batch_size, other.micro_batch_size
         pair = self.predictions.pair(key, other_key, gpu.device, *sizes)
         return sum_of_pairs((pair.slowdown_ratio,)) if pair is not None else victim.request.max_slowdown_ratio
+
+
+class SecondPlace:
+    """Whether one job may join another one, micro-batch by micro-batch: what those do not change is found once.
+
+    Args:
+        occupied_gpu: Where.
+        request: The job that would come.
+    """
+
+    def __init__(self, occupied_gpu: OccupiedGpu, request: JobRequest) -> None:
+        self._occupied_gpu, self._gpu = occupied_gpu, occupied_gpu.entry.gpu
+        self._incoming_job = incoming_job = Resident(request=request, micro_batch_size=0, memory_reserved_bytes=0)
+        self._consent = PairConsent(incoming_job, occupied_gpu.partner, self._gpu, occupied_gpu.predictions)
+
+    def admit(self, micro_batch_size: int, reserved: int | None) -> Admission | Reason:
+        """Return how the job would join with so many samples per pass, or why it may not.
+
+        Args:
+            micro_batch_size: Samples per pass.
+            reserved: `capacity.reserved_bytes` of the job at this size.
+        """
+        if reserved is None:
+            return self._too_large(micro_batch_size)
+        consented = self._consent.at(micro_batch_size)
+        if isinstance(consented, Reason):
+            return consented
+        gpu, free_bytes = self._gpu, self._occupied_gpu.memory_free_bytes
+        if reserved > free_bytes:
+            numbers = {"needed_bytes": reserved, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+            return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        own, other = consented
+        if own.is_known and other.is_known:
+            return Admission(own.ratio, other.ratio)
+        accepted = self._occupied_gpu.slowdowns(replace(self._incoming_job, micro_batch_size=micro_batch_size))
+        return Admission(own.ratio if own.is_known else accepted[0], other.ratio if other.is_known else accepted[1])
+
+    def _too_large(self, micro_batch_size: int) -> Reason:
+        request, gpu = self._incoming_job.request, self._gpu
+        prediction = self._occupied_gpu.predictions.job(request.key, gpu.device)
+        needed_bytes = expected_bytes(request, prediction, micro_batch_size)
+        numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+        return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))

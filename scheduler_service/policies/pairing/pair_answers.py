@@ -1,4 +1,4 @@
-"""How a job could share with the one job of a load class, kept from round to round as long as predictions stand.
+"""How a job could share with the one job of a GPU, kept from round to round as long as predictions stand.
 
 Where sharing pays follows from two numbers: how long the running job still needs (r), and how many steps the new one
 has left (n). For one pair and one micro-batch it pays if and only if r > n x c, with a constant c of the pair; so one
@@ -13,28 +13,24 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.change_log import ChangeLog
-from scheduler_service.core.gpu_arrays import GpuArrays, LoadClass, Positions
-from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.step_times import steps_ms_of
-from scheduler_service.core.view import GpuView, Predictions, SchedulingView
-from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
+from scheduler_service.core.view import Predictions, SchedulingView
+from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu, SecondPlace
 from scheduler_service.policies.pairing.pair_sharing import micro_batch_sizes_of
-from scheduler_service.policies.pairing.pair_sums import GANG_NUMBERS, gang_option
 from scheduler_service.policies.placement.reasons import nearest_obstacle
 
-CELLS_MAX = 2_000_000
-"""Answers kept; with more shapes and classes than that everything is asked anew."""
+ANSWERS_MAX = 20_000
+"""Answers kept; beyond them everything is asked anew."""
 ROUNDING_RATIO = 1e-6
 """How far below its bound a remaining time still counts as one that may pay: the weighing itself decides."""
 GAIN_MIN = 1e-9
@@ -80,26 +76,39 @@ class PairAnswer:
         return min((_remaining_per_step_ms(self.full_step_ms, option) for option in self.options), default=inf)
 
 
-def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, steps_ms: Mapping[int, float | None]) -> PairAnswer:
+class OwnPass(NamedTuple):
+    """What one micro-batch means for a job on a kind of GPU, whichever job it shares with.
+
+    Attributes:
+        micro_batch_size: Samples per pass.
+        step_ms: One optimizer step of the job alone; None = unknown.
+        reserved_bytes: Memory to reserve; None = it does not fit even alone.
+    """
+
+    micro_batch_size: int
+    step_ms: float | None
+    reserved_bytes: int | None
+
+
+def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, passes: Sequence[OwnPass]) -> PairAnswer:
     """Return how a job may share a GPU with the job that is there.
 
     Args:
         request: The job.
         occupied_gpu: The GPU.
-        steps_ms: The time of an optimizer step by micro-batch, see `own_steps_ms`.
+        passes: `own_passes` of the job on such a GPU.
     """
     options: list[PairOption] = []
     obstacles: list[Reason] = []
-    for micro_batch_size, step_ms in steps_ms.items():
-        admitted = occupied_gpu.admit(request, micro_batch_size)
+    place = SecondPlace(occupied_gpu, request)
+    for micro_batch_size, step_ms, memory_bytes in passes:
+        admitted = place.admit(micro_batch_size, memory_bytes)
         if isinstance(admitted, Reason):
             obstacles.append(admitted)
         elif step_ms is not None:
-            options.append(
-                PairOption(step_ms, admitted.slowdown_ratio, admitted.partner_slowdown_ratio, micro_batch_size)
-            )
+            options.append(PairOption(step_ms, *admitted, micro_batch_size))
     return PairAnswer(
-        full_step_ms=steps_ms[samples_per_gpu(request, request.gpus)],
+        full_step_ms=passes[0].step_ms,
         options=tuple(options),
         nearest=nearest_obstacle(obstacles) if obstacles else None,
         job_id=request.job_id,
@@ -107,10 +116,12 @@ def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, steps_ms: Mappin
     )
 
 
-def own_steps_ms(request: JobRequest, predictions: Predictions, device: str) -> dict[int, float | None]:
-    """Return the time of an optimizer step by micro-batch, largest first; None = unknown."""
-    sizes = micro_batch_sizes_of(samples_per_gpu(request, request.gpus))
-    return steps_ms_of(request, predictions.job(request.key, device), gpus=request.gpus, micro_batch_sizes=sizes)
+def own_passes(request: JobRequest, predictions: Predictions, gpu: Gpu) -> Sequence[OwnPass]:
+    """Return the micro-batches that a job may use on a kind of GPU, the whole batch at once first."""
+    prediction = predictions.job(request.key, gpu.device)
+    sizes = tuple(micro_batch_sizes_of(samples_per_gpu(request, request.gpus)))
+    steps_ms = steps_ms_of(request, prediction, gpus=request.gpus, micro_batch_sizes=sizes)
+    return [OwnPass(size, steps_ms[size], reserved_bytes(request, prediction, size, gpu)) for size in sizes]
 
 
 def _remaining_per_step_ms(full_ms: float, option: PairOption) -> float:
@@ -125,11 +136,12 @@ def _remaining_per_step_ms(full_ms: float, option: PairOption) -> float:
     return bound * (1 - ROUNDING_RATIO)
 
 
-NOTHING = PairAnswer()
+_Keys = tuple[str, str]
+"""Keys of the incoming job and of the one that is there."""
 
 
-class PairAnswers:
-    """The answers of one table of columns.
+class KnownAnswers:
+    """Answers by the shape of a job and the shape of an occupied GPU.
 
     Args:
         predictions: What the answers follow from.
@@ -139,115 +151,57 @@ class PairAnswers:
     def __init__(self, predictions: Predictions, changes: ChangeLog) -> None:
         self.predictions, self._changes = predictions, changes
         self._seen = changes.count
-        self._rows: dict[object, int] = {}
-        self._requests: list[JobRequest] = []
-        self._rows_of_key: dict[str, list[int]] = {}
-        self._classes_of_key: dict[str, list[int]] = {}
-        self._known_classes: set[int] = set()
-        self._answers: dict[tuple[int, int], PairAnswer] = {}
-        self._bounds = np.full((8, 64), nan)
-        self._firsts = np.zeros((GANG_NUMBERS, 8, 64))
+        self._count = 0
+        self._answers: dict[_Keys, dict[object, PairAnswer]] = {}
+        self._own_passes: dict[str, dict[tuple[object, Kind], Sequence[OwnPass]]] = {}
 
-    def row_of(self, request: JobRequest) -> int:
-        """Return the number of a shape."""
-        shape = shape_of(request)
-        row = self._rows.get(shape)
-        if row is None:
-            row = self._rows[shape] = len(self._requests)
-            self._requests.append(request)
-            self._rows_of_key.setdefault(request.key, []).append(row)
-            self._make_room(row + 1, 0)
-        return row
+    def answer(self, request: JobRequest, occupied_gpu: OccupiedGpu) -> PairAnswer:
+        """Return how a job may share a GPU with the one job there."""
+        shape, keys = shape_of(request), (request.key, occupied_gpu.partner.request.key)
+        of_keys = self._answers.setdefault(keys, {})
+        name = (shape, occupied_gpu.shape)
+        known = of_keys.get(name)
+        if known is None:
+            known = of_keys[name] = answer_pair(request, occupied_gpu, self._passes(shape, request, occupied_gpu))
+            self._count += 1
+        return known
 
-    def answer(self, row: int, number: int, classes: list[LoadClass]) -> PairAnswer:
-        """Return what a shape may do in a class."""
-        self._make_room(0, number + 1)
-        if np.isnan(self._bounds[row, number]):
-            self._ask(row, number, classes[number])
-        return self._answers[row, number]
-
-    def bounds(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return `PairAnswer.remaining_per_step_ms` of a shape, by class."""
-        self._know([row], numbers, classes)
-        found: NDArray[np.float64] = self._bounds[row, numbers]
-        return found
-
-    def firsts(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return `pair_sums.gang_option` of the first possible micro-batch, by shape and class."""
-        self._know(rows, numbers, classes)
-        found: NDArray[np.float64] = self._firsts[:, np.array(rows)[:, None], numbers]
-        return found
-
-    def _know(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> None:
-        self._make_room(0, int(np.maximum.reduce(numbers, initial=-1)) + 1)
-        is_new = np.isnan(self._bounds[np.array(rows)[:, None], numbers])
-        if np.logical_or.reduce(is_new, axis=None):
-            for row, of_row in zip(rows, is_new, strict=True):
-                for number in sorted(set(numbers[of_row].tolist())):
-                    self._ask(row, number, classes[number])
+    def _passes(self, shape: object, request: JobRequest, occupied_gpu: OccupiedGpu) -> Sequence[OwnPass]:
+        gpu, of_key = occupied_gpu.entry.gpu, self._own_passes.setdefault(request.key, {})
+        name = (shape, kind_of(gpu))
+        known = of_key.get(name)
+        if known is None:
+            known = of_key[name] = own_passes(request, self.predictions, gpu)
+        return known
 
     def catch_up(self) -> bool:
         """Forget what predictions have changed; False when everything must be forgotten."""
-        if len(self._answers) > CELLS_MAX:
+        if self._count > ANSWERS_MAX:
             return False
-        pairs = self._changes.since(self._seen)
-        self._seen = self._changes.count
-        for victim, other in pairs or ():
+        if self._seen == self._changes.count:
+            return True
+        changed, self._seen = self._changes.since(self._seen), self._changes.count
+        if changed is None:
+            return False
+        for key, other in changed:
             if other:
-                self._forget(victim, other)
-                self._forget(other, victim)
+                self._forget((key, other))
+                self._forget((other, key))
             else:
-                self._bounds[self._rows_of_key.get(victim, [])] = nan
-                self._bounds[:, self._classes_of_key.get(victim, [])] = nan
-        return pairs is not None
+                self._own_passes.pop(key, None)
+                for keys in [keys for keys in self._answers if key in keys]:
+                    self._forget(keys)
+        return True
 
-    def _forget(self, key: str, partner_key: str) -> None:
-        rows, numbers = self._rows_of_key.get(key), self._classes_of_key.get(partner_key)
-        if rows and numbers:
-            self._bounds[np.array(rows)[:, None], numbers] = nan
-
-    def _make_room(self, rows: int, numbers: int) -> None:
-        before = self._bounds
-        if rows <= before.shape[0] and numbers <= before.shape[1]:
-            return
-        size = _grown(before.shape[0], rows), _grown(before.shape[1], numbers)
-        firsts, self._bounds, self._firsts = self._firsts, np.full(size, nan), np.zeros((GANG_NUMBERS, *size))
-        self._bounds[: before.shape[0], : before.shape[1]] = before
-        self._firsts[:, : before.shape[0], : before.shape[1]] = firsts
-
-    def _ask(self, row: int, number: int, load: LoadClass) -> None:
-        if number not in self._known_classes:
-            self._known_classes.add(number)
-            for key in {resident.request.key for resident in load.residents}:
-                self._classes_of_key.setdefault(key, []).append(number)
-        answer = _answer(self._requests[row], load, self.predictions)
-        self._answers[row, number] = answer
-        self._bounds[row, number] = answer.remaining_per_step_ms
-        is_known = answer.options and answer.full_step_ms is not None
-        self._firsts[:, row, number] = gang_option(*(answer.options[0][:3] if is_known else (None, 0.0, 0.0)))
+    def _forget(self, keys: _Keys) -> None:
+        self._count -= len(self._answers.pop(keys, ()))
 
 
-def _grown(size: int, wanted: int) -> int:
-    return size if wanted <= size else max(2 * size, wanted)
-
-
-def answers_of(view: SchedulingView, columns: GpuArrays) -> PairAnswers:
-    """Return the answers that are kept with the columns of a view."""
-    kept = columns.notes.get(PairAnswers)
-    if isinstance(kept, PairAnswers) and kept.predictions is view.predictions and kept.catch_up():
+def known_answers_of(view: SchedulingView) -> KnownAnswers:
+    """Return the answers that are kept with the index of a view."""
+    kept_answers = view.index.kept_answers
+    kept = kept_answers.get(KnownAnswers)
+    if isinstance(kept, KnownAnswers) and kept.predictions is view.predictions and kept.catch_up():
         return kept
-    columns.notes[PairAnswers] = fresh = PairAnswers(view.predictions, view.index.prediction_changes)
+    kept_answers[KnownAnswers] = fresh = KnownAnswers(view.predictions, view.index.prediction_changes)
     return fresh
-
-
-def _answer(request: JobRequest, load: LoadClass, predictions: Predictions) -> PairAnswer:
-    if len(load.residents) != 1 or load.is_releasing:
-        return NOTHING
-    occupied_gpu = OccupiedGpu(
-        entry=GpuView(gpu=load.gpu, node_id=""),
-        partner=load.residents[0],
-        memory_free_bytes=load.gpu.memory_bytes - load.memory_used_bytes,
-        predictions=predictions,
-        partner_remaining_ms=lambda: None,
-    )
-    return answer_pair(request, occupied_gpu, own_steps_ms(request, predictions, load.gpu.device))

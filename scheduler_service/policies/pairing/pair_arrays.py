@@ -26,7 +26,8 @@ from scheduler_service.core.gpu_arrays import Positions
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.pairing.pair_answers import PairAnswer, answers_of
+from scheduler_service.policies.pairing.class_answers import answers_of
+from scheduler_service.policies.pairing.pair_answers import PairAnswer
 from scheduler_service.policies.pairing.pair_sums import (
     LEFT_MIN,
     Column,

@@ -17,7 +17,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape,
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
+from scheduler_service.core.remaining_time_queue import Turn, shape_of
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import (
@@ -57,8 +57,8 @@ class RoomMaker(Protocol):
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """Return how a job that finds too few free GPUs gets its GPUs, or None where none make room for it."""
 
-    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
-        """Return whether a job of so many GPUs that still runs so long alone needs a look."""
+    def may_make_room(self, gpus: int, turn: Turn) -> bool:
+        """Return whether a job of so many GPUs with this place in the order needs a look."""
 
     def has_failed(self, shape: object) -> bool:
         """Return whether no room was found for a job of this shape, and nothing has changed since."""
@@ -109,9 +109,9 @@ class ExclusiveRound:
         """The rules by which running jobs make room, made at the first use."""
         return self._make_room_maker(self.ledger) if self._make_room_maker is not None else None
 
-    def may_make_room(self, gpus: int, remaining_ms: float) -> bool:
-        """Return whether running jobs may make room for a job of so many GPUs that still runs so long."""
-        return self._room_maker is not None and self._room_maker.may_make_room(gpus, remaining_ms)
+    def may_make_room(self, gpus: int, turn: Turn) -> bool:
+        """Return whether running jobs may make room for a job of so many GPUs with this place in the order."""
+        return self._room_maker is not None and self._room_maker.may_make_room(gpus, turn)
 
     def has_no_room(self, shape: object) -> bool:
         """Return whether no running job made room for a job of this shape."""

@@ -78,6 +78,7 @@ class HorusPlacement:
             self._columns.notes[name] = kept = PricedClasses(view.index.prediction_changes)
         self._priced = kept
         self._loads: bytes | None = None
+        self._is_later_turn = bool(view.index.turn_memo)
         self._alike_known: Sequence[tuple[int, GpuView]] | None = None
         self._rules = name
         self._open_numbers: list[int] = []
@@ -109,8 +110,7 @@ class HorusPlacement:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        same = (self._rules, self._view.nodes_per_job_max, shape_of(request), self._loads_now())
-        known = self._view.index.turn_memo.get(same)
+        known = self._view.index.turn_memo.get(self._question(request)) if self._is_later_turn else None
         if isinstance(known, Reason):
             return known
         costs = self._cheapest.costs(request, self._costs_of_classes(request))
@@ -121,8 +121,11 @@ class HorusPlacement:
         # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
         wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
         reason = impossible_reason(self._view, self._inventory, request) or wait_reason
-        self._view.index.turn_memo[same] = reason
+        self._view.index.turn_memo[self._question(request)] = reason
         return reason
+
+    def _question(self, request: JobRequest) -> object:
+        return self._rules, self._view.nodes_per_job_max, shape_of(request), self._loads_now()
 
     def _loads_now(self) -> bytes:
         """Return the load classes of all GPUs; a start changes them."""

@@ -1,32 +1,36 @@
-"""A round over a long queue by remaining time: a job that can neither start nor have room made for it is passed over.
+"""A round over a long queue in order: a job that can neither start nor have room made for it is passed over.
 
-A job that fails leaves nothing behind. So a job needs a look only if its width may find free GPUs, or if jobs that run
-long enough hold as many GPUs as it needs, which is known for every width at once. All others wait for one and the same
-reason.
+A job that fails leaves nothing behind. So a job needs a look only if its width may find free GPUs, or if jobs that come
+late enough hold as many GPUs as it needs, which is known for every width at once. All others wait for one and the same
+reason, or in a short queue for that of their shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop
+from itertools import chain
 from typing import Final
 
 from scheduler_service.core.decisions import Decision, HoldRest, Start
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, RemainingTimeQueue, Turn
+from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeGroup, Turn
 from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.placement import long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 
 QUEUE_LONG_MIN: Final = 100
-"""Shorter queues are looked at job by job, so that every job gets a reason of its own."""
+"""In shorter queues every job gets the reason of its shape; on small clusters they are looked at job by job."""
+SHAPES_MAX: Final = 100_000
+"""Shapes of jobs of which is kept whether they could start at all; beyond them all are forgotten."""
 
 
-def decide_long_queue(view: SchedulingView, queue: RemainingTimeQueue, round_: ExclusiveRound) -> list[Decision]:
+def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRound) -> list[Decision]:
     """Return the decisions about the jobs that start or have room made for them, and one for all others.
 
     Args:
         view: The cluster.
-        queue: Its pending jobs by remaining time.
+        queue: Its pending jobs by remaining time, or in the order of another policy.
         round_: Where single jobs may go.
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
@@ -41,19 +45,21 @@ def decide_long_queue(view: SchedulingView, queue: RemainingTimeQueue, round_: E
     if len(decisions) == len(view.pending):
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
-    return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_))]
+    is_short = len(view.pending) < QUEUE_LONG_MIN
+    reasons = _reasons_now(view, queue, round_) if is_short else _impossible(view, queue, round_)
+    return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
 
-def _candidates(queue: RemainingTimeQueue, round_: ExclusiveRound, after: Turn | None) -> list[Turn]:
+def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None) -> list[Turn]:
     """Return the next job of every group that may start, or have room made for it, as a heap."""
     widest = round_.widest()
     found: list[Turn] = []
     for gpus, heads in queue.heads.items():
         may_start = gpus <= widest
-        if not may_start and not round_.may_make_room(gpus, heads[0][0]):
+        if not may_start and not round_.may_make_room(gpus, heads[0]):
             continue
         for head in heads:
-            if not may_start and not round_.may_make_room(gpus, head[0]):
+            if not may_start and not round_.may_make_room(gpus, head):
                 break
             group = queue.group_of(head)
             turn = next(_turns(group, after), None)
@@ -66,11 +72,39 @@ def _candidates(queue: RemainingTimeQueue, round_: ExclusiveRound, after: Turn |
 def _needs_look(round_: ExclusiveRound, group: RemainingTimeGroup, turn: Turn, *, may_start: bool) -> bool:
     if may_start and not round_.has_failed(group.shape):
         return True
-    return round_.may_make_room(group.request.gpus, turn[0]) and not round_.has_no_room(group.shape)
+    return round_.may_make_room(group.request.gpus, turn) and not round_.has_no_room(group.shape)
 
 
 def _turns(group: RemainingTimeGroup, after: Turn | None) -> Iterator[Turn]:
     return (turn for turn, _ in group.firsts_after(after, lambda length: False))
+
+
+def is_grouped(view: SchedulingView) -> bool:
+    """Return whether a round goes by groups of jobs: the queue is long, or the cluster large."""
+    return len(view.pending) >= QUEUE_LONG_MIN or len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN
+
+
+def _reasons_now(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
+    """Return why the jobs of each shape wait, as it is when the round is over."""
+    groups = map(queue.group_of, chain.from_iterable(queue.heads.values()))
+    jobs = view.index.pending_by_id
+    return {group.shape: round_.hold(jobs[group.head[2]]).reason for group in groups if group.head is not None}
+
+
+def _impossible(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
+    """Return why jobs of a shape could not even start on the empty cluster, which is found once for each."""
+    name = (_impossible, view.nodes_per_job_max, view.index.prediction_changes.count)
+    notes = view.index.arrays.notes
+    known = notes.get(name)
+    if not isinstance(known, dict) or len(known) > SHAPES_MAX:
+        for other in [one for one in notes if isinstance(one, tuple) and one[0] is _impossible]:
+            del notes[other]
+        notes[name] = known = {}
+    for head in chain.from_iterable(queue.heads.values()):
+        group = queue.group_of(head)
+        if group.shape not in known:
+            known[group.shape] = round_.impossible(group.request)
+    return {shape: reason for shape, reason in known.items() if reason is not None}
 
 
 def _rest_reason(round_: ExclusiveRound) -> Reason:

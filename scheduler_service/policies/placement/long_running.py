@@ -1,15 +1,22 @@
-"""How long the jobs run that would have to make room, for every width of job at once, found in columns."""
+"""How long the jobs run that would have to make room, for every width of job at once, found in columns.
+
+Any other measure by which jobs make room, the largest first, does as well as the remaining time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.view import SchedulingView
+
+GPUS_IN_COLUMNS_MIN: Final = 64
+"""On smaller clusters looking at each GPU costs less than columns, but before a long queue."""
 
 
 class LongRunning:
@@ -19,25 +26,30 @@ class LongRunning:
 
     Args:
         ledger: Of the round; free GPUs that it has given away are held by nobody who makes room.
+        measures: Of the one job on each GPU, by position, instead of its remaining time; -inf = it makes no room.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, measures: NDArray[np.float64] | None = None) -> None:
         self._view: SchedulingView = ledger.view
         self._ledger = ledger
         self._given_away = 0
-        arrays, times = self._view.index.arrays, self._view.index.remaining_times
+        arrays = self._view.index.arrays
+        measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
         self._node_ids, self._node_of, self._slots = arrays.node_ids, arrays.node_of, arrays.slots
         # The last one stands for the GPUs that a node does not have.
-        self._least_ms = np.append(np.where(arrays.jobs_on == 1, times.remaining_ms, inf), -inf)
+        self._least_ms = np.append(np.where(arrays.jobs_on == 1, measures, inf), -inf)
         self._close(self._protected_gpu_ids())
         self._close(self._view.kept_gpu_ids & self._position_of.keys())
         self._by_node: NDArray[np.float64] = np.sort(self._least_ms[self._slots], axis=1)
+        self._in_order: NDArray[np.float64] | None = None
 
     def reach_ms(self, gpus: int) -> float:
         """Return the longest remaining time of jobs that run on so many GPUs: no longer job has room made for it."""
         if self._view.nodes_per_job_max != 1:
-            return float(np.partition(self._least_ms, -gpus)[-gpus]) if gpus < len(self._least_ms) else -inf
+            if self._in_order is None:
+                self._in_order = np.sort(self._least_ms)
+            return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
         return float(self._of_nodes(gpus).max(initial=-inf))
 
     def nodes(self, gpus: int, remaining_ms: float) -> Iterator[tuple[float, str]]:
@@ -65,6 +77,7 @@ class LongRunning:
     def _close(self, gpu_ids: Iterable[str]) -> list[int]:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
         self._least_ms[closed] = -inf
+        self._in_order = None
         return closed
 
     def _sort_again(self, positions: Sequence[int]) -> None:

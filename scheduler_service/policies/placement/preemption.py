@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
@@ -59,7 +59,8 @@ class PreemptionPlanner:
         ledger: For the room on the hosts.
         gain_min_ms: A victim must run at least so much longer than the job that takes its GPUs.
         aging_ms: Jobs submitted so long ago are never stopped; 0 = age protects none.
-        ranks: Another measure than remaining time by which running jobs make room, the largest first; None = never.
+        rank_of: Returns another measure than remaining time by which running jobs make room, the largest first; None =
+            never.
         long_running: Says which nodes need no look; None = each gets one.
     """
 
@@ -69,7 +70,7 @@ class PreemptionPlanner:
         *,
         gain_min_ms: int = 0,
         aging_ms: int = 0,
-        ranks: Mapping[str, float | None] | None = None,
+        rank_of: Callable[[str], float | None] | None = None,
         long_running: LongRunning | None = None,
     ) -> None:
         self._view: SchedulingView = ledger.view
@@ -80,7 +81,8 @@ class PreemptionPlanner:
         self._failed_ms: dict[object, float] = {}
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()
-        self._ranks = ranks
+        self._measure = 0.0
+        self._rank_of = rank_of
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
         self._offers: dict[tuple[str, Kind], Sequence[_Offer]] = {}
@@ -98,14 +100,23 @@ class PreemptionPlanner:
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
 
-    def find(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
+    def find(
+        self, request: JobRequest, kind: Kind, remaining_ms: float, *, measure: float | None = None
+    ) -> PreemptionPlan | None:
         """Return how a job of this length gets GPUs of this kind: the fewest victims, those that run longest.
 
         Where a job found none, a longer one with the same needs finds none either.
+
+        Args:
+            request: The job.
+            kind: The kind.
+            remaining_ms: How long it runs, or its other measure.
+            measure: The same as `long_running` measures jobs, where that is another one.
         """
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
+        self._measure = remaining_ms if measure is None else measure
         best = self._on_one_node(request, kind, remaining_ms)
         # One GPU is on one node, and was looked at there.
         if self._view.nodes_per_job_max != 1 and request.gpus > 1:
@@ -117,7 +128,7 @@ class PreemptionPlanner:
     def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
         best_limit_ms = inf
-        for limit_ms, node_id in self._nodes(request.gpus, remaining_ms):
+        for limit_ms, node_id in self._nodes(request.gpus):
             is_settled = best is not None and (best_limit_ms < inf or not best.victims)
             # One job alone on a GPU is the best victim where no other runs longer, and none at all is better still.
             if is_settled and request.gpus == 1 and limit_ms < best_limit_ms:
@@ -129,7 +140,7 @@ class PreemptionPlanner:
         return best
 
     def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
-        offers = [self._eligible(node_id, kind, remaining_ms) for _, node_id in self._nodes(1, remaining_ms)]
+        offers = [self._eligible(node_id, kind, remaining_ms) for _, node_id in self._nodes(1)]
         return self._first(request, merge(*offers, key=_ORDER)) if sum(map(len, offers)) >= request.gpus else None
 
     def _cheaper(self, one: PreemptionPlan | None, other: PreemptionPlan | None) -> PreemptionPlan | None:
@@ -137,11 +148,11 @@ class PreemptionPlanner:
             return one or other
         return min(one, other, key=self._cost)
 
-    def _nodes(self, gpus: int, remaining_ms: float) -> Iterable[tuple[float, str]]:
+    def _nodes(self, gpus: int) -> Iterable[tuple[float, str]]:
         """Yield the nodes that may suffice, those whose jobs run longest first, with a bound on how long that is."""
         if self._long_running is None:
             return ((inf, node_id) for node_id in self._view.nodes)
-        return self._long_running.nodes(gpus, remaining_ms)
+        return self._long_running.nodes(gpus, self._measure)
 
     def _eligible(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
         """Return what a job of this length may have on a node, in the order in which it would take them."""
@@ -165,10 +176,12 @@ class PreemptionPlanner:
     def _rank(self, job_id: str) -> float | None:
         """Return how long a running job still needs, or its other measure; None = it makes no room."""
         if job_id not in self._remaining_times_ms:
-            measured = (
-                self._ranks[job_id] if self._ranks is not None else self._remaining_ms(self._view.running[job_id])
-            )
-            self._remaining_times_ms[job_id] = None if job_id in self._view.protected_job_ids else measured
+            if job_id in self._view.protected_job_ids:
+                self._remaining_times_ms[job_id] = None
+            elif self._rank_of is not None:
+                self._remaining_times_ms[job_id] = self._rank_of(job_id)
+            else:
+                self._remaining_times_ms[job_id] = self._remaining_ms(self._view.running[job_id])
         return self._remaining_times_ms[job_id]
 
     def _is_leaving(self, job_id: str) -> bool:

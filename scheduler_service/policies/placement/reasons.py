@@ -38,6 +38,7 @@ NEAREST_FIRST = (
     "PEAK_EXCEEDS_GPU",
 )
 """Of the reasons of many GPUs the one that was nearest to a start is shown."""
+_RANKS = {code: rank for rank, code in enumerate(NEAREST_FIRST)}
 
 
 def full_reason(view: SchedulingView) -> Reason:
@@ -113,6 +114,6 @@ def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:
 
 def nearness_of(reason: Reason) -> tuple[int, float]:
     """Return how near to a start a reason was, the nearest first; of equal ones the first GPU is shown."""
-    rank = NEAREST_FIRST.index(reason.code) if reason.code in NEAREST_FIRST else len(NEAREST_FIRST)
+    rank = _RANKS.get(reason.code, len(_RANKS))
     slowdown_ratio = reason.numbers.get("slowdown_ratio") or reason.numbers.get("pairwise_slowdown_ratio", 0.0)
     return rank, slowdown_ratio

@@ -6,11 +6,14 @@ holds are folded and when candidate tables are made is the same for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 from typing import Protocol
 
 from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldRest, Start
 from scheduler_service.core.records import Reason
+from scheduler_service.core.remaining_time_queue import GroupedQueue
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import Waiting
 
@@ -89,6 +92,33 @@ class SharingRound:
             else:
                 waiting.add(job_id, known)
         return [*decisions, *waiting.holds()]
+
+    def decide_by_shape(self, queue: GroupedQueue) -> list[Decision]:
+        """Return the decisions about all jobs in the order of a queue: what starts, and one about all that wait.
+
+        It costs what starts and the number of shapes, however many jobs there are; of a shape whose first job fails no
+        other is looked at. For placements whose key is the shape of a job, and in which no start opens a place.
+        """
+        decisions, jobs, placement = list[Decision](), self._view.index.pending_by_id, self._placement
+        heads = [head for at_width in queue.heads.values() for head in at_width]
+        heapify(heads)
+        while heads and placement.closed() is None:
+            turn = heappop(heads)
+            group = queue.group_of(turn)
+            found = placement.place(jobs[turn[2]])
+            if isinstance(found, Start):
+                decisions.append(found)
+                later = next(group.firsts_after(turn, lambda length: False), None)
+                if later is not None:
+                    heappush(heads, later[0])
+            else:
+                self._failed[group.shape] = found
+        if len(decisions) == len(self._view.pending):
+            return decisions
+        decided = frozenset(one.job_id for one in decisions)
+        reason = placement.closed() or next(iter(self._failed.values()))
+        reasons: Mapping[object, Reason] = MappingProxyType(self._failed)
+        return [*decisions, HoldRest(queue=self._view.pending, decided=decided, reason=reason, reasons=reasons)]
 
     def _known_reason(self, job: PendingJob) -> Reason | None:
         return self._placement.closed() or self._failed.get(self._placement.key(job))

@@ -117,13 +117,9 @@ class _Separation:
 
     def _parting(self, job: RunningJob) -> Parting | None:
         """Return what it would be worth if a job left, or None where it may not or cannot gain."""
+        if not self._may_leave(job):
+            return None
         job_id, gpu_ids = job.request.job_id, [part.gpu_id for part in job.assignments]
-        entries = [self._view.gpus.get(gpu_id) for gpu_id in gpu_ids]
-        is_settled = all(entry is not None and not entry.is_releasing for entry in entries)
-        if not is_settled or job.is_stopping or job.pause is not None or job_id in self._decided:
-            return None
-        if not (job.has_checkpoint or job.request.migration_cost_ms):
-            return None
         shared = tuple(gpu_id for gpu_id in gpu_ids if len(self._view.gpus[gpu_id].job_ids) > 1)
         partners = dict.fromkeys(
             other for gpu_id in shared for other in self._view.gpus[gpu_id].job_ids if other != job_id
@@ -136,6 +132,13 @@ class _Separation:
         return Parting(
             job=job, shared_gpu_ids=shared, partner_ids=tuple(partners), gained_ms=gained_ms, cost_ms=cost_ms
         )
+
+    def _may_leave(self, job: RunningJob) -> bool:
+        """Whether a job and its GPUs are settled, and it can go on elsewhere from a checkpoint."""
+        entries = [self._view.gpus.get(part.gpu_id) for part in job.assignments]
+        is_settled = all(entry is not None and not entry.is_releasing for entry in entries)
+        is_left_alone = not job.is_stopping and job.pause is None and job.request.job_id not in self._decided
+        return is_settled and is_left_alone and bool(job.has_checkpoint or job.request.migration_cost_ms)
 
     def _gained_ms(self, job: RunningJob, partners: Sequence[RunningJob], device: str) -> float:
         """Return how much sooner a job and those that it leaves end, in sum.

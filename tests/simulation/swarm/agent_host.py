@@ -118,6 +118,7 @@ class AgentHost:
             state_dir=str(self.state_dir),
             checkpoint_dir=str(self.world.checkpoints_of(self.machine)),
             shared_checkpoints=self.world.has_gangs_across,
+            transfer_limit_bytes=0,
             rendezvous_host=f"10.0.0.{1 + int(self.node_id[1:])}",
             nvml=True,
             allow_any_command=True,

@@ -23,7 +23,7 @@
 | | first, where it stands still, is backed up, restored and confirmed |
 | forged_report | a node reports attempts that another one holds as finished |
 | job_crashes | a job's program, or one rank of a gang, dies |
-| rank_leaves | one rank of a gang ends with 0 in the middle, and the others wait for it |
+| rank_leaves | one rank of a gang, or all of one node, ends with 0 in the middle, and the others wait for it |
 | queue_change | users hold, release and retry jobs, operators cordon, drain and uncordon nodes |
 | predictor_down | questions are answered by a failure |
 | cancel, repeat | users cancel jobs, and send a request twice |

@@ -127,6 +127,9 @@ class JobProcess(MachineProcess):
             self.later(ADVANCE_S, self._leap)
         elif self.ranks and self.group.is_first(self) and self.machine.world.strikes("rank_leaves"):
             self._exit(0)
+        elif self.group.is_across and self.group.is_first(self) and self.machine.world.strikes_part():
+            for rank in self.shim.living_jobs():
+                rank._exit(0)
         else:
             self._step()
 

@@ -166,7 +166,17 @@ def _rank_end_ignored() -> contextlib.AbstractContextManager[None]:
 
 def _silent_ranks_unnoticed() -> contextlib.AbstractContextManager[None]:
     """Ranks may wait for ever for one that ended with 0."""
-    return _replaced(RankSilence, "is_over", lambda self, ends, signs, now_ms: False)
+    return _replaced(RankSilence, "is_over", lambda self, ends, signs, now_ms, **parts: False)
+
+
+def _ended_part_unnoticed() -> contextlib.AbstractContextManager[None]:
+    """Ranks may wait for ever for the part of their gang that ended with 0 on another node."""
+    real = RankSilence.is_over
+
+    def is_over(self: RankSilence, ends: RankEnds, signs: object, now_ms: int, *, ended_parts: int = 0) -> bool:
+        return real(self, ends, signs, now_ms)
+
+    return _replaced(RankSilence, "is_over", is_over)
 
 
 @contextlib.contextmanager
@@ -219,6 +229,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
     "rank_end_ignored": _rank_end_ignored,
     "silent_ranks_unnoticed": _silent_ranks_unnoticed,
+    "ended_part_unnoticed": _ended_part_unnoticed,
     "gang_half_started": _gang_half_started,
     "lost_part_ends_no_other": _lost_part_ends_no_other,
     "gang_free_with_its_first_end": _gang_free_with_its_first_end,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import logging
 import os
@@ -77,7 +78,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
         (attempt_table, "job_processes", SimpleNamespace(JobProcesses=shim_process.SimulatedJobProcesses)),
         (job_helper, "os", job_process.JobSystem()),
-        (job_helper, "_mark", lambda *_: None),
+        (job_helper, "_reporter", lambda: None),
         *((module, "os", shim_process.ShimKernel()) for module in (shim, shim_records)),
         (shim_records, "open", shim_process.open_in_directory),
         (shim, "sys", shim_process.ShimArguments()),
@@ -105,10 +106,17 @@ def _table() -> list[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def simulated_machines() -> Iterator[None]:
-    """The product runs on simulated machines inside the block."""
+    """The product runs on simulated machines inside the block.
+
+    Raises:
+        LookupError: The product renamed what a fake is to replace: its real code would run.
+    """
     missing = object()
     table = _table()
     before = [(owner, name, vars(owner).get(name, missing)) for owner, name, _ in table]
+    for owner, name, value in before:
+        if value is missing and not hasattr(builtins, name):
+            raise LookupError(f"{owner.__name__} has no {name} any more that a fake could replace")
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     for owner, name, replacement in table:

@@ -27,7 +27,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
-from scheduler_service.core.fit_events import LossFitted, SpeedFitted
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted, TaskSpeedFitted
 from scheduler_service.errors import SchedulerServiceError, StateError, StateFullError, StateUnwritableError
 from scheduler_service.live_loop import LiveLoop
 from scheduler_service.settings import Settings
@@ -94,6 +94,8 @@ def _failure(command: Any) -> Event:
         return PairPredictionsFailed(at_ms=0, device=command.device, keys=command.new_keys, code="UNAVAILABLE")
     if isinstance(command, commands.RequestSpeedFit):
         return SpeedFitted(at_ms=0, key=command.key, device=command.device, code="UNAVAILABLE")
+    if isinstance(command, commands.RequestTaskSpeedFit):
+        return TaskSpeedFitted(at_ms=0, key=command.key, device=command.device, code="UNAVAILABLE")
     if isinstance(command, commands.RequestLossFit):
         return LossFitted(at_ms=0, job_id=command.job_id, code="UNAVAILABLE")
     return PairsRefreshed(at_ms=0, device=command.device, code="UNAVAILABLE")
@@ -115,6 +117,8 @@ def _answer(command: Any) -> Event:
     if isinstance(command, commands.RequestSpeedFit):
         slowest_ms = max(step_ms for _, step_ms in command.samples)
         return SpeedFitted(at_ms=0, key=command.key, device=command.device, step_ms={1: slowest_ms})
+    if isinstance(command, commands.RequestTaskSpeedFit):
+        return TaskSpeedFitted(at_ms=0, key=command.key, device=command.device, code="NOT_FITTED")
     if isinstance(command, commands.RequestLossFit):
         return LossFitted(at_ms=0, job_id=command.job_id, code="NOT_FITTED")
     return PairsRefreshed(at_ms=0, device=command.device, pairs=tuple(command.known))

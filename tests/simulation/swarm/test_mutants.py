@@ -15,7 +15,8 @@ FIRST_SEEDS = {
     "incarnation_dropped": 13,
     "rank_end_ignored": 19,
     "silent_ranks_unnoticed": 9,
-    "lost_part_ends_no_other": 42,
+    "ended_part_unnoticed": 114,
+    "lost_part_ends_no_other": 96,
 }
 """Where the search begins, to save time; 0 = at the beginning."""
 

@@ -20,8 +20,9 @@ import pytest
 from tests.simulation.swarm.faults import RATES, SWITCHED_OFF
 from tests.simulation.swarm.world import RunReport, run_seed
 
-SEEDS = range(100)
+SEEDS = range(200)
 ROOT = Path(__file__).resolve().parents[3]
+DESCRIPTORS = Path("/proc/self/fd")
 HASHES = """
 from tests.simulation.swarm.world import run_seed
 print(*(run_seed(seed).trace_sha256 for seed in range(3)))
@@ -58,3 +59,10 @@ def test_equal_seeds_give_equal_stories_in_every_process() -> None:
     environment = {"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
     again = subprocess.run(program, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
     assert again.stdout.split() == expected
+
+
+def test_a_seed_leaves_nothing_open() -> None:
+    run_seed(0)
+    before = len(list(DESCRIPTORS.iterdir()))
+    run_seed(1)
+    assert len(list(DESCRIPTORS.iterdir())) == before

@@ -82,7 +82,7 @@ class Users:
             memory_bytes=generator.choice((0, 2 * _GIB)),
             time_limit_ms=generator.choice((0, 0, 0, 0, 0, 8_000, 30_000)),
         )
-        if self._world.has_gangs_across and generator.random() < 0.3:
+        if self._world.has_gangs_across and generator.random() < (0.9 if self._world.have_parts_ends else 0.3):
             spec.gpus = spec.ranks = generator.choice((2, self._world.gpus_per_node + 1))
             spec.across_nodes = True
         if generator.random() < 0.7:

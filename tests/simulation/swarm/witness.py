@@ -28,7 +28,6 @@ class Witness:
         done: Tokens of jobs of which a process did the last step.
         accepted: Tokens of jobs whose submission was answered.
         events: How many facts the schedulers have handled.
-        split_jobs: How often a job was seen to run for two schedulers at once.
     """
 
     def __init__(self, world: World) -> None:
@@ -39,7 +38,6 @@ class Witness:
         self.done: set[str] = set()
         self.accepted: dict[str, None] = {}
         self.events = 0
-        self.split_jobs = 0
 
     # --- what the machines do -----------------------------------------------------------------------------------
 
@@ -78,9 +76,7 @@ class Witness:
         if one.keeper == other.keeper or copied_s < 0:
             return False
         restored_s = self._world.schedulers[0].restored_s
-        is_settled = copied_s < restored_s < max(one.ordered_s, other.ordered_s)
-        self.split_jobs += not is_settled
-        return not is_settled
+        return not copied_s < restored_s < max(one.ordered_s, other.ordered_s)
 
     def job_resumed(self, process: JobProcess, token: str, step: object) -> None:
         """A job's program read this checkpoint."""

@@ -34,6 +34,9 @@ from tests.simulation.swarm.virtual_time import KilledError, SimulatedProcess, S
 from tests.simulation.swarm.witness import Witness
 
 POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
+_PARTS_END_RATIO = 0.1
+"""Of the worlds with gangs across nodes those with many, whose parts often end with 0 in the middle."""
+_PART_ENDS_RATIO = 0.5
 ENDS_WITHIN_S = 600.0
 """After the faults: backoffs of a minute, leases, and the work itself."""
 
@@ -97,6 +100,8 @@ class World:
         self.groups: dict[tuple[object, ...], RankGroup] = {}
         # Drawn apart: the stories of the others stay as they are.
         self.has_gangs_across = self.has_shared_storage and random.Random(f"gangs-{seed}").random() < 0.5
+        self._parts = random.Random(f"parts-{seed}")
+        self.have_parts_ends = self.has_gangs_across and self._parts.random() < _PARTS_END_RATIO
         self.losses: Counter[Path] = Counter()
         self.orders: dict[Placed, tuple[str, float]] = {}
         self.keepers: dict[Placed, str] = {}
@@ -121,6 +126,13 @@ class World:
         if not rate or self.are_faults_over or self.generator.random() >= rate:
             return False
         self.struck[kind] += 1
+        return True
+
+    def strikes_part(self) -> bool:
+        """Whether all ranks of a gang on one of its nodes end with 0; drawn apart, as such gangs are."""
+        if not self.have_parts_ends or self.are_faults_over or self._parts.random() >= _PART_ENDS_RATIO:
+            return False
+        self.struck["rank_leaves"] += 1
         return True
 
     def strike_here(self, kind: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
 from tests.support.renames.external_names import contract_names
@@ -27,7 +26,7 @@ def retired_names_stay_away(tree: Tree) -> list[str]:
         if not path.endswith(".py") or path.startswith((GENERATED_FOLDER, *TOOL_TESTS)):
             continue
         text = tree.text(path)
-        names = {old: new for old, new in wanted.names_in(path, ast.parse(text)).items() if old not in waiting}
+        names = {old: new for old, new in wanted.names_in(path, tree.module(path)).items() if old not in waiting}
         if names.keys().isdisjoint(words_of(text)):
             continue
         found = Renamer(names=names, modules={}, known_modules=known).retired_names(text)

@@ -39,7 +39,9 @@ def test_what_a_role_must_not_do_stays_so() -> None:
         m for m in served_methods() if m.rpartition("/")[2] in ("SubmitJob", "CancelJob", "SetPolicy", "Connect")
     }
     assert may[Role.VIEWER] & changing == set()
-    assert {m for m in may[Role.NODE] if m.startswith("/cotenant")} == {"/cotenant.v1.NodeAgentService/Connect"}
+    assert {m for m in may[Role.NODE] if m.startswith("/cotenant")} == {
+        f"/cotenant.v1.NodeAgentService/{call}" for call in ("Connect", "FetchCheckpoint", "SendCheckpointPiece")
+    }
     reporting = {role for role in Role if any(m.endswith("/RecordOutcomes") for m in may[role])}
     assert reporting == {Role.SCHEDULER, Role.OBSERVER, Role.ENGINE}
     windows = {role for role in Role if any(m.endswith("/RecordMeasurementWindows") for m in may[role])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 
@@ -40,3 +41,11 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
     monkeypatch.setattr(run_all, "find_benchmarks", lambda: {"two": measure_two})
     assert run_all.main(["three"]) == 2
     assert capsys.readouterr().err == "no benchmark three; there are: two\n"
+
+
+def test_every_benchmark_runs_without_an_argument() -> None:
+    needy = {
+        name: [one.name for one in inspect.signature(measure).parameters.values() if one.default is one.empty]
+        for name, measure in run_all.find_benchmarks().items()
+    }
+    assert {name: names for name, names in needy.items() if names} == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import subprocess
@@ -64,7 +65,13 @@ def test_renewing_keeps_key_role_and_names_and_takes_those_that_end_soon(
     }  # fmt: skip
     assert not made.ends_within("scheduler", days=99)
     listed = cotenant("certs", "list", "--within-days", "200", "--folder", str(made.folder)).out
-    assert listed.split() == ["node-1", "node", "scheduler", "scheduler", "ends", "within", "200", "days"]
+    lines = [line.split() for line in listed.splitlines()]
+    assert [(line[:3], line[4:]) for line in lines] == [
+        (["node-1", "node", "until"], []),
+        (["scheduler", "scheduler", "until"], ["ends", "within", "200", "days"]),
+    ]
+    days = [datetime.date.fromisoformat(line[3]) for line in lines]
+    assert days[0] - days[1] == datetime.timedelta(days=200)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.cli.submit_command import read_request
+from cotenant.cli.submit_command import read_content_of
 from cotenant.job_file import parse_job
 from cotenant.job_name import name_of
 from scheduler_service.grpc_api.validation import NAME_PATTERN
@@ -58,8 +58,9 @@ def test_every_command_gives_a_name_that_the_scheduler_takes(command: list[str])
 
 def test_a_submission_from_flags_is_called_after_its_script_unless_it_is_named() -> None:
     command = ("python", "train.py")
-    assert read_request(command, {"steps": 5}).spec.name == "train"
-    assert read_request(command, {"steps": 5, "name": "mine"}).spec.name == "mine"
+    unnamed, folder = read_content_of(command, {"steps": 5})
+    named, _ = read_content_of(command, {"steps": 5, "name": "mine"})
+    assert [parse_job(content, folder=folder).spec.name for content in (unnamed, named)] == ["train", "mine"]
 
 
 def test_a_job_file_without_a_name_is_called_after_its_script(tmp_path: Path) -> None:

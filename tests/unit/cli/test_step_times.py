@@ -15,6 +15,9 @@ STEP_TIMES = (
     (8, 200.0, "FORESEEN", 0),
     (16, 100.0, "UNSPECIFIED", 0),
 )
+SERVED = scheduling_pb2.KnownStepTime(
+    gpus=2, servers=3, step_ms=250.0, basis=scheduling_pb2.STEP_TIME_BASIS_MEASURED, measurements=1
+)
 
 
 @pytest.fixture
@@ -32,7 +35,8 @@ def scheduler_with_speeds(scheduler: FakeScheduler) -> FakeScheduler:
                 measurements=measurements,
             )
             for gpus, step_ms, basis, measurements in STEP_TIMES
-        ],
+        ]
+        + [SERVED],
     )
     scheduler.explanations["job-000002"] = scheduling_pb2.ExplainJobResponse(job=job)
     return scheduler
@@ -44,6 +48,7 @@ def test_a_page_says_what_each_step_time_is_based_on(
 ) -> None:
     text = " ".join(cotenant(verb, "job-000002").out.split())
     assert "on 1 GPU 800 ms (measured), NVIDIA L4" in text
+    assert "on 2 GPUs with 3 server(s) 250 ms (measured), NVIDIA L4" in text
     assert "on 2 GPUs 500 ms (fitted to 3 measurements), NVIDIA L4" in text
     assert "on 4 GPUs 300 ms (foreseen, corrected by 2 measured), NVIDIA L4" in text
     assert "on 8 GPUs 200 ms (foreseen), NVIDIA L4" in text

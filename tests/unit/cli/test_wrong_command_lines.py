@@ -26,6 +26,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]
     folder.mkdir()
     (tmp_path / "text.onnx").write_text("no graph")
     (tmp_path / "wrong.yaml").write_text("comand: [python, train.py]\nsteps: 5\n")
+    (folder / "script.py").write_text("import torch\n")
     monkeypatch.chdir(folder)
     return {
         "folder": str(folder), "graph": str(GRAPH), "text": str(tmp_path / "text.onnx"),

@@ -1,7 +1,7 @@
 """Sixty command lines that people get wrong: one per line, as they would type it.
 
 Files in braces are made by the test: {folder} is empty, {graph} is an ONNX file, {text} is not one, {wrong_job} is a
-job file with a misspelt key, {absent} is nowhere.
+job file with a misspelt key, {absent} is nowhere; the test runs beside script.py.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ submit --bind n=x -- python train.py
 submit --step 5 -- python train.py
 submit --
 submit python train.py --lr 0.1
+submit script.py
 predict python train.py --lr 0.1
 describe
 describe job-99
@@ -62,6 +63,9 @@ nodes forget
 gpus node-a
 predict
 predict {absent} --batch-size 8
+predict sh train.sh
+predict train.py --batch-size 8
+predict {graph} train.py --batch-size 8
 predict {graph} --batch-size none
 predict {graph} --batch-size 0
 predict {graph} --batch-size 8 --bind n
@@ -77,6 +81,7 @@ up --node-id two/words
 up --allow-directory {absent}
 up extra
 policies use
+nodes drain
 policies use horus --set aging
 policies chose horus
 config set scheduler

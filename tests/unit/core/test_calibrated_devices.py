@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler_service.core import events
 from scheduler_service.core.commands import Command, RequestPairPredictions, RequestPrediction
-from scheduler_service.core.engine_snapshot import decode_state, encode_state
+from scheduler_service.core.engine_snapshot import decode_state, freeze_state
 from scheduler_service.core.records import Node
 from tests.support.calibrations import calibration
 from tests.support.engine_play import Play
@@ -61,5 +61,5 @@ def test_of_several_nodes_the_newest_quiet_calibration_stands_for_the_type() -> 
 def test_a_snapshot_keeps_calibrations() -> None:
     play = Play(nodes=0)
     play.tell(events.NodeJoined, node=calibrated_node())
-    restored, _ = decode_state(encode_state(play.engine.state, wakes_at_ms=()), ended_jobs_max=10)
+    restored, _ = decode_state(freeze_state(play.engine.state, wakes_at_ms=())(), ended_jobs_max=10)
     assert restored.calibrations == {DEVICE: MEASURED}

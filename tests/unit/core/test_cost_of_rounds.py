@@ -19,6 +19,7 @@ from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies import srtf, tiresias
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.pairing import sharing_queue
+from scheduler_service.policies.pairing.pair_answers import known_answers_of
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.sjf_bsbf import _BestBenefit
 from tests.support.engine_play import Play
@@ -107,7 +108,8 @@ def test_a_round_over_a_long_queue_leaves_nothing_to_the_garbage_collector() -> 
     for number in range(sharing_queue.QUEUE_LONG_MIN):
         play.submit(f"j{number}", gpus=2)
     view = play.engine._view(explain=False)
-    placement = SjfSharing(view, _BestBenefit(recheck_gang=True, is_explaining=False), weighed_jobs_max=100)
+    rule = _BestBenefit(known_answers_of(view), recheck_gang=True, is_explaining=False)
+    placement = SjfSharing(view, rule, weighed_jobs_max=100)
     assert view.index.lengths is not None
     queue = sharing_queue.SharingQueue(view, view.index.lengths, placement, weighed_jobs_max=100)
     still_there = weakref.ref(queue)

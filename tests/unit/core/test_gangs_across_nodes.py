@@ -11,11 +11,12 @@ from scheduler_service.core.codec import decode, decode_event, encode, encode_ev
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.queue_events import NodeCordoned
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
-from scheduler_service.policy_registry import make_policy
+from scheduler_service.policy_registry import make_policy, policy_names
 from tests.support.cases import for_each
 from tests.support.engine_invariants import check
 from tests.support.scheduling import job, node, running, view
@@ -203,6 +204,56 @@ def test_a_stop_reaches_every_part_and_the_newest_checkpoint_counts() -> None:
     assert spanning.phase.value == "stopping"
     spanning.say("n0", events.JobStopped, exit_class="checkpointed", exit_code=85, steps_done=7, checkpoint_step=7)
     assert (spanning.phase, spanning.record.checkpoint_step) == (Phase.CANCELLED, 7)
+
+
+@pytest.mark.parametrize("is_first_killed", [False, True])
+def test_a_part_that_did_all_steps_finishes_no_gang_of_which_another_was_killed(*, is_first_killed: bool) -> None:
+    """Asked to stop, the first rank left with success; the other one was killed with its last steps undone."""
+    spanning = Spanning()
+    spanning.start()
+    spanning.tell(NodeCordoned, node_id="n0", is_draining=True)
+    assert spanning.phase is Phase.STOPPING
+    done, killed = {"steps_done": 10}, {"exit_code": -9}
+    for node_id, how in (("n1", killed), ("n0", done)) if is_first_killed else (("n0", done), ("n1", killed)):
+        spanning.say(node_id, events.JobStopped, exit_class="stopped", **how)
+    assert (spanning.phase, spanning.record.exit.exit_code) == (Phase.PENDING, -9)
+
+
+def test_a_part_that_did_all_steps_finishes_no_gang_of_which_another_was_lost() -> None:
+    spanning = Spanning()
+    spanning.start()
+    spanning.tell(NodeCordoned, node_id="n0", is_draining=True)
+    spanning.say("n0", events.JobStopped, exit_class="stopped", steps_done=10)
+    spanning.tell(events.NodeDisconnected, node_id="n1")
+    spanning.tell(events.NodeLost, node_id="n1")
+    assert spanning.phase is Phase.PENDING
+
+
+def test_a_part_is_ordered_again_where_the_gpu_of_another_that_has_ended_is_gone() -> None:
+    spanning = Spanning()
+    spanning.say("n0", events.JobStarted, rendezvous_port=PORT)
+    spanning.say("n0", events.JobFinished, steps_done=0)
+    spanning.tell(events.NodeJoined, node=node("n0", 0))
+    orders = [one for one in spanning.engine.reissue() if isinstance(one, commands.LaunchJob)]
+    assert [(one.node_id, [part.gpu_id for part in one.assignments]) for one in orders] == [("n1", ["n1.0"])]
+
+
+@for_each("policy, is_whole", [(name, is_whole) for name in policy_names() for is_whole in (False, True)])
+def test_no_policy_stumbles_over_a_gone_gpu_that_an_ended_part_still_names(policy: str, *, is_whole: bool) -> None:
+    spanning = Spanning(policy=policy, key="key-j0")
+    spanning.say("n0", events.JobStarted, rendezvous_port=PORT)
+    if is_whole:
+        spanning.say("n1", events.JobStarted)
+    spanning.say("n0", events.JobFinished, steps_done=0)
+    spanning.tell(events.NodeJoined, node=node("n0", 0))
+    spanning.tell(events.NodeJoined, node=spanning_node("n2", 2))
+    for request in (job("j1"), job("j2", gpus=2)):
+        spanning.tell(events.JobSubmitted, request=request)
+    assert spanning.phase.value == ("running" if is_whole else "starting")
+    assert [spanning.engine.explain(name).reason.code for name in ("j0", "j2")]
+    spanning.engine.reissue()
+    spanning.tell(events.JobCancelled, job_id="j0")
+    assert spanning.phase.value == "stopping"
 
 
 def test_a_stop_before_the_port_is_known_waits_for_the_first_part_only() -> None:

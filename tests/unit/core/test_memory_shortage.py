@@ -10,6 +10,7 @@ from scheduler_service.core import codec, events
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.memory_shortage import HALVINGS_MAX
 from scheduler_service.core.records import Phase, Share
+from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, GIB, all_pairs, gpu, memory, node, prediction
 
@@ -131,6 +132,15 @@ def test_a_prediction_alone_locks_no_job_out(policy: str) -> None:
     play.tell(events.TimerFired)
     assert play.phase() is Phase.STARTING
     assert record(play).memory_reserved_bytes == 8 * GIB
+    assert any("tried alone" in line.message for line in record(play).history)
+
+
+@pytest.mark.parametrize("policy", ["horus", "srtf", "tiresias"])
+def test_a_prediction_alone_locks_no_job_of_a_long_queue_out(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(length_queue, "QUEUE_LONG_MIN", 1)
+    play = Play(policy)
+    predicted_too_large(play, steps_total=100)
+    play.tell(events.TimerFired)
     assert any("tried alone" in line.message for line in record(play).history)
 
 

@@ -187,6 +187,21 @@ def test_when_peaks_coincide_the_newcomer_is_stopped_with_a_checkpoint_and_says_
     assert cluster.engine.state.jobs["b"].reason.job_ids == ("a",)
 
 
+def test_a_job_that_was_stopped_for_a_peak_is_not_started_beside_it_at_once() -> None:
+    """Live it came back within a second, met the same peak, and was barred from sharing after four."""
+    cluster = Cluster()
+    cluster.add("a", "b")
+    cluster.says("b", 4.0)
+    cluster.says("a", 4.0)
+    cluster.report(events.JobStopped, "b", exit_class="checkpointed")
+    assert cluster.phase("b") is Phase.PENDING
+    cluster.tell(events.TimerFired)
+    waiting = cluster.engine.state.jobs["b"].reason
+    assert (waiting.code, waiting.job_ids, waiting.numbers) == ("PEAKS_MET", ("a",), {"wait_ms": WAIT_MS_MAX})
+    found = cluster.tell(events.TimerFired, after_ms=WAIT_MS_MAX)
+    assert [one.job_id for one in found if isinstance(one, commands.LaunchJob)] == ["b"]
+
+
 def test_a_peak_of_the_newcomer_alone_stops_nobody() -> None:
     cluster = Cluster()
     cluster.add("a", "b")
@@ -222,6 +237,7 @@ def test_after_a_few_collisions_a_job_keeps_its_peak_to_itself() -> None:
         cluster.report(events.JobStopped, "b", exit_class="checkpointed")
         cluster.says("a", 2.0)
         assert cluster.engine.state.jobs["b"].counts.peak_collisions == number
+        cluster.tell(events.TimerFired, after_ms=WAIT_MS_MAX)
         if number < COLLISIONS_MAX:
             cluster.report(events.JobStarted, "b")
     assert cluster.where() == {"a": ("n0.0",)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.preparation import PREPARATION_MS_MAX
+from scheduler_service.core.preparation import PREPARATION_MS_MAX, can_prepare
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Phase
 from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, node
@@ -214,8 +214,62 @@ def test_the_ranks_of_a_gang_are_prepared_like_one_process() -> None:
     assert [part.rank for part in order.launch.assignments] == [0, 1]
 
 
-def test_a_move_to_another_node_begins_from_nothing() -> None:
-    assert stops(Preparing().wish(migrate("n1.0"))) == [(1, "moved")]
+def across(**changes: Any) -> tuple[Preparing, commands.LaunchJob]:
+    """A job on n0 whose next attempt is being prepared on n1."""
+    scene = Preparing(**changes)
+    (order,) = [one for one in scene.wish(migrate("n1.0")) if isinstance(one, commands.PrepareJob)]
+    assert order.launch.node_id == "n1"
+    return scene, order.launch
+
+
+def test_a_move_to_another_node_is_prepared_there_and_launched_there_after_the_stop() -> None:
+    scene, prepared = across()
+    scene.report(events.JobProgressed, steps_done=3, window_steps=3, window_ms=300)
+    found = [one for one in scene.prepared(prepared) if isinstance(one, commands.StopJob)]
+    assert [(one.node_id, one.attempt) for one in found] == [("n0", 1)]
+    (launch,) = launches(scene.stopped())
+    assert (launch.node_id, launch.fence, launch.granted_node_ids) == ("n1", prepared.fence, ("n0",))
+
+
+def test_a_preparation_that_is_lost_on_another_node_leaves_the_present_attempt_as_it_is() -> None:
+    scene, prepared = across()
+    assert stops(scene.lost(prepared)) == []
+    assert (scene.job.phase, scene.job.node_ids, scene.job.target) == (Phase.RUNNING, ("n0",), None)
+
+
+@for_each("kind", [events.NodeLost, events.NodeForgotten])
+def test_the_node_on_which_a_job_is_prepared_may_go_and_the_job_trains_on(kind: type[events.Event]) -> None:
+    scene, prepared = across()
+    orders = scene.tell(kind, node_id="n1")
+    assert [(one.node_id, one.attempt) for one in orders if isinstance(one, commands.StopJob)] == [("n1", 2)]
+    assert (scene.job.phase, scene.job.attempt, scene.job.preparation) == (Phase.RUNNING, 1, None)
+    assert scene.prepared(prepared) == []
+    assert stops(scene.wish(migrate("n0.1"))) == [(1, "moved")], "the next move begins from nothing"
+
+
+def test_the_node_of_the_present_attempt_may_go_and_what_is_prepared_elsewhere_is_given_up() -> None:
+    scene, _ = across()
+    found = scene.tell(events.NodeLost, node_id="n0")
+    assert [(one.node_id, one.attempt) for one in found if isinstance(one, commands.StopJob)] == [("n1", 2)]
+    assert scene.job.preparation is None
+
+
+def test_a_node_that_joins_again_is_told_again_what_to_prepare_for_another_ones_job() -> None:
+    scene, prepared = across()
+    scene.tell(events.NodeDisconnected, node_id="n1")
+    orders = scene.tell(events.NodeJoined, node=node("n1", 2))
+    assert [one.launch for one in orders if isinstance(one, commands.PrepareJob)] == [prepared]
+    assert (scene.job.is_preparing, stops(orders)) == (True, [])
+    scene.prepared(prepared)
+    orders = scene.tell(events.NodeJoined, node=node("n1", 2))
+    assert not [one for one in orders if isinstance(one, commands.PrepareJob)]
+
+
+def test_a_gang_on_two_nodes_is_moved_to_one_without_preparation() -> None:
+    scene = Preparing(launch={"ranks": 2})
+    record = scene.job.changed(node_ids=("n0", "n1"))
+    assert not can_prepare(scene.engine.state, record, record.assignments)
+    assert can_prepare(scene.engine.state, scene.job, scene.job.assignments)
 
 
 def test_a_node_that_does_not_say_that_it_can_is_not_asked() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from scheduler_service.core.job_events import RESTARTING_EXIT_CLASSES
+from scheduler_service.core.reason_remedies import describe_remedy
 from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason
 from scheduler_service.core.records import Reason
 from tests.support.policy_contract import faults_of_reason, has_unit, required_of
-from tests.support.scheduling import GIB
+from tests.support.scheduling import GIB, job
 
 
 def test_every_code_in_the_code_has_a_text() -> None:
@@ -50,3 +51,14 @@ def test_a_reason_is_a_sentence_with_units() -> None:
     numbers = {"needed_bytes": 3 * GIB, "free_bytes": GIB, "gpu_memory_bytes": 8 * GIB}
     text = describe_reason(Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers))
     assert text == "The job needs 3.00 GiB and 1.00 GiB are left of the GPU's 8.00 GiB."
+
+
+def test_where_no_gpu_is_usable_nobody_is_told_to_ask_for_fewer() -> None:
+    numbers = {"gpus_needed": 1, "gpus_in_cluster": 0}
+    nowhere = Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers)
+    assert "fewer" not in describe_reason(nowhere)
+    assert "cotenant nodes" in describe_reason(nowhere)
+    assert "--gpus" not in describe_remedy(nowhere, job())
+    too_few = Reason(code="GPUS_NOT_IN_CLUSTER", numbers={"gpus_needed": 8, "gpus_in_cluster": 2})
+    assert "fewer" in describe_reason(too_few)
+    assert "--gpus" in describe_remedy(too_few, job())

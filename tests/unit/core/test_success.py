@@ -10,9 +10,10 @@ from scheduler_service.core.records import Phase
 from tests.support.engine_play import Play
 
 
-def test_success_of_a_program_that_reports_no_steps_is_accepted() -> None:
+@pytest.mark.parametrize("steps_total", [10, 0])
+def test_success_of_a_program_that_reports_no_steps_is_accepted(steps_total: int) -> None:
     play = Play()
-    play.submit()
+    play.submit(steps_total=steps_total)
     play.report(events.JobFinished, steps_done=0)
     assert play.phase() is Phase.FINISHED
     assert play.engine.state.jobs["j0"].reason.code == "FINISHED_UNCOUNTED"

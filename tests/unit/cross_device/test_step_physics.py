@@ -12,9 +12,13 @@ from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
     GENERATIONS,
     PRIORS,
+    PRODUCT_EFFICIENCY_MAX,
     StepKind,
+    is_gaming_board,
+    light_step_ms,
     log_derivatives,
     number_format,
+    products_at_peak_ms,
     step_parts,
     terms_of,
 )
@@ -108,6 +112,61 @@ def test_derivatives_are_those_of_the_time() -> None:
         assert exact[:, place] == pytest.approx(numeric, abs=1e-5), COEFFICIENTS[place]
     numeric = np.log(step_parts(terms, TYPICAL, 1e-6).total_ms / step_parts(terms, TYPICAL).total_ms) / 1e-6
     assert by_host == pytest.approx(numeric, abs=1e-5)
+
+
+PRODUCTS = {"convolution_macs_per_sample": 0.0, "depthwise_convolution_macs_per_sample": 0.0}
+
+
+def test_no_coefficient_makes_matrix_products_faster_than_measured_ones_were() -> None:
+    kind, logs = StepKind(device=A100, precision="fp32", is_training=True), TYPICAL.copy()
+    logs[COEFFICIENTS.index("product_fp32")] = np.log(1.6)
+    terms = terms_of(step_work(4096, **PRODUCTS), [kind])
+    parts = step_parts(terms, logs)
+    at_peak_ms = 1e3 * 3 * 2 * 4e9 * 4096 / A100.peak("fp32")
+    assert products_at_peak_ms(terms)[0] == pytest.approx(at_peak_ms)
+    assert parts.terms_ms[1, 0] == pytest.approx(at_peak_ms / PRODUCT_EFFICIENCY_MAX)
+    assert log_derivatives(terms, logs, parts)[0][0, COEFFICIENTS.index("product_fp32")] == 0.0
+
+
+def test_convolutions_may_be_faster_than_the_peak_by_what_winograd_saves_and_no_more() -> None:
+    kind, logs = StepKind(device=TITAN_RTX, precision="fp32", is_training=True), TYPICAL.copy()
+    times = []
+    for efficiency in (1.0, 2.0, 2.25, 9.0):
+        logs[COEFFICIENTS.index("convolution_fp32")] = np.log(efficiency)
+        times.append(time_ms(step_work(1024), kind, logs)[0])
+    assert times[0] > times[1] > times[2] == pytest.approx(times[3])
+
+
+@for_each(
+    ("name", "is_gaming"),
+    [
+        ("NVIDIA GeForce RTX 4090", True),
+        ("NVIDIA TITAN V", True),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", False),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", False),
+        ("Tesla V100-SXM2-16GB", False),
+        ("AMD Radeon RX 7900 XTX", False),
+    ],
+)
+def test_boards_of_gaming_cards_alone_run_above_their_published_clock(name: str, is_gaming: bool) -> None:
+    board = dataclasses.replace(DEVICE_TYPES["NVIDIA GeForce RTX 3090"], name=name)
+    boosted, logs = TYPICAL.copy(), TYPICAL.copy()
+    boosted[COEFFICIENTS.index("boost_gaming")] += 0.1
+    kind = StepKind(device=board, precision="fp32", is_training=True)
+    faster = time_ms(step_work(1024), kind, logs)[0] / time_ms(step_work(1024), kind, boosted)[0]
+    assert is_gaming_board(board) is is_gaming
+    assert bool(faster > 1.01) is is_gaming
+
+
+def test_a_light_step_costs_the_least_that_the_prior_expects_and_all_else_the_same() -> None:
+    kind, logs = StepKind(device=A100, precision="fp32", is_training=True), TYPICAL.copy()
+    logs[COEFFICIENTS.index("fixed_train_ms")] = np.log(5.0)
+    terms = terms_of(step_work(1, 64), [kind])
+    prior = PRIORS["fixed_train_ms"]
+    saved_ms = step_parts(terms, logs).total_ms - light_step_ms(terms, logs)
+    assert saved_ms == pytest.approx(5.0 - prior.typical * np.exp(-prior.deviation))
+    logs[COEFFICIENTS.index("fixed_train_ms")] = np.log(0.1)
+    assert light_step_ms(terms, logs) == pytest.approx(step_parts(terms, logs).total_ms)
 
 
 def test_every_generation_of_the_table_has_coefficients_and_the_processor_has_none() -> None:

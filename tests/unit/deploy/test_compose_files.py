@@ -100,14 +100,14 @@ def test_every_build_target_is_a_stage_of_the_dockerfile_and_ends_as_an_unprivil
 )
 def test_every_flag_of_a_command_is_one_that_the_program_has(name: str, command: list[str]) -> None:
     verb, *words = command
-    assert {word for word in words if word.startswith("--")} <= FLAGS[name, verb]
+    assert {word for word in words if word.startswith("--")} <= FLAGS[name.removesuffix("-2"), verb]
 
 
 def test_the_health_checks_ask_where_the_programs_serve() -> None:
     for name, service in SERVICES.items():
         kind, *words = service["healthcheck"]["test"]
         command = service["command"]
-        reported = command[command.index("--ready-file" if name == "agent" else "--address") + 1]
+        reported = command[command.index("--ready-file" if name.startswith("agent") else "--address") + 1]
         assert kind == "CMD"
         assert words[-1] == reported.replace("0.0.0.0", "127.0.0.1")
 
@@ -128,6 +128,16 @@ def test_jobs_see_the_users_own_folder_and_may_run_what_lies_there(files: tuple[
     assert folder.startswith("${JOBS_FOLDER:-")
     command = agent["command"]
     assert "/jobs" in [command[place + 1] for place, word in enumerate(command) if word == "--allow-directory"]
+
+
+def test_a_second_agent_comes_on_request_only_and_is_a_node_of_its_own() -> None:
+    first, second = SERVICES["agent"], SERVICES["agent-2"]
+    assert second["profiles"] == ["two-agents"]
+    assert "profiles" not in first
+    assert second["volumes"][0] != first["volumes"][0]
+    assert second["volumes"][1:] == first["volumes"][1:]
+    differs = {one for one, other in zip(first["command"], second["command"], strict=True) if one != other}
+    assert differs == {"${NODE_ID:-compose-node}", "${STANDIN_CORES:-0}"}
 
 
 def test_metrics_are_published_on_request_only_and_on_the_port_that_each_program_listens_on() -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cotenant.cli.engine_command import EXTENDER_TIMEOUT_S, engine
-from cotenant.engines.kubernetes import pods
+from cotenant.engines.kubernetes import node_choice, pods
 from scheduler_service.commands import serve
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
@@ -89,6 +89,37 @@ def test_no_role_reads_secrets_or_changes_what_a_pod_runs() -> None:
     assert rules[0]["resources"] == ["nodes", "pods", "persistentvolumeclaims", "persistentvolumes"]
     bound = {row["roleRef"]["name"] for row in rows("rbac.yaml") if row["kind"] == "ClusterRoleBinding"}
     assert bound == {"cotenant-read", "cotenant-advise", "cotenant-place"}
+
+
+def test_what_lets_gated_pods_go_may_do_that_and_close_devices_and_no_more() -> None:
+    granted = {
+        (name, resource, verb)
+        for name in ("dynamic-resources.yaml", "hami.yaml")
+        for row in rows(name)
+        if row["kind"] == "ClusterRole"
+        for rule in row["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == {
+        ("hami.yaml", "pods", "patch"),
+        ("dynamic-resources.yaml", "pods", "patch"),
+        ("dynamic-resources.yaml", "resourceslices", "list"),
+        *(("dynamic-resources.yaml", "resourceclaims", verb) for verb in ("create", "get", "delete")),
+        *(("dynamic-resources.yaml", "devicetaintrules", verb) for verb in ("list", "create", "delete")),
+    }
+
+
+@pytest.mark.parametrize("name", ["dynamic-resources.yaml", "hami.yaml"])
+def test_a_gated_example_is_one_that_cotenant_places(name: str) -> None:
+    [pod] = [row for row in rows(name) if row["kind"] == "Pod"]
+    # As the API server completes it: what is limited is asked for.
+    asked = pod["spec"]["containers"][0]["resources"]
+    asked["requests"] = {**asked["limits"], **asked["requests"]}
+    assert pods.tag_of(pod) is not None
+    assert pods.is_ours(pod)
+    assert node_choice.obstacle_of(pod) == ""
+    assert not pods.asks_device_plugin(pods.requests_of(pod))
 
 
 def test_the_example_takes_its_gpu_over_from_the_annotation_that_placing_writes() -> None:

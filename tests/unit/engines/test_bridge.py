@@ -69,7 +69,7 @@ def test_a_crowd_is_placed_before_it_is_told_why_it_waits_and_told_once() -> Non
         engine.submit(str(number), HEAVY)
     run_round(engine)
     verbs = [order.split()[0] for order in engine.orders]
-    assert verbs == [*["place", "release"] * 2, *["annotate"] * 50]
+    assert verbs == [*["place"] * 2, *["release"] * 2, *["annotate"] * 50]
     run_round(engine)
     run_round(engine)
     assert sum(order.startswith("annotate") for order in engine.orders) == 78
@@ -78,7 +78,16 @@ def test_a_crowd_is_placed_before_it_is_told_why_it_waits_and_told_once() -> Non
     engine.finish("1")
     orders = len(engine.orders)
     run_round(engine)
-    assert [order.split()[0] for order in engine.orders[orders:]] == ["place", "release"] * 2
+    assert [order.split()[0] for order in engine.orders[orders:]] == ["place", "place", "release", "release"]
+
+
+def test_as_few_words_as_wanted_are_written_in_a_round_and_the_others_in_later_ones() -> None:
+    engine = SimulatedEngine()
+    for number in range(12):
+        engine.submit(str(number), HEAVY)
+    for told in (4, 8, 10, 10):
+        bridge(engine).run_round(now_ms=1_000, notes_max=4)
+        assert sum(order.startswith("annotate") for order in engine.orders) == told
 
 
 def test_complaints_about_the_comment_reach_its_user() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,13 +56,24 @@ def test_it_is_held_claimed_and_let_go_for_kube_scheduler_to_allocate(
     assert (only(engine).phase, only(engine).allowed_node_ids) == (EnginePhase.HELD, ())
     engine.place(PLACEMENT)
     [request] = cluster.objects[CLAIM]["spec"]["devices"]["requests"]
-    assert request["exactly"]["selectors"][0]["cel"]["expression"] == 'device.attributes["gpu.nvidia.com"].uuid == "g1"'
+    assert request["exactly"]["selectors"][0]["cel"]["expression"] == (
+        'device.attributes["gpu.nvidia.com"].uuid == "g1" && device.allowMultipleAllocations == true'
+    )
     assert request["exactly"]["capacity"] == {"requests": {"memory": str(6 * GIB)}}
     assert only(engine).phase is EnginePhase.INTERRUPTED
     engine.release("team/a")
     assert not cluster.pod("team/a")["spec"]["schedulingGates"]
     assert "nodeName" not in cluster.pod("team/a")["spec"]
     assert (only(engine).phase, dict(only(engine).held_slots)) == (EnginePhase.PLACED, {"n1/g1": 25})
+
+
+def test_a_claim_for_a_whole_gpu_takes_one_that_nobody_shares_as_well(
+    cluster: FakeKubernetes, engine: KubernetesEngine
+) -> None:
+    engine.place(replace(PLACEMENT, slots=0, memory_bytes=0))
+    [request] = cluster.objects[CLAIM]["spec"]["devices"]["requests"]
+    assert request["exactly"]["selectors"][0]["cel"]["expression"] == 'device.attributes["gpu.nvidia.com"].uuid == "g1"'
+    assert "capacity" not in request["exactly"]
 
 
 def test_a_claim_of_an_earlier_plan_gives_way_and_one_of_somebody_else_does_not(

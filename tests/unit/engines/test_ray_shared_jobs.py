@@ -251,3 +251,8 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert "cotenant[ray]" in raised.value.remedy
     with pytest.raises(InputError):
         cotenant.ray.submit("memory=1GiB", print)
+
+
+def test_a_function_is_no_actor_and_is_refused_at_once_with_the_call_that_takes_it() -> None:
+    with pytest.raises(InputError, match="is a function, no class"):
+        cotenant.ray.start("memory=1GiB", print)

@@ -58,10 +58,30 @@ def test_no_type_is_slower_in_a_narrower_precision_nor_beyond_what_memory_and_un
     rates = [peaks.peak(precision) for precision in ("fp32", "tf32", "fp16")]
     assert rates == sorted(rates)
     assert rates[0] > 0
-    assert peaks.peak("bf16") == peaks.peak("fp16")
+    assert peaks.peak("bf16") in {peaks.peak("fp16"), peaks.peak("fp32")}
     assert 2 <= peaks.memory_bytes / GIBIBYTE <= 512
     assert 1e9 <= peaks.memory_bytes_per_s <= 1e13
     assert 1 <= peaks.multiprocessors <= 512
+
+
+@for_each(
+    ("device", "multiplies_bf16"),
+    [
+        ("Tesla P100-PCIE-16GB", False),
+        ("Tesla V100-SXM2-16GB", False),
+        ("Tesla T4", False),
+        ("NVIDIA GeForce RTX 2080 Ti", False),
+        ("AMD Instinct MI50", False),
+        (A100, True),
+        ("NVIDIA GeForce RTX 3060", True),
+        ("NVIDIA B200", True),
+        ("AMD Instinct MI300X", True),
+    ],
+)
+def test_cards_before_ampere_are_no_faster_in_bf16_than_in_32_bits(device: str, multiplies_bf16: bool) -> None:
+    peaks = DEVICE_TYPES[device]
+    assert peaks.peak("bf16") == peaks.peak("fp16" if multiplies_bf16 else "fp32")
+    assert peaks.peak("fp16") > 1.9 * peaks.peak("fp32")
 
 
 def test_the_table_has_the_types_that_people_own_and_every_row_states_its_source() -> None:

@@ -102,6 +102,16 @@ def test_the_bound_of_a_new_network_of_a_known_family_is_that_of_networks_held_o
     assert (answered.upper_99 <= wide.upper_99 * (1 + 1e-9)).all()
 
 
+def test_no_interval_of_a_familiar_network_reaches_above_its_bound() -> None:
+    """Families held out teach the interval, networks held out the bound, and families differ by more."""
+    relatives = task_of(invented_rows(60, seed=1))
+    answered = fitted().predict(relatives)
+    held = (answered.lower_90 <= relatives.measured) & (relatives.measured <= answered.upper_90)
+    assert (answered.upper_90 <= answered.upper_99 * (1 + 1e-12)).all()
+    assert (answered.value <= answered.upper_90).all()
+    assert held[answered.in_domain].mean() >= 0.9
+
+
 def test_a_network_of_other_operators_is_flagged_and_keeps_the_bound_of_families_held_out() -> None:
     strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
     answered = fitted().predict(strangers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from onnx import TensorProto
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
@@ -21,7 +22,7 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, graphs
-from tests.support.onnx_graphs import mobilenet_v2, perceptron
+from tests.support.onnx_graphs import GraphBuilder, mobilenet_v2, perceptron
 from tests.support.predictor_service import InProcessDescriber, open_predictor
 
 GIB = 1 << 30
@@ -242,3 +243,18 @@ def test_a_busier_step_is_expected_to_use_more_of_the_device_and_a_waiting_one_l
     waiting = untrained.predict_job(JobQuestion(settings=settings, device=A100, onnx_graph=CONVOLVING))
     assert waiting.utilization_ratio.value == pytest.approx(0.5 * shares[3])
     assert waiting.utilization_ratio.upper <= 0.5
+
+
+def embedding_of(rows: int) -> bytes:
+    """A table of so many rows of 64 numbers, looked up and added up by one small layer."""
+    net = GraphBuilder()
+    rows_looked_up = net.node("Gather", [net.weight([rows, 64]), net.input("ids", ["batch", 26], TensorProto.INT64)])
+    return net.model(net.dense(net.node("Flatten", [rows_looked_up]), 26 * 64, 1)).SerializeToString()
+
+
+def test_a_step_that_is_mostly_the_update_of_a_large_table_keeps_the_device_busy(untrained: Predictor) -> None:
+    small, large = (ask(untrained, embedding_of(rows), A100).utilization_ratio for rows in (1_000, 40_000_000))
+    assert small.value < 0.1
+    assert large.value > 0.7
+    inference = ask(untrained, embedding_of(40_000_000), A100, mode="infer").utilization_ratio
+    assert inference.value < 0.1

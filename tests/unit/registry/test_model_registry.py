@@ -1,5 +1,6 @@
 """Versions are what their names say, the history only grows, and what is served can always be trusted."""
 
+import dataclasses
 import json
 import shutil
 import sqlite3
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from predictor_service.errors import ModelError, UnknownVersionError
-from predictor_service.registry.manifest import Manifest, seal
+from predictor_service.registry.manifest import Manifest, ScoredCandidate, seal
+from predictor_service.registry.model_card import write_card
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.staleness import learned_by_older_rules, learned_from_other_data
 from predictor_service.registry.version_comparison import compare_versions
@@ -212,3 +214,16 @@ def test_the_card_says_why_the_winner_won(root: Path) -> None:
     card = VersionStore(root).card(names(root)[0])
     assert card.count("Why: smallest error in its own scale") == card.count("winner **")
     assert "| candidate | error, own scale |" in card
+
+
+def test_the_card_does_not_call_a_winner_the_best_that_others_beat_by_chance(root: Path) -> None:
+    manifest = VersionStore(root).manifest(names(root)[0])
+    device, target = next((device, target) for device, targets in manifest.targets.items() for target in targets)
+    record = manifest.targets[device][target]
+    lucky = ScoredCandidate(name="lucky", error_mean=0.0, error_mean_unit=0.0)
+    refused = ScoredCandidate(name="broken", error_mean=0.0, error_mean_unit=0.0, refusal="does not convert")
+    changed = dataclasses.replace(record, candidates=(lucky, refused, *record.candidates))
+    card = write_card(_changed(manifest, targets={**manifest.targets, device: {target: changed}}))
+    assert f"Why: nothing is better beyond chance than {record.winner}" in card
+    assert "broken was better but does not convert" in card
+    assert "lucky was better" not in card

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,9 +217,7 @@ def tripled(rows: list[SoloRow], every: int) -> list[SoloRow]:
 
 
 def test_a_fifth_of_the_labels_times_three_is_refused_and_one_command_goes_back(served: Path, tmp_path: Path) -> None:
-    state, sets = tmp_path / "state", tmp_path / "sets"
-    write_table_dataset(sets / "table")
-    assert run(state, sets).outcome is RetrainingOutcome.PROMOTED
+    state, sets = (shutil.copytree(served / name, tmp_path / name) for name in ("state", "sets"))
     write_table_dataset(sets / "poisoned", tripled(table_rows(seed=5), every=5))
     before = run_command("models", "list", state=state)
     refused = CliRunner().invoke(program, ["retrain", "--datasets", str(sets), "--state-dir", str(state), "-o", "json"])

@@ -13,7 +13,7 @@ from predictor_service.commands import train as train_commands
 from predictor_service.commands.train import make_first_version
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.fitting.known_rows import name_rows
-from predictor_service.registry.held_out import HeldOutRows
+from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.public_version import PackedVersion
@@ -101,6 +101,29 @@ def test_rows_of_another_device_leave_public_models_as_they_are(tmp_path: Path) 
         registry.close()
     assert result.outcome is RetrainingOutcome.UNCHANGED, result.why
     assert served(tmp_path / "state").targets[DEVICE][MEMORY.name].is_public
+
+
+def test_labels_that_came_with_the_program_refuse_no_data_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fifth of Gavel's times on a V100 is far from what others teach: every retraining was refused for them."""
+    judged: list[HeldOut] = []
+
+    def note(trained: HeldOut, served: HeldOut) -> list[str]:
+        judged.append(trained)
+        return []
+
+    monkeypatch.setattr(retraining_run, "find_mixed_labels", note)
+    first_start(tmp_path / "state", standin_datasets())
+    write_dataset(tmp_path / "sets" / "more", seed=9)
+    registry = ModelRegistry(tmp_path / "state" / "models", "a test")
+    try:
+        retrain(RetrainingPlan(state_dir=tmp_path / "state", datasets=tmp_path / "sets"), registry, lambda line: None)
+    finally:
+        registry.close()
+    (found,) = judged
+    assert found.get(DEVICE, {}) == {}
+    assert found[STANDIN]
 
 
 def test_own_rows_that_contradict_public_ones_are_learned_from_and_served(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from scheduler_service.commands.decide import decide
 from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api.status_codes import reason_of
 
+WIDE = {"COLUMNS": "200"}
 SNAPSHOT = str(Path(__file__).parents[3] / "examples" / "snapshot.json")
 
 
@@ -62,3 +63,26 @@ def test_a_certificate_is_never_left_unused_in_plain_text() -> None:
 def test_a_snapshot_in_which_no_job_waits_is_no_silence() -> None:
     done = CliRunner().invoke(decide, ["-"], input="{}", catch_exceptions=False)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no job waits in this snapshot\n")
+
+
+def test_policies_are_compared_job_by_job() -> None:
+    done = CliRunner(env=WIDE).invoke(
+        decide, [SNAPSHOT, "--policy", "horus", "--compare", "fifo,ojpp"], catch_exceptions=False
+    )
+    words = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert words[0] == ["JOB", "POLICY", "DECISION"]
+    assert [tuple(row) for row in words[1:]] == [
+        ("cnn-1", "horus", "start"),
+        ("cnn-1", "fifo", "hold"),
+        ("cnn-1", "ojpp", "start"),
+        ("transformer-2", "horus", "hold"),
+        ("transformer-2", "fifo", "hold"),
+        ("transformer-2", "ojpp", "hold"),
+    ]
+
+
+def test_what_was_weighed_stands_below_a_decision_where_it_was_asked_for() -> None:
+    plain = CliRunner(env=WIDE).invoke(decide, [SNAPSHOT, "--policy", "horus"], catch_exceptions=False)
+    weighed = CliRunner(env=WIDE).invoke(decide, [SNAPSHOT, "--policy", "horus", "--explain"], catch_exceptions=False)
+    assert "node-a.1: no, Sharing is refused by transformer-1 (share: never)" in weighed.stdout
+    assert "node-a.1: no" not in plain.stdout

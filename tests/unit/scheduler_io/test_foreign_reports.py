@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service.adapters.agent_refusals import QUIET_MS, REMEMBERED_MAX, AgentRefusals, Refusal
+from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.core.events import AttemptReport, JobSubmitted
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.records import JobRequest
+from scheduler_service.grpc_api.agent_admission import AgentAdmission
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
 from tests.support.cases import for_each
@@ -179,3 +184,19 @@ def test_what_is_remembered_of_liars_is_bounded() -> None:
     for number in range(REMEMBERED_MAX + 50):
         refusals.note(f"node-{number}", Refusal.FOREIGN_ATTEMPT, now_ms=0)
     assert len(refusals._told_at_ms) == REMEMBERED_MAX
+
+
+def test_a_prepared_attempt_is_reported_by_the_node_that_prepares_it_and_by_no_other() -> None:
+    job = JobRecord(
+        request=JobRequest(job_id="j"),
+        node_ids=("old",),
+        preparation=Preparation(attempt=2, fence=2, until_ms=9, node_id="new"),
+    )
+    loop: Any = SimpleNamespace(engine=SimpleNamespace(state=SimpleNamespace(jobs={"j": job})))
+    nothing: Any = None
+    admission = AgentAdmission(
+        loop=loop, sessions=nothing, leases=nothing, lease_ms=1, identity=ClusterIdentity(), standstill=nothing
+    )
+    named = messages.AttemptKey(job_id="j", attempt=2, fence=2)
+    assert [admission.is_awaited(node_id, named) for node_id in ("new", "old", "other")] == [True, False, False]
+    assert not admission.is_awaited("new", messages.AttemptKey(job_id="j", attempt=1, fence=1))

@@ -21,7 +21,7 @@ from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.commands.main import cli
 from scheduler_service.core.events import JobSubmitted
 from scheduler_service.core.records import JobRequest
-from scheduler_service.errors import SettingsError, StateDamagedError
+from scheduler_service.errors import RestoreRefusedError, SettingsError, StateDamagedError
 from tests.goldens.write_goldens import GOLDENS
 
 SECRET = "hunter2"
@@ -184,6 +184,17 @@ def test_a_backup_is_verified_where_it_lies_and_restored_without_the_head_of_wha
     with closing(SqliteEventLog(state_dir)) as log:
         assert log.append(records(41, 41)) == 41
     assert verify_log(state_dir)["events"] == 36
+
+
+def test_verify_refuses_a_backup_that_restore_would_refuse(state_dir: Path, tmp_path: Path) -> None:
+    back_up(state_dir, tmp_path / "backup")
+    copy = tmp_path / "backup" / DATABASE_NAME
+    with copy.open("r+b") as file:
+        file.seek(80)  # kept for later versions of SQLite: no page and no record
+        file.write(b"x")
+    result = CliRunner().invoke(cli, ["log", "verify", str(tmp_path / "backup")])
+    assert isinstance(result.exception, RestoreRefusedError)
+    assert "sha256 differs" in result.exception.message
 
 
 def test_verify_prints_what_it_found_and_leaves_nothing_behind(state_dir: Path) -> None:

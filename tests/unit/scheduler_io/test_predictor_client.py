@@ -27,6 +27,7 @@ from scheduler_service.core.commands import (
     RequestPairPredictions,
     RequestPrediction,
     RequestSpeedFit,
+    RequestTaskSpeedFit,
 )
 from scheduler_service.core.events import (
     Event,
@@ -36,7 +37,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
-from scheduler_service.core.fit_events import LossFitted, SpeedFitted
+from scheduler_service.core.fit_events import LossFitted, SpeedFitted, TaskSpeedFitted
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 from tests.support.cases import for_each
@@ -274,6 +275,35 @@ def test_measured_step_times_become_a_curve_over_every_count_asked_about(predict
 
 def test_a_predictor_that_is_down_leaves_the_foreseen_curve() -> None:
     assert ask("", SPEED_QUESTION) == SpeedFitted(at_ms=0, key="k", device="d", code="NO_PREDICTOR")
+
+
+TASK_QUESTION = RequestTaskSpeedFit(
+    key="k",
+    device="d",
+    global_batch_size=64,
+    samples=((1, 1, 1_000.0), (1, 2, 600.0), (1, 3, 470.0), (2, 1, 1_500.0)),
+    asked=((1, 2), (1, 4), (2, 2)),
+)
+
+
+def test_step_times_with_parameter_servers_become_a_curve_over_both_numbers(predictor: FakePredictor) -> None:
+    event = ask(predictor.address, TASK_QUESTION)
+    assert isinstance(event, TaskSpeedFitted)
+    assert (event.key, event.device, event.code, set(event.step_ms)) == ("k", "d", "", set(TASK_QUESTION.asked))
+    assert event.step_ms[1, 2] == pytest.approx(600.0, rel=0.1)
+    assert event.step_ms[1, 4] < 470.0 < event.step_ms[2, 2]
+    (question,) = predictor.speed_questions
+    assert question.synchrony == prediction_pb2.TRAINING_SYNCHRONY_SYNCHRONOUS
+    assert [(one.resources.workers, one.resources.servers) for one in question.samples] == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (2, 1),
+    ]
+
+
+def test_without_a_predictor_no_curve_over_servers_comes() -> None:
+    assert ask("", TASK_QUESTION) == TaskSpeedFitted(at_ms=0, key="k", device="d", code="NO_PREDICTOR")
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])

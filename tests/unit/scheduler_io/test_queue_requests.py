@@ -110,6 +110,17 @@ def test_only_pending_jobs_are_held_and_twice_is_once() -> None:
     assert scene.queue.release(scheduling_pb2.ReleaseJobRequest(job_id=waiting)).propose().event is None
 
 
+def test_nobody_is_told_to_pause_or_cancel_what_has_ended() -> None:
+    scene = Scene()
+    ended = scene.submit()
+    scene.fail(ended)
+    told = r"is failed; .*; submit it anew$"
+    with pytest.raises(WrongJobPhaseError, match=told):
+        scene.do(scene.queue.hold(scheduling_pb2.HoldJobRequest(job_id=ended)))
+    with pytest.raises(WrongJobPhaseError, match=told):
+        scene.do(scene.queue.alter(scheduling_pb2.AlterJobRequest(job_id=ended, priority=1)))
+
+
 def test_every_task_has_its_index_and_its_values_in_place_of_their_names() -> None:
     scene = Scene()
     command = ["python", "t.py", "--lr", "{lr}", "--seed={index}", "{sub_batch}", "{other}"]

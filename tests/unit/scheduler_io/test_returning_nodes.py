@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.agent_refusals import Refusal
+from scheduler_service.adapters.event_log import LogRecord
 from scheduler_service.core.events import NodeForgotten, NodeLost
 from scheduler_service.errors import AttemptsMissingError, GpuTakenError, NodeHeardError, UnknownNodeError
 from scheduler_service.grpc_api.job_requests import forgetting
@@ -23,8 +25,8 @@ Work = Callable[[Cluster], Awaitable[None]]
 HERE = {"machine_id": "m", "installation_id": "i", "boot_id": "first"}
 
 
-def play(work: Work) -> FillingLog:
-    log = FillingLog()
+def play(work: Work, log: FillingLog | None = None) -> FillingLog:
+    log = log or FillingLog()
 
     async def main(loop: LiveLoop) -> None:
         await work(Cluster(loop))
@@ -88,6 +90,53 @@ def test_whatever_else_comes_back_without_them_waits_for_the_leases(place: dict[
         assert cluster.phase() == "running"
 
     play(work)
+
+
+class SlowLog(FillingLog):
+    """A log whose disk takes its time while `is_written` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_written = threading.Event()
+        self.is_written.set()
+
+    def append(self, records: Sequence[LogRecord]) -> int:
+        self.is_written.wait()
+        return super().append(records)
+
+
+async def greet(cluster: Cluster, made: messages.Hello) -> AgentStream:
+    """Say hello and wait for the answer; what it said is not noted yet."""
+    stream = AgentStream(cluster.servicer)
+    stream.say(hello=made)
+    await until(lambda: stream.heard or stream.has_ended, "an answer to the Hello")
+    return stream
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["told on its stream", "listed by its hello"])
+def test_an_old_greeting_that_comes_late_does_not_end_what_the_disk_has_yet_to_note_as_running(is_listed: bool) -> None:
+    """Swarm seed 1800: it was compared with a state that had the job as starting, and took effect when that ran."""
+    log = SlowLog()
+
+    async def work(cluster: Cluster) -> None:
+        agent = await cluster.dial(greeting("node-1"))
+        await cluster.submit()
+        assert cluster.phase() == "starting"
+        log.is_written.clear()
+        try:
+            if is_listed:
+                agent = await greet(cluster, greeting("node-1", status(key(), RUNNING, "node-1-0")))
+            else:
+                agent.say(attempt_started=messages.AttemptStarted(key=key()))
+                await agent.beat()
+            late = await greet(cluster, greeting("node-1"))
+        finally:
+            log.is_written.set()
+        await until(lambda: cluster.phase() != "starting", "the disk has taken what was said")
+        await cluster.settle()
+        assert (type(late.failure), cluster.phase()) == (AttemptsMissingError, "running")
+
+    play(work, log)
 
 
 def test_a_folder_that_was_moved_to_another_machine_does_not_end_what_runs_on_the_first() -> None:

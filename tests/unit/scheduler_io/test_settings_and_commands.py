@@ -100,7 +100,11 @@ def test_backup_restore_and_export_go_through_the_command_line(tmp_path: Path) -
         log.append([LogRecord(event=TimerFired(at_ms=n)) for n in (1, 2)])
     code, output = run("backup", str(tmp_path / "b"), "--state-dir", str(tmp_path / "state"))
     assert (code, json.loads(output)["last_sequence"]) == (0, 2)
-    assert run("restore", str(tmp_path / "b"), "--state-dir", str(tmp_path / "new"))[0] == 0
+    restored = run("restore", str(tmp_path / "b"), "--state-dir", str(tmp_path / "new"))
+    assert restored[0] == 0
+    assert "no orders until `cotenant nodes confirm`" in restored[1]
+    confirmed = run("restore", str(tmp_path / "b"), "--state-dir", str(tmp_path / "sure"), "--confirm")
+    assert "nodes confirm" not in confirmed[1]
     code, output = run("export-log", "--state-dir", str(tmp_path / "new"), "--from-sequence", "2")
     assert [json.loads(line) for line in output.splitlines()] == [
         {"sequence": 2, "kind": "TimerFired", "format": 1, "at_ms": 2}

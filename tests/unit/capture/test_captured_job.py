@@ -1,0 +1,56 @@
+"""What a capture states about a job, and what it leaves to those who see more of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cotenant import programs
+from cotenant.capture import captured_job
+from cotenant.capture.captured_files import write_job
+from cotenant.capture.script_run import ScriptOutcome
+from cotenant.graph_file import read_graph
+
+GRAPH = Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.onnx"
+RESULT: dict[str, Any] = {
+    "status": "captured",
+    "torch_version": "2.13.0",
+    "micro_batch_size": 4,
+    "accumulation": 1,
+    "world_size": 1,
+    "optimizer": "adam",
+    "optimizer_class": "Adam",
+    "optimizers": 1,
+    "precision": "fp32",
+    "recomputes": False,
+    "wait_s": 0.0,
+    "step_s": 1.0,
+    "parameters": 10,
+    "covered_ratio": 1.0,
+    "is_batch_fixed": False,
+    "frozen_parameters": 0,
+    "closures": 1,
+    "networks": ["Net"],
+    "cuda_asked": False,
+}
+
+
+def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By its brackets alone a bar of images would count four for each step.
+    log = "Epoch 1/5:   2%|# | 8/400 [00:01<00:40, 9.9img/s]\nValidation: 1/90 [00:01<00:09, 9.5it/s]\nstep 1\n"
+    outcome = ScriptOutcome(
+        result=RESULT | {"progress": ""}, status=0, has_started=True, has_torch=True, log=log, not_isolated=""
+    )
+    monkeypatch.setattr(programs, "require_programs", lambda *words: None)
+    monkeypatch.setattr(captured_job, "run_script", lambda *words: outcome)
+    monkeypatch.setattr(captured_job, "convert", lambda *words: read_graph(GRAPH))
+    job = captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+    files = (tmp_path / "train.onnx", tmp_path / "train.yaml")
+    write_job(job, ["python", "train.py"], tmp_path, files)
+    written = yaml.safe_load(files[1].read_text())
+    assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
