@@ -93,11 +93,17 @@ class AgentAdmission:
         """Return what an attempt is to the node that reports it; another node's is counted and logged."""
         if not self._identity.owns(key):
             # The same job, attempt and fence of another incarnation are another attempt.
-            return AttemptStanding.STALE
+            return self._standing_of_replaced(node_id, key)
         standing = standing_of(self._loop.engine.state, key, node_id)
         if standing is AttemptStanding.FOREIGN:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
         return standing
+
+    def _standing_of_replaced(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
+        """Return what an attempt of a state that a restore replaced is: its end frees what the node said it held."""
+        found = self._loop.engine.state.abandoned_attempts.get((key.job_id, key.attempt, key.fence, node_id))
+        is_given_up = found is not None and found.incarnation_id == key.incarnation_id
+        return AttemptStanding.GIVEN_UP if is_given_up else AttemptStanding.STALE
 
     def is_awaited(self, node_id: str, key: node_agent_pb2.AttemptKey) -> bool:
         """Return whether an attempt was ordered to be prepared on that node; other reports are stale."""

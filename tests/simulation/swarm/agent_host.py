@@ -98,6 +98,7 @@ class AgentHost:
         is_running = self.process is not None and not self.process.is_dead
         if self.machine.is_on and not is_running and not self._is_retired:
             self.process = MachineProcess(f"agent {self.node_id}", self.machine)
+            self.world.agent_folders[self.process] = self.state_dir
             self.process.spawn(self._run(self.process))
 
     def kill(self) -> None:

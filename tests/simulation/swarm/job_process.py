@@ -86,10 +86,10 @@ class JobProcess(MachineProcess):
         if self.ranks:
             self.gpu_ids = self.gpu_ids[local_rank : local_rank + 1]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
-        self.launcher, self.ordered_s = machine.world.orders.get((machine.name, self.key), ("", -1.0))
+        state_dir = directory.parent.parent
+        self.launcher, self.ordered_s = machine.world.orders.get((state_dir, self.key), ("", -1.0))
         self.group = group_of(machine, spec, self.launcher, shim.jobs)
         self.group.members.append(self)
-        state_dir = directory.parent.parent
         self.memory = (state_dir, machine.world.losses[state_dir])
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = self.resumed_step = 0
@@ -103,7 +103,7 @@ class JobProcess(MachineProcess):
     @property
     def keeper(self) -> str:
         """Name of the scheduler that renewed its lease last, or else ordered its start."""
-        return self.machine.world.keepers.get((self.machine.name, self.key), self.launcher)
+        return self.machine.world.keepers.get((self.memory[0], self.key), self.launcher)
 
     def begin(self) -> None:
         """The shim's word has come: go on from the checkpoint, or afresh."""

@@ -91,6 +91,7 @@ class Connection:
     def __init__(self, world: World, machine: Machine, requests: AsyncIterator[messages.ConnectRequest]) -> None:
         self._world = world
         self._agent = current()
+        self._agent_folder = world.agent_folders[self._agent]
         self._requests = requests
         self._up = Pipe(world, machine.world.wire_of(machine), self._arrive_at_scheduler)
         self._down = Pipe(world, machine.world.wire_of(machine), self._arrive_at_agent)
@@ -181,9 +182,9 @@ class Connection:
             async with aclosing(servicer.Connect(self._taken(), cast("Context", CallContext()))) as answers:
                 async for answer in answers:
                     if answer.HasField("launch_job") and self.host is not None:
-                        self.host.order_given(self.machine, answer.launch_job)
+                        self.host.order_given(self._agent_folder, answer.launch_job)
                     for key in answer.heartbeat_ack.renewed:
-                        cast("SchedulerHost", self.host).lease_renewed(self.machine, key)
+                        cast("SchedulerHost", self.host).lease_renewed(self._agent_folder, key)
                     self._down.send("message", answer.SerializeToString())
             self._down.send("end", None)
         except SchedulerServiceError as error:

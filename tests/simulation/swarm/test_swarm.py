@@ -10,6 +10,7 @@ many seeds as wanted.
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections import Counter
@@ -63,6 +64,8 @@ def test_equal_seeds_give_equal_stories_in_every_process() -> None:
 
 def test_a_seed_leaves_nothing_open() -> None:
     run_seed(0)
+    # What earlier tests of this process left is closed at its collection, which is not to happen between the counts.
+    gc.collect()
     before = len(list(DESCRIPTORS.iterdir()))
     run_seed(1)
-    assert len(list(DESCRIPTORS.iterdir())) == before
+    assert len(list(DESCRIPTORS.iterdir())) <= before

@@ -40,8 +40,8 @@ _PART_ENDS_RATIO = 0.5
 ENDS_WITHIN_S = 600.0
 """After the faults: backoffs of a minute, leases, and the work itself."""
 
-Placed = tuple[str, tuple[str, int, int]]
-"""A machine, and job, attempt and fence of what was ordered there."""
+Placed = tuple[Path, tuple[str, int, int]]
+"""An agent's folder, and job, attempt and fence of what was ordered there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,7 @@ class World:
         self.policy = self.generator.choice(POLICIES)
         self.has_shared_storage = self.generator.random() < 0.7
         self._slow_disk = self.generator.choice((0.01, 0.2))
+        self.agent_folders: dict[SimulatedProcess, Path] = {}
         self.scheduler_processes: dict[SimulatedProcess, SchedulerHost] = {}
         self.sockets: dict[str, SimulatedSocket] = {}
         self.plans: dict[str, JobPlan] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -208,6 +209,27 @@ def test_what_only_the_lost_state_knew_is_listed_until_it_has_ended_and_kept_for
     [line] = deeds(play(work).read_from(1))
     assert (line["role"], line["did"]) == ("scheduler", "stop unknown")
     assert line["about"] == f"job-77 attempt 2 of {PARENT[:8]} on node-1"
+
+
+def test_the_end_of_what_a_replaced_state_started_frees_its_gpu_even_where_its_fence_is_as_high_as_todays() -> None:
+    """Seed 306855: restored twice from one backup, and the GPUs of what the first restore had started stayed closed."""
+    identity = dataclasses.replace(IDENTITY, replaced_ids=frozenset({STRANGER}))
+
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        unknown = status(key_of(STRANGER, "job-77", 2, 900), RUNNING, "node-1-0")
+        agent = await cluster.dial(greeting(STRANGER, unknown))
+        assert cluster.loop.engine.state.gpus["node-1-0"].is_releasing
+        # The same numbers under another incarnation are another attempt.
+        agent.say(attempt_exited=messages.AttemptExited(key=key_of(PARENT, "job-77", 2, 900), exit_class="done"))
+        await agent.beat()
+        await cluster.settle()
+        assert cluster.loop.engine.state.gpus["node-1-0"].is_releasing
+        agent.say(attempt_exited=messages.AttemptExited(key=unknown.key, exit_class="checkpointed"))
+        await agent.beat()
+        await cluster.settle()
+        assert not cluster.loop.engine.state.gpus["node-1-0"].is_releasing
+
+    play(work, identity=identity)
 
 
 def test_an_unwanted_attempt_of_this_incarnation_is_stopped_without_such_a_line() -> None:
