@@ -70,7 +70,7 @@ class JobProcess(MachineProcess):
         group: All processes of its attempt.
         leaps: How many it has done.
         launcher: Name of the scheduler that ordered its start, and `ordered_s` when.
-        memory: What the agent that started it remembers by: its folder, and how often the content of that was lost.
+        memory: What the agent that started it remembers by.
     """
 
     def __init__(self, machine: Machine, shim: ShimProcess, tell_parent: Callable[[int, int], None]) -> None:
@@ -86,11 +86,10 @@ class JobProcess(MachineProcess):
         if self.ranks:
             self.gpu_ids = self.gpu_ids[local_rank : local_rank + 1]
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
-        state_dir = directory.parent.parent
-        self.launcher, self.ordered_s = machine.world.orders.get((state_dir, self.key), ("", -1.0))
+        self.memory = machine.world.memory_of(directory.parent.parent)
+        self.launcher, self.ordered_s = machine.world.orders.get((self.memory, self.key), ("", -1.0))
         self.group = group_of(machine, spec, self.launcher, shim.jobs)
         self.group.members.append(self)
-        self.memory = (state_dir, machine.world.losses[state_dir])
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = self.resumed_step = 0
         self.leaps = 0
@@ -103,7 +102,7 @@ class JobProcess(MachineProcess):
     @property
     def keeper(self) -> str:
         """Name of the scheduler that renewed its lease last, or else ordered its start."""
-        return self.machine.world.keepers.get((self.memory[0], self.key), self.launcher)
+        return self.machine.world.keepers.get((self.memory, self.key), self.launcher)
 
     def begin(self) -> None:
         """The shim's word has come: go on from the checkpoint, or afresh."""

@@ -258,14 +258,14 @@ class SchedulerHost:
         """Remember who starts what, and complain where a scheduler that is behind does."""
         assert self.process is not None
         key = (order.key.job_id, order.key.attempt, order.key.fence)
-        self.world.orders[agent_folder, key] = (self.name, self.world.loop.time())
+        self.world.orders[self.world.memory_of(agent_folder), key] = (self.name, self.world.loop.time())
         is_told = self._must_stand_s >= 0
         if is_told and self.world.loop.time() > max(self._must_stand_s, self.process.thawed_s) + _STANDS_WITHIN_S:
             self.world.violation(f"{self.name} starts {order.key.job_id} although a node has seen more than it knows")
 
     def lease_renewed(self, agent_folder: Path, key: AttemptKey) -> None:
         """Remember for whom an attempt runs on; it may have been started for another one."""
-        self.world.keepers[agent_folder, (key.job_id, key.attempt, key.fence)] = self.name
+        self.world.keepers[self.world.memory_of(agent_folder), (key.job_id, key.attempt, key.fence)] = self.name
 
     def copied(self, name: str) -> SchedulerHost:
         """Return another one on a copy of the files as they lie there, on a machine of its own."""

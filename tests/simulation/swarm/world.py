@@ -40,8 +40,10 @@ _PART_ENDS_RATIO = 0.5
 ENDS_WITHIN_S = 600.0
 """After the faults: backoffs of a minute, leases, and the work itself."""
 
-Placed = tuple[Path, tuple[str, int, int]]
-"""An agent's folder, and job, attempt and fence of what was ordered there."""
+Memory = tuple[Path, int]
+"""What an agent remembers by: its folder, and how often the content of that was lost."""
+Placed = tuple[Memory, tuple[str, int, int]]
+"""Where something was ordered, and its job, attempt and fence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,10 @@ class World:
         """Who answers where this machine dials."""
         answering = [host for host in self.schedulers if host.is_alive and host.agents is not None]
         return self.generator.choice(answering) if len(answering) > 1 else next(iter(answering), None)
+
+    def memory_of(self, agent_folder: Path) -> Memory:
+        """What an agent with that folder remembers by at present."""
+        return agent_folder, self.losses[agent_folder]
 
     def connect(self, machine: Machine, requests: AsyncIterator[messages.ConnectRequest]) -> Connection:
         """Dial."""
