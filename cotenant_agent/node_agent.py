@@ -102,6 +102,7 @@ class NodeAgent:
         self._rules = rules
         self._membership = membership or ClusterMembership()
         self._session_secret = ""
+        self._dials = 0
         self._rendezvous_address = rules.rendezvous_address
         self._link = link
         self._table = table
@@ -260,7 +261,9 @@ class NodeAgent:
             write_json(Path(self._rules.ready_file), {"address": self._link.scheduler, "pid": os.getpid()})
 
     def _hello(self) -> messages.Hello:
+        self._dials += 1
         return messages.Hello(
+            dial_number=self._dials,
             node_id=self._rules.node_id,
             instance_id=self._rules.instance_id,
             boot_id=read_boot_id(),

@@ -23,6 +23,7 @@ SchedulerServiceError
 │   ├── PredictorError
 │   ├── AgentProtocolError
 │   ├── SecondInstanceError
+│   ├── LateHelloError
 │   ├── ForeignClusterError
 │   ├── GpuTakenError
 │   └── AttemptsMissingError
@@ -182,6 +183,10 @@ class AgentProtocolError(PeerError):
 
 class SecondInstanceError(PeerError):
     """An agent wants to speak for a node for which another living agent speaks."""
+
+
+class LateHelloError(PeerError):
+    """An agent's Hello came after a later one of the same process: what it says may be over."""
 
 
 class ForeignClusterError(PeerError):

@@ -225,6 +225,7 @@ class Hello(_message.Message):
     INSTALLATION_ID_FIELD_NUMBER: _builtins.int
     RENDEZVOUS_ADDRESS_FIELD_NUMBER: _builtins.int
     STORAGE_ID_FIELD_NUMBER: _builtins.int
+    DIAL_NUMBER_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.str
     agent_version: _builtins.str
@@ -248,6 +249,10 @@ class Hello(_message.Message):
     storage_id: _builtins.str
     """Drawn at random when the folder of checkpoints was first used as shared storage, and kept in it: nodes that say the same see
     the same checkpoints. Empty = it is not shared.
+    """
+    dial_number: _builtins.int
+    """How many times this process has dialed, this time included: a Hello that was overtaken on its way by a later one is refused, since
+    the node may have begun something after it. 0 = an older agent, which does not say it.
     """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentGpu]: ...
@@ -289,10 +294,11 @@ class Hello(_message.Message):
         installation_id: _builtins.str = ...,
         rendezvous_address: _builtins.str = ...,
         storage_id: _builtins.str = ...,
+        dial_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "launch_rules", b"launch_rules", "seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "installation_id", b"installation_id", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "machine_id", b"machine_id", "may_change_incarnation", b"may_change_incarnation", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id", "rendezvous_address", b"rendezvous_address", "seen", b"seen", "session_secret", b"session_secret", "storage_id", b"storage_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "dial_number", b"dial_number", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "installation_id", b"installation_id", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "machine_id", b"machine_id", "may_change_incarnation", b"may_change_incarnation", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id", "rendezvous_address", b"rendezvous_address", "seen", b"seen", "session_secret", b"session_secret", "storage_id", b"storage_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__launch_rules: _TypeAlias = _typing.Literal["launch_rules"]  # noqa: Y015
     _WhichOneofArgType__launch_rules: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules"]  # noqa: Y015

@@ -23,6 +23,7 @@ class Refusal(StrEnum):
     UNNAMED_INSTANCE = "unnamed_instance"
     FOREIGN_CLUSTER = "foreign_cluster"
     ENDED_SESSION = "ended_session"
+    LATE_HELLO = "late_hello"
 
 
 _TEXTS = {
@@ -31,6 +32,7 @@ _TEXTS = {
     Refusal.ATTEMPTS_MISSING: "an agent knows nothing of what its node runs; it may join when the leases are over",
     Refusal.FOREIGN_CLUSTER: "a node of another cluster wants to join; it gets no order, and nothing of it is ended",
     Refusal.ENDED_SESSION: "a report came over a stream that another one has replaced; it does not count",
+    Refusal.LATE_HELLO: "a Hello was overtaken by a later one of the same agent; what it says may be over",
     Refusal.UNNAMED_INSTANCE: "an agent that does not identify its process took over an open stream; upgrade it",
 }
 

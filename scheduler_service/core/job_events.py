@@ -32,7 +32,7 @@ from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
 from scheduler_service.core.peak_pauses import why_it_waits
-from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
+from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold, refresh_hold_of_waiting
 from scheduler_service.core.preparation import give_up_preparation
 from scheduler_service.core.queue_changes import cancel_orphan
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -86,6 +86,7 @@ def report(state: ClusterState, event: events.AttemptReport, step: EventEffects)
     if isinstance(event, ENDING_EVENTS) and state.occupancy.drop_abandoned(
         event.job_id, event.attempt, event.fence, event.node_id
     ):
+        refresh_hold_of_waiting(state, event.job_id)
         step.is_decision_due = True
     job = state.jobs.get(event.job_id)
     if job is None or not job.fence or (job.attempt, job.fence) != (event.attempt, event.fence):

@@ -20,7 +20,7 @@ from scheduler_service.core.events import (
 from scheduler_service.core.job_events import lose_part
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
-from scheduler_service.core.prediction_requests import ask_about_devices
+from scheduler_service.core.prediction_requests import ask_about_devices, refresh_hold_of_waiting
 from scheduler_service.core.preparation import give_up_preparation, lose_prepared_place, preparation_commands
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.rejoining import rejoin
@@ -83,6 +83,7 @@ def _stop_stale_attempt(state: ClusterState, node_id: str, running: RunningAttem
         incarnation_id=running.incarnation_id,
     )
     state.occupancy.put_abandoned(abandoned)
+    refresh_hold_of_waiting(state, abandoned.job_id)
     step.commands.append(stop_abandoned(abandoned))
 
 
@@ -104,6 +105,7 @@ def _drop_abandoned(state: ClusterState, node_id: str) -> None:
     for abandoned in tuple(state.abandoned_attempts.values()):
         if abandoned.node_id == node_id:
             state.occupancy.drop_abandoned(abandoned.job_id, abandoned.attempt, abandoned.fence, node_id)
+            refresh_hold_of_waiting(state, abandoned.job_id)
 
 
 def disconnect(state: ClusterState, event: NodeDisconnected, step: EventEffects) -> None:

@@ -52,6 +52,7 @@ class Occupancy:
         self.abandoned_attempts: Mapping[tuple[str, int, int, str], AbandonedAttempt] = MappingProxyType(
             self._abandoned_attempts
         )
+        self._abandoned_of_jobs: dict[str, int] = {}
         self._slowdown_ewma_ratios: dict[str, float] = {}
         self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
         self._inventory: Inventory | None = None
@@ -132,6 +133,8 @@ class Occupancy:
     def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
         """Remember an unwanted attempt that must still end."""
         key = abandoned.job_id, abandoned.attempt, abandoned.fence, abandoned.node_id
+        is_new = key not in self._abandoned_attempts
+        self._abandoned_of_jobs[abandoned.job_id] = self.abandoned_of(abandoned.job_id) + is_new
         self._abandoned_attempts[key] = abandoned
         self._refresh_gpus(abandoned.gpu_ids)
 
@@ -141,7 +144,16 @@ class Occupancy:
         found = [one for one in map(self._abandoned_attempts.pop, named, [None] * len(named)) if one is not None]
         for abandoned in found:
             self._refresh_gpus(abandoned.gpu_ids)
+        left = self.abandoned_of(job_id) - len(found)
+        if left:
+            self._abandoned_of_jobs[job_id] = left
+        else:
+            self._abandoned_of_jobs.pop(job_id, None)
         return bool(found)
+
+    def abandoned_of(self, job_id: str) -> int:
+        """Return how many attempts of a job were given up and have not ended."""
+        return self._abandoned_of_jobs.get(job_id, 0)
 
     def _keys_of(self, job_id: str, attempt: int, fence: int) -> list[tuple[str, int, int, str]]:
         return [key for key in self._abandoned_attempts if key[:3] == (job_id, attempt, fence)]

@@ -129,12 +129,21 @@ def refresh_hold(state: ClusterState, job_id: str) -> bool:
     return reason is None
 
 
+def refresh_hold_of_waiting(state: ClusterState, job_id: str) -> None:
+    """Do the same for a job that may not wait, or be unknown."""
+    job = state.jobs.get(job_id)
+    if job is not None and job.phase is Phase.PENDING:
+        refresh_hold(state, job_id)
+
+
 def _hold_reason(state: ClusterState, job: JobRecord) -> Reason | None:
     asked = find_queue_hold(state, job) if job.request.terms is not NO_TERMS else None
     if asked is not None:
         return asked
     if not state.gpus:
         return Reason(code="NO_NODE", numbers={"gpus_needed": job.request.gpus, "gpus_in_cluster": 0})
+    if attempts := state.occupancy.abandoned_of(job.job_id):
+        return Reason(code="FORMER_ATTEMPT_RUNS", numbers={"attempts_count": attempts})
     if job.not_before_ms > state.now_ms:
         return _backoff_reason(state, job)
     waiting = _unanswered_devices(state, job)

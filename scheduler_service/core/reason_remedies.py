@@ -28,6 +28,7 @@ REMEDIES: Mapping[str, str] = {
     "RESTART_BACKOFF": "The end of the pause between two restarts; `cotenant logs JOB` shows why the last one ended.",
     "LAUNCH_REFUSED": "The node's next try; `cotenant explain JOB` has what it refused.",
     "RESTORED": "The end of that time.",
+    "FORMER_ATTEMPT_RUNS": "The node's word that it has ended; if the node is gone for good: `cotenant nodes forget`.",
     "POLICY_FAILED": "Another policy: `cotenant policies use NAME`.",
     "HELD": "`cotenant release JOB`.",
     "AFTER": "The end of these jobs.",

@@ -14,6 +14,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "answered "
     "for {waited_ms}.",
     "RESTORED": "The state was restored: an attempt of which it knows nothing may still run somewhere for {wait_ms}.",
+    "FORMER_ATTEMPT_RUNS": "{attempts_count} attempt(s) of the job that were given up still run on their nodes, and "
+    "have been told to end; the job starts when that is confirmed.",
     "RESTART_BACKOFF": "Restart {restarts} of at most {restart_limit} follows in {wait_ms}, because the last attempt "
     "ended early.",
     "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later.",

@@ -22,6 +22,7 @@ from scheduler_service.errors import (
     AttemptsMissingError,
     ForeignClusterError,
     GpuTakenError,
+    LateHelloError,
     SecondInstanceError,
     StandstillError,
 )
@@ -32,6 +33,7 @@ _WITH_PROCESS = (Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
 # In one fact for the audit; a node runs far fewer, and what a hostile one invents must not fill the log twice.
 UNKNOWN_ATTEMPTS_NOTED_MAX = 1_000
+_DIALS_REMEMBERED_MAX = 10_000
 # Of an incarnation's id in messages: enough to distinguish, short enough to compare.
 _ID_SHOWN = 8
 
@@ -88,6 +90,7 @@ class AgentAdmission:
         self._leases = leases
         self._lease_ms = lease_ms
         self._said_to_run: set[tuple[str, str, int, int]] = set()
+        self._dials: dict[str, tuple[str, int]] = {}
 
     def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
         """Return what an attempt is to the node that reports it; another node's is counted and logged."""
@@ -133,8 +136,10 @@ class AgentAdmission:
             ForeignClusterError: The node belongs to another cluster.
             GpuTakenError: Another node that may still live has one of its GPUs.
             SecondInstanceError: Another living agent speaks for this node.
+            LateHelloError: The same agent has said a later Hello.
             AttemptsMissingError: The node may run what this agent does not know.
         """
+        self._check_order(hello)
         self._check_cluster(hello)
         self._check_settled(hello)
         replaced = self._replaced_nodes(hello)
@@ -149,6 +154,7 @@ class AgentAdmission:
             and not self._is_taken(status.key)
         ]
         self._check_attempts(hello, own)
+        self._note_dial(hello)
         for status in own:
             self.note_running(hello.node_id, status.key)
         if silent_ms is not None:
@@ -200,6 +206,23 @@ class AgentAdmission:
                     f"stop the agent of {owner} and wait, or give the node up at once: `cotenant nodes forget {owner}`"
                 )
         return sorted(others)
+
+    def _check_order(self, hello: node_agent_pb2.Hello) -> None:
+        """Refuse what an agent said before it dialed anew: its node may have begun something in between."""
+        instance_id, newest = self._dials.get(hello.node_id, ("", 0))
+        if not hello.dial_number or hello.instance_id != instance_id or hello.dial_number > newest:
+            return
+        self._refuse(hello.node_id, Refusal.LATE_HELLO)
+        raise LateHelloError(
+            f"this Hello of node {hello.node_id} is number {hello.dial_number} of its agent, and number {newest} came "
+            "before it: what it says may be over. A living agent dials again by itself"
+        )
+
+    def _note_dial(self, hello: node_agent_pb2.Hello) -> None:
+        self._dials.pop(hello.node_id, None)
+        if len(self._dials) >= _DIALS_REMEMBERED_MAX:
+            del self._dials[next(iter(self._dials))]
+        self._dials[hello.node_id] = (hello.instance_id, hello.dial_number)
 
     def _check_cluster(self, hello: node_agent_pb2.Hello) -> None:
         """Compare what a node saw of its cluster with what this state knows of itself."""

@@ -40,6 +40,7 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.PredictorError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
     errors.AgentProtocolError: (grpc.StatusCode.INVALID_ARGUMENT, None),
     errors.SecondInstanceError: (grpc.StatusCode.ALREADY_EXISTS, None),
+    errors.LateHelloError: (grpc.StatusCode.ABORTED, _SOON_MS),
     errors.GpuTakenError: (grpc.StatusCode.FAILED_PRECONDITION, _LATER_MS),
     errors.ForeignClusterError: (grpc.StatusCode.FAILED_PRECONDITION, _LATER_MS),
     errors.AttemptsMissingError: (grpc.StatusCode.FAILED_PRECONDITION, _LATER_MS),

@@ -10,7 +10,7 @@ import pytest
 from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.core.events import JobCancelled, NodeLost
-from scheduler_service.errors import AgentProtocolError, AttemptsMissingError, SecondInstanceError
+from scheduler_service.errors import AgentProtocolError, AttemptsMissingError, LateHelloError, SecondInstanceError
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import LEASE_MS, AgentStream, Cluster, hello, key, starting_engine, status, until
 from tests.support.cases import for_each
@@ -207,6 +207,42 @@ def test_one_known_attempt_lets_the_node_in_and_a_missing_one_is_lost_as_ever(
         assert (cluster.phase("job-1"), cluster.phase("job-2")) == (phase, "pending")
 
     play(work)
+
+
+def test_a_hello_that_a_later_one_of_the_same_agent_has_overtaken_takes_nothing_away() -> None:
+    """Seed 400346: it came before the second job's start, and vouched for the first: the second was called lost."""
+
+    async def work(cluster: Cluster) -> None:
+        overtaken = hello("node-1", status(key(), RUNNING, "node-1-0"), instance_id="a", gpus=("0", "1"))
+        overtaken.dial_number = 2
+        later = hello("node-1", *both_running(), instance_id="a", gpus=("0", "1"))
+        later.dial_number = 3
+        await vanish(await run_job(cluster, gpus=2))
+        await vanish(await cluster.dial(later))
+        for late in (overtaken, later):
+            refused = await cluster.dial(late)
+            assert isinstance(refused.failure, LateHelloError)
+        await cluster.settle()
+        assert [cluster.phase(job_id) for job_id in ("job-1", "job-2")] == ["running", "running"]
+        assert cluster.sessions.refusals.counts == {Refusal.LATE_HELLO: 2}
+
+    play(work)
+
+
+def test_another_process_of_a_node_counts_its_hellos_anew() -> None:
+    async def work(cluster: Cluster) -> None:
+        for instance_id, number in (("a", 7), ("b", 1), ("b", 2)):
+            said = hello("node-1", instance_id=instance_id)
+            said.dial_number = number
+            agent = await cluster.dial(said)
+            await agent.beat()
+            await vanish(agent)
+
+    play(work)
+
+
+def both_running() -> list[messages.AttemptStatus]:
+    return [status(key(f"job-{number}", 1, number), RUNNING, f"node-1-{number - 1}") for number in (1, 2)]
 
 
 def test_an_attempt_still_to_start_does_not_vouch_for_the_running_one() -> None:
