@@ -119,7 +119,7 @@ class AgentHost:
             state_dir=str(self.state_dir),
             checkpoint_dir=str(self.world.checkpoints_of(self.machine)),
             shared_checkpoints=self.world.has_gangs_across,
-            transfer_limit_bytes=0,
+            transfer_limit_bytes=0 if self.world.has_shared_storage else 1 << 20,
             rendezvous_host=f"10.0.0.{1 + int(self.node_id[1:])}",
             nvml=True,
             allow_any_command=True,

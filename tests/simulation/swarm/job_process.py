@@ -118,6 +118,8 @@ class JobProcess(MachineProcess):
         if directory is not None:
             written = read_record(directory / f"step-{self.steps_done}.json")
             self.machine.world.witness.job_resumed(self, str(written.get("token")), written.get("step"))
+            is_fetched = written.get("machine") != self.machine.name and not self.machine.world.has_shared_storage
+            self.machine.world.fetched += is_fetched
 
     def _leap(self) -> None:
         if self._is_leaving:
@@ -194,7 +196,9 @@ class JobProcess(MachineProcess):
         path = Path(self.environment["COTENANT_CHECKPOINT_DIR"]) / f"step-{self.steps_done}.json"
         try:
             check_room(path)
-            path.write_text(json.dumps({"token": self.plan.token, "step": self.steps_done}))
+            path.write_text(
+                json.dumps({"token": self.plan.token, "step": self.steps_done, "machine": self.machine.name})
+            )
             job_helper.checkpointed(path, self.steps_done, duration_ms=1)
             stamp(path.with_name(job_helper.MANIFEST_NAME))
         except OSError:
