@@ -99,6 +99,7 @@ class Attempt:
         self.owner = (self.uid, read_integer(spec, "gid")) if spec.get("uid") is not None else None
         self.can_pause = spec.get("can_pause") is True
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
+        self.resumed_fence = read_integer(spec, "resumed_fence")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")

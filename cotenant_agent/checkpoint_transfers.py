@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 CHECKPOINT_TRANSFERS: Final = "checkpoint_transfers"
 """What an agent says of its node that fetches and sends checkpoints."""
+GANG_TRANSFERS: Final = "gang_checkpoint_transfers"
+"""What it says where it does so for its part of a gang across nodes too."""
 STAGING: Final = ".incoming"
 _SENDS_MAX = 16
 _PIECE_TIMEOUT_S = 60.0
@@ -75,10 +77,10 @@ class CheckpointTransfers:
         self._stub, self._session_secret = stub, session_secret
 
     def may_fetch(self, request: LaunchRequest) -> bool:
-        """Whether a checkpoint that may be resumed could be on another node; that of a gang's part is shared."""
-        if not self._limit_bytes or request.steps_done <= 0 or request.gang_part is not None:
-            return False
-        return any(one.node_id not in ("", self._node_id) for one in request.granted)
+        """Whether a checkpoint that may be resumed could be on another node; that of a gang is on its first one."""
+        if not self._limit_bytes or not request.chooses_port:
+            return self._limit_bytes > 0
+        return request.steps_done > 0 and any(one.node_id not in ("", self._node_id) for one in request.granted)
 
     async def find_resumable(self, request: LaunchRequest) -> tuple[Checkpoint | None, tuple[str, ...]]:
         """The newest checkpoint that may be resumed, fetched where it is on another node; None = there is none.
@@ -87,16 +89,20 @@ class CheckpointTransfers:
             It, and what the job's owner should know of what was fetched and what was not.
 
         Raises:
-            CommandRefusedError: There is one, and this node cannot take it.
+            CommandRefusedError: There is one, and this node cannot take it; or all ranks are to go on from one that it
+                cannot have.
         """
         notes: list[str] = []
-        for one in request.granted:
+        candidates = request.granted if request.chooses_port else _choice_of_first(request)
+        for one in candidates:
             here = self._membership.checkpoint_directories(self._root, request.key.job_id, [one])
             found = await asyncio.to_thread(newest_resumable, here)
             if found is None and one.node_id not in ("", self._node_id):
                 found = await self._fetch(request, one, notes)
             if found is not None:
                 return found, tuple(notes)
+        if candidates and not request.chooses_port:
+            raise CommandRefusedError(NO_ROOM, "; ".join(["all ranks go on from the checkpoint of the first", *notes]))
         return None, tuple(notes)
 
     async def _fetch(self, request: LaunchRequest, one: GrantedCheckpoint, notes: list[str]) -> Checkpoint | None:
@@ -199,6 +205,11 @@ class CheckpointTransfers:
         )
         answer = await self._stub.SendCheckpointPiece(request, timeout=_PIECE_TIMEOUT_S)
         return answer.is_over
+
+
+def _choice_of_first(request: LaunchRequest) -> tuple[GrantedCheckpoint, ...]:
+    part = request.gang_part
+    return (part.resumed,) if part is not None and part.resumed is not None else ()
 
 
 def _pause_s(code: grpc.StatusCode, pauses_s: list[float], *, is_patient: bool) -> float | None:

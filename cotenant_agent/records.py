@@ -75,6 +75,7 @@ class GangPart:
     nodes: int
     master_address: str
     master_port: int = 0
+    resumed: GrantedCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

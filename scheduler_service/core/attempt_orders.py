@@ -41,6 +41,8 @@ def _gang_part(state: ClusterState, job: JobRecord, node_id: str) -> GangPart | 
         nodes=len(job.node_ids),
         master_address=first.rendezvous_address if first is not None else "",
         master_port=job.gang.rendezvous_port,
+        resumed_fence=job.gang.resumed_fence,
+        resumed_node_id=job.node_ids[0] if job.gang.resumed_fence else "",
     )
 
 

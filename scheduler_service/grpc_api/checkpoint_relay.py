@@ -75,6 +75,9 @@ class CheckpointRelay:
         if job is None or not is_held or job.phase is not Phase.STARTING:
             raise AgentProtocolError("a checkpoint is fetched for a launch that the node was ordered, and no other")
         granted = dict(zip(job.granted_fences, job.granted_node_ids, strict=False))
+        if job.gang is not None and request.node_id != job.node_ids[0]:
+            # All ranks go on from the checkpoint that the first node has chosen, and has by now.
+            granted = {job.gang.resumed_fence: job.node_ids[0]} if job.gang.resumed_fence in granted else {}
         node_id = granted.get(request.checkpoint.fence, "")
         if not node_id or request.checkpoint.incarnation_id != self._identity.incarnation_of(request.checkpoint.fence):
             raise AgentProtocolError("the launch grants no such checkpoint, or it is not known where it lies")
