@@ -118,7 +118,7 @@ class AgentHost:
             node_id=self.node_id,
             state_dir=str(self.state_dir),
             checkpoint_dir=str(self.world.checkpoints_of(self.machine)),
-            shared_checkpoints=self.world.has_gangs_across,
+            shared_checkpoints=self.world.has_gangs_across and self.world.has_shared_storage,
             transfer_limit_bytes=0 if self.world.has_shared_storage else 1 << 20,
             rendezvous_host=f"10.0.0.{1 + int(self.node_id[1:])}",
             nvml=True,

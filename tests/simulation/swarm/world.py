@@ -107,7 +107,7 @@ class World:
         self.shims: dict[Path, ShimProcess] = {}
         self.copied_s: dict[str, float] = {}
         self.groups: dict[tuple[object, ...], RankGroup] = {}
-        self.has_gangs_across = self.has_shared_storage and random.Random(f"gangs-{seed}").random() < 0.5
+        self.has_gangs_across = random.Random(f"gangs-{seed}").random() < 0.5
         self._parts = random.Random(f"parts-{seed}")
         self.have_parts_ends = self.has_gangs_across and self._parts.random() < _PARTS_END_RATIO
         self.fetched = 0
