@@ -398,20 +398,37 @@ def _add_shards(root: Path, manifest: dict[str, Any]) -> bool:
     """Leave this rank's shard for the others and gather all of them; False = another rank is not so far yet."""
     shard = {"rank": rank(), **{name: manifest[name] for name in ("step", "files", "bytes", "sha256")}}
     _replace(root / _SHARD_NAME.format(rank()), json.dumps(shard).encode(), durable=True)
-    found = [root / _SHARD_NAME.format(other) for other in range(world_size())]
+    here = _ranks_here()
+    found = [root / _SHARD_NAME.format(other) for other in here]
     shards = [one for one in map(_read, filter(Path.exists, found)) if one["step"] == shard["step"]]
     manifest["shards"] = shards
     manifest["files"] = sorted(name for one in shards for name in one["files"])
     manifest["bytes"] = sum(one["bytes"] for one in shards)
     manifest["sha256"] = hashlib.sha256("".join(one["sha256"] for one in shards).encode()).hexdigest()
-    return len(shards) == world_size()
+    return len(shards) == len(here)
 
 
-def _seal(root: Path, manifest: Mapping[str, Any]) -> None:
+def _ranks_here() -> range:
+    """The ranks that write to this folder: all, or those of this node where others have folders of their own."""
+    if not os.environ.get("COTENANT_CHECKPOINT_PART"):
+        return range(world_size())
+    first = rank() - _integer("LOCAL_RANK")
+    return range(first, first + _integer("LOCAL_WORLD_SIZE"))
+
+
+def _seal(root: Path, manifest: dict[str, Any]) -> None:
     path = root / MANIFEST_NAME
-    previous = _read(path)["files"] if path.exists() else []
+    previous = _read(path) if path.exists() else {}
+    obsolete = set(previous.get("files", ()))
+    if manifest.get("shards") and len(_ranks_here()) < world_size():
+        # Ranks of other nodes may not have declared this step yet: then all have the one before.
+        older = previous.pop("previous", {})
+        before = older if previous.get("step") == manifest["step"] else previous
+        if not set(before.get("files", ())) & set(manifest["files"]):
+            manifest["previous"] = before
+        obsolete = {*obsolete, *older.get("files", ())} - set(before.get("files", ()))
     _replace(path, json.dumps(manifest).encode(), durable=True)
-    for name in set(previous) - set(manifest["files"]):
+    for name in obsolete - set(manifest["files"]):
         with contextlib.suppress(OSError):
             (root / name).unlink()
     reporter = _reporter()

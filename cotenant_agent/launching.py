@@ -275,7 +275,7 @@ class Launcher:
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),
             "argv": list(plan.argv),
-            "environment": dict(plan.environment),
+            "environment": {**plan.environment, **self._told_of_parts(request)},
             "working_directory": plan.working_directory,
             "cpu_cores": list(plan.cpu_cores),
             "ranks": [rank.to_record() for rank in plan.ranks],
@@ -293,6 +293,11 @@ class Launcher:
             "uid": uid,
             "gid": gid,
         }
+
+    def _told_of_parts(self, request: LaunchRequest) -> dict[str, str]:
+        """Whether a job's helper can see what ranks on other nodes declare; it cannot where each node has a folder."""
+        is_part = request.gang_part is not None and self._rules.gangs_by_transfer
+        return {"COTENANT_CHECKPOINT_PART": "1"} if is_part else {}
 
     def _make_places(self, places: LaunchPlaces, owner: Owner | None, *, is_follower: bool) -> None:
         """Make the job's folders; where a gang shares storage its first node has made that of the checkpoints."""

@@ -89,7 +89,12 @@ def position_to_message(position: LogPosition) -> messages.LogPosition:
 
 
 def _checkpoint(message: messages.GrantedCheckpoint) -> GrantedCheckpoint:
-    return GrantedCheckpoint(incarnation_id=message.incarnation_id, fence=message.fence, node_id=message.node_id)
+    return GrantedCheckpoint(
+        incarnation_id=message.incarnation_id,
+        fence=message.fence,
+        node_id=message.node_id,
+        part_node_ids=tuple(message.part_node_ids),
+    )
 
 
 def _granted(message: messages.LaunchJob) -> tuple[GrantedCheckpoint, ...]:

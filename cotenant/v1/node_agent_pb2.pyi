@@ -1024,21 +1024,27 @@ class GrantedCheckpoint(_message.Message):
     INCARNATION_ID_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    PART_NODE_IDS_FIELD_NUMBER: _builtins.int
     incarnation_id: _builtins.str
     """Empty = an older scheduler gave the fence."""
     fence: _builtins.int
     node_id: _builtins.str
     """Where that attempt ran, or its rank 0 did: there the checkpoint is fetched from where this node does not see it. Empty = not known."""
+    @_builtins.property
+    def part_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a gang across nodes: all nodes of that attempt, each of which may have the files of its own ranks only."""
+
     def __init__(
         self,
         *,
         incarnation_id: _builtins.str = ...,
         fence: _builtins.int = ...,
         node_id: _builtins.str = ...,
+        part_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id", "node_id", b"node_id", "part_node_ids", b"part_node_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -292,10 +292,14 @@ def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChang
 
 def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, sequence: int = 0) -> ConnectResponse:
     """Order the launch of one attempt; `sequence` is that of the event that led to it."""
-    node_ids = (*command.granted_node_ids, *[""] * len(command.granted_fences))
+    fences = command.granted_fences
+    node_ids = (*command.granted_node_ids, *[""] * len(fences))
+    parts: tuple[tuple[str, ...], ...] = (*command.granted_parts, *[()] * len(fences))
     granted = [
-        node_agent_pb2.GrantedCheckpoint(incarnation_id=identity.incarnation_of(fence), fence=fence, node_id=node_id)
-        for fence, node_id in zip(command.granted_fences, node_ids, strict=False)
+        node_agent_pb2.GrantedCheckpoint(
+            incarnation_id=identity.incarnation_of(fence), fence=fence, node_id=node_id, part_node_ids=of_parts
+        )
+        for fence, node_id, of_parts in zip(fences, node_ids, parts, strict=False)
     ]
     return ConnectResponse(
         launch_job=node_agent_pb2.LaunchJob(
@@ -307,7 +311,7 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             ],
             micro_batch_size=command.micro_batch_size,
             accumulation_steps=command.accumulation_steps,
-            granted_fences=command.granted_fences,
+            granted_fences=fences,
             memory_limit_bytes=command.memory_limit_bytes,
             memory_held_bytes=command.memory_held_bytes,
             steps_done=command.steps_done,

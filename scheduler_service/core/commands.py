@@ -184,7 +184,7 @@ class LaunchJob(Command):
 
     Attributes:
         memory_held_bytes: What of its memory it holds all the time, others using the rest meanwhile; 0 = all of it.
-        granted_node_ids: As in the job's record.
+        granted_node_ids: As in the job's record, as are the `granted_parts`.
     """
 
     node_id: str
@@ -204,6 +204,7 @@ class LaunchJob(Command):
     memory_held_bytes: int = 0
     servers: int = 0
     granted_node_ids: tuple[str, ...] = ()
+    granted_parts: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

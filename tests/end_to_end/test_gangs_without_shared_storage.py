@@ -24,9 +24,12 @@ STEPS = 40
 CURVE_STEPS, STEP_MS, ENDLESS = 30, 250, 1_000_000
 
 
-def test_a_gang_goes_on_from_the_checkpoint_of_its_first_rank_that_the_other_node_fetches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [(), ("sharded",)], ids=["of rank 0", "sharded"])
+def test_a_gang_whose_rank_was_killed_goes_on_from_a_checkpoint_that_both_nodes_have(
+    tmp_path: Path, form: tuple[str, ...]
+) -> None:
     with separate_nodes(tmp_path) as cluster:
-        job_id = cluster.witness(steps=STEPS, step_ms=40)
+        job_id = cluster.witness(*form, steps=STEPS, step_ms=40)
         wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
         [victim] = [pid for pid in cluster.rank_processes() if b"\0RANK=1\0" in environment_of(pid)]
         os.kill(victim, signal.SIGKILL)
