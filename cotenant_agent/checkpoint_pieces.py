@@ -123,9 +123,12 @@ def _read_manifest(manifest: bytes) -> tuple[list[str], int]:
     except (ValueError, RecursionError) as error:
         raise CommandRefusedError(NO_CHECKPOINT, "its manifest is not JSON") from error
     names, size_bytes = _stated(found)
-    if before := found.get("previous"):
+    before = found.get("previous")
+    if isinstance(before, dict) and before.get("files"):
         more, more_bytes = _stated(before)
-        names, size_bytes = [*names, *more], size_bytes + more_bytes
+        # Files that were written over are those of the newer one.
+        is_apart = not set(names) & set(more)
+        names, size_bytes = ([*names, *more], size_bytes + more_bytes) if is_apart else (names, size_bytes)
     if len(set(names)) != len(names) or MANIFEST_NAME in names:
         raise CommandRefusedError(NO_CHECKPOINT, "its manifest states a file twice")
     return names, size_bytes
