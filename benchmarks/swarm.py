@@ -26,13 +26,14 @@ def main(seeds: int = 500, first: int = 0) -> dict[str, object]:
     """
     struck: Counter[str] = Counter()
     violations: dict[int, str] = {}
-    facts = jobs = 0
+    facts = jobs = fetched = 0
     simulated_s = 0.0
     began_s = time.process_time()
     for seed in range(first, first + seeds):
         report = run_seed(seed)
         struck += report.struck
         facts, jobs, simulated_s = facts + report.facts, jobs + report.jobs, simulated_s + report.simulated_s
+        fetched += report.fetched
         if report.violations:
             violations[seed] = report.violations[0]
             sys.stderr.write(f"{seed}: {report.violations[0]}\n")
@@ -45,6 +46,7 @@ def main(seeds: int = 500, first: int = 0) -> dict[str, object]:
         "simulated_cluster_hours": round(simulated_s / 3600, 2),
         "jobs": jobs,
         "facts": facts,
+        "checkpoints_fetched": fetched,
         "faults": dict(struck.most_common()),
         "faults_switched_off": sorted(SWITCHED_OFF),
         "violations": violations,

@@ -230,22 +230,12 @@ def checkpointed(path: FilePath, step: int, *, duration_ms: int | None = None, i
         root = checkpoint_directory()
         files = _files_of(Path(path), root)
         digest, size_bytes = _make_durable(root, files)
-        manifest = {
-            "step": step,
-            "files": files,
-            "bytes": size_bytes,
-            "sha256": digest,
-            "duration_ms": elapsed_ms,
-            "job_id": os.environ["COTENANT_JOB_ID"],
-            "incarnation_id": os.environ.get("COTENANT_INCARNATION_ID"),
-            "fence": _integer("COTENANT_FENCE"),
-            "world_size": world_size(),
-        }
+        manifest = {"step": step, "files": files, "bytes": size_bytes, "sha256": digest, "duration_ms": elapsed_ms}
+        manifest |= {"job_id": os.environ["COTENANT_JOB_ID"], "fence": _integer("COTENANT_FENCE")}
+        manifest |= {"incarnation_id": os.environ.get("COTENANT_INCARNATION_ID"), "world_size": world_size()}
         if not is_shard or _add_shards(root, manifest):
             _seal(root, manifest)
-    _flags.checkpoint = False
-    _flags.declared_step = step
-    _flags.checkpointed_at_ns = _now_ns()
+    _flags.checkpoint, _flags.declared_step, _flags.checkpointed_at_ns = False, step, _now_ns()
 
 
 def leave() -> NoReturn:
@@ -266,8 +256,7 @@ def finish() -> None:
 
 def out_of_memory() -> None:
     """Report that the device's memory was not enough, for scripts that handle the framework's error themselves."""
-    reporter = _reporter()
-    if reporter is not None:
+    if reporter := _reporter():
         reporter.mark("failure", "gpu_oom")
 
 
@@ -398,24 +387,35 @@ def _add_shards(root: Path, manifest: dict[str, Any]) -> bool:
     """Leave this rank's shard for the others and gather all of them; False = another rank is not so far yet."""
     shard = {"rank": rank(), **{name: manifest[name] for name in ("step", "files", "bytes", "sha256")}}
     _replace(root / _SHARD_NAME.format(rank()), json.dumps(shard).encode(), durable=True)
-    found = [root / _SHARD_NAME.format(other) for other in range(world_size())]
+    found = [root / _SHARD_NAME.format(other) for other in _ranks_here()]
     shards = [one for one in map(_read, filter(Path.exists, found)) if one["step"] == shard["step"]]
     manifest["shards"] = shards
     manifest["files"] = sorted(name for one in shards for name in one["files"])
     manifest["bytes"] = sum(one["bytes"] for one in shards)
     manifest["sha256"] = hashlib.sha256("".join(one["sha256"] for one in shards).encode()).hexdigest()
-    return len(shards) == world_size()
+    return len(shards) == len(found)
 
 
-def _seal(root: Path, manifest: Mapping[str, Any]) -> None:
+def _ranks_here() -> range:
+    """The ranks that write to this folder: where each node has a folder of its own those of this node."""
+    first, count = rank() - _integer("LOCAL_RANK"), _integer("LOCAL_WORLD_SIZE")
+    return range(first, first + count) if _integer("COTENANT_CHECKPOINT_PART") else range(world_size())
+
+
+def _seal(root: Path, manifest: dict[str, Any]) -> None:
     path = root / MANIFEST_NAME
-    previous = _read(path)["files"] if path.exists() else []
+    previous = _read(path) if path.exists() else {"files": []}
+    before = previous.pop("previous", {"files": []})
+    obsolete = {*previous["files"], *before["files"]} - set(manifest["files"])
+    if "shards" in manifest and len(_ranks_here()) < world_size():
+        # Ranks of other nodes may not have declared this step yet: then all have the one before.
+        manifest["previous"] = before if previous.get("step") == manifest["step"] else previous
+        obsolete -= set(manifest["previous"]["files"])
     _replace(path, json.dumps(manifest).encode(), durable=True)
-    for name in set(previous) - set(manifest["files"]):
+    for name in obsolete:
         with contextlib.suppress(OSError):
             (root / name).unlink()
-    reporter = _reporter()
-    if reporter is not None:
+    if reporter := _reporter():
         reporter.mark("checkpoint_step", manifest["step"])
 
 

@@ -10,7 +10,7 @@
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
     collect_profiles: true          # false = nothing that is measured of this job is kept
-    across_nodes: false             # true = the ranks may be on several nodes, which share the storage of checkpoints
+    across_nodes: false             # true = the ranks may be on several nodes, which share or send checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
     no_prepare: false               # true = when it is moved its next attempt begins after the present one
     releases_memory: false          # true = it gives device memory back between its peaks (docs/training_scripts.md)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cotenant_agent.checkpoints import read_checkpoint
+from cotenant_agent.checkpoints import Checkpoint, read_checkpoint
 from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, refresh_json
 from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_progress import LogProgress
@@ -99,6 +99,7 @@ class Attempt:
         self.owner = (self.uid, read_integer(spec, "gid")) if spec.get("uid") is not None else None
         self.can_pause = spec.get("can_pause") is True
         self.rendezvous_port = read_integer(spec, "rendezvous_port")
+        self.resumed_fence = read_integer(spec, "resumed_fence")
         self.collective_timeout_ms = read_integer(spec, "collective_timeout_ms")
         self.ranks = read_ranks(spec)
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
@@ -186,7 +187,7 @@ class Attempt:
     @property
     def checkpoint_step(self) -> int:
         """Step of the newest accepted checkpoint that this job could go on from; -1 = none."""
-        own = read_checkpoint(self.checkpoint_directory)
+        own = self._own_checkpoint()
         return max(self._resume_step, own.step if own is not None else -1)
 
     @property
@@ -379,8 +380,12 @@ class Attempt:
         """Name of the file of one rank's output; of the only process where there are no ranks."""
         return read_log_name(self.spec, rank)
 
+    def _own_checkpoint(self) -> Checkpoint | None:
+        # Of a gang across nodes each may have the files of its own ranks only.
+        return read_checkpoint(self.checkpoint_directory, may_be_part=self.spec.get("is_part") is True)
+
     def _checkpoint_is_new(self) -> bool:
-        checkpoint = read_checkpoint(self.checkpoint_directory)
+        checkpoint = self._own_checkpoint()
         if checkpoint is None:
             return False
         try:

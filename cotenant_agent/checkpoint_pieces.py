@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 
 from cotenant.job import MANIFEST_NAME
 from cotenant.v1 import node_agent_pb2 as messages
+from cotenant_agent.checkpoint_parts import NO_CHECKPOINT, joined_manifest
 from cotenant_agent.checkpoints import Checkpoint, newest_resumable, read_checkpoint
 from cotenant_agent.durable_files import flush_directory, read_integer
 from cotenant_agent.errors import CommandRefusedError
@@ -25,8 +26,6 @@ MANIFEST_BYTES_MAX: Final = 1 << 20
 CONTENTS_BYTES_MAX: Final = 1 << 20
 FREE_BYTES_MIN: Final = 64 << 20
 """What a fetched checkpoint leaves free on the disk, for the jobs that run."""
-NO_CHECKPOINT: Final = "NO_CHECKPOINT"
-"""There is no whole one; another attempt's may do."""
 NO_ROOM: Final = "CHECKPOINT_NOT_FETCHED"
 """There is one, and this node cannot take it."""
 _DEPTH_MAX = 16
@@ -51,7 +50,7 @@ def read_pieces(directory: Path, limit_bytes: int) -> Iterator[messages.Checkpoi
         with _open_plain(root, MANIFEST_NAME) as stream:
             manifest = stream.read(MANIFEST_BYTES_MAX + 1)
         names, size_bytes = _read_manifest(manifest)
-        if read_checkpoint(directory) is None:
+        if read_checkpoint(directory, may_be_part=True) is None:
             raise CommandRefusedError(NO_CHECKPOINT, "it is not whole")
         _check_size(size_bytes, limit_bytes, NO_CHECKPOINT)
         yield messages.CheckpointPiece(manifest=manifest)
@@ -112,7 +111,7 @@ def safe_parts(name: str) -> tuple[str, ...]:
 
 
 def _read_manifest(manifest: bytes) -> tuple[list[str], int]:
-    """The names and the size that a manifest states.
+    """The names and the size that a manifest states, with those of the checkpoint before that a part keeps.
 
     Raises:
         CommandRefusedError: It is none, or too large.
@@ -123,12 +122,26 @@ def _read_manifest(manifest: bytes) -> tuple[list[str], int]:
         found = json.loads(manifest)
     except (ValueError, RecursionError) as error:
         raise CommandRefusedError(NO_CHECKPOINT, "its manifest is not JSON") from error
-    names = found.get("files") if isinstance(found, dict) else None
+    names, size_bytes = _stated(found)
+    before = found.get("previous")
+    if isinstance(before, dict) and before.get("files"):
+        more, more_bytes = _stated(before)
+        # Files that were written over are those of the newer one.
+        is_apart = not set(names) & set(more)
+        names, size_bytes = ([*names, *more], size_bytes + more_bytes) if is_apart else (names, size_bytes)
+    if len(set(names)) != len(names) or MANIFEST_NAME in names:
+        raise CommandRefusedError(NO_CHECKPOINT, "its manifest states a file twice")
+    return names, size_bytes
+
+
+def _stated(manifest: object) -> tuple[list[str], int]:
+    found = manifest if isinstance(manifest, dict) else {}
+    names = found.get("files")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise CommandRefusedError(NO_CHECKPOINT, "its manifest names no files")
     size_bytes = read_integer(found, "bytes", -1)
-    if size_bytes < 0 or len(set(names)) != len(names) or MANIFEST_NAME in names:
-        raise CommandRefusedError(NO_CHECKPOINT, "its manifest states no size, or a file twice")
+    if size_bytes < 0:
+        raise CommandRefusedError(NO_CHECKPOINT, "its manifest states no size")
     return names, size_bytes
 
 
@@ -153,6 +166,7 @@ class IncomingCheckpoint:
         self._folder = staging / (incarnation_id or "-") / job_id / str(fence)
         self._limit_bytes = limit_bytes
         self._manifest = b""
+        self._parts: list[dict[str, object]] = []
         self._left: set[str] = set()
         self._left_bytes = 0
         self._file: BinaryIO | None = None
@@ -179,6 +193,8 @@ class IncomingCheckpoint:
                     raise CommandRefusedError(
                         NO_CHECKPOINT, "it came in no order of a checkpoint, or larger than stated"
                     )
+        except (FileExistsError, NotADirectoryError) as error:
+            raise CommandRefusedError(NO_CHECKPOINT, "two of its ranks have given a file the same name") from error
         except OSError as error:
             raise CommandRefusedError(
                 NO_ROOM, f"this node cannot write the checkpoint: {error.strerror}; make room on its disk"
@@ -215,6 +231,44 @@ class IncomingCheckpoint:
         self._file.close()
         self._file = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the files of all ranks are named; where they are not, other nodes have the others."""
+        found = json.loads(self._manifest or b"{}")
+        shards = found.get("shards")
+        return not isinstance(shards, list) or not shards or len(shards) == read_integer(found, "world_size")
+
+    def end_part(self) -> None:
+        """Begin with the part of the next node: what has come stays where it is put together.
+
+        Raises:
+            CommandRefusedError: As `finish`.
+        """
+        try:
+            self._end_file()
+            self._check_complete()
+            self._parts.append(json.loads(self._manifest))
+        except OSError as error:
+            raise CommandRefusedError(
+                NO_ROOM, f"this node cannot store the checkpoint: {error.strerror}; make room on its disk"
+            ) from error
+        self._manifest = b""
+
+    def join_parts(self) -> None:
+        """Seal what the parts that have come have in common, and leave the rest out.
+
+        Raises:
+            CommandRefusedError: They have nothing in common.
+        """
+        self._manifest = joined_manifest(self._parts)
+        named = {name for part in self._parts for name in _read_manifest(json.dumps(part).encode())[0]}
+        for name in named - set(_read_manifest(self._manifest)[0]):
+            self._folder.joinpath(*safe_parts(name)).unlink(missing_ok=True)
+
+    def _check_complete(self) -> None:
+        if self._left or not self._manifest:
+            raise CommandRefusedError(NO_CHECKPOINT, "it came without all of its files")
+
     def finish(self, target: Path) -> Checkpoint:
         """Put a whole checkpoint where it would lie had the attempt run here.
 
@@ -223,8 +277,7 @@ class IncomingCheckpoint:
         """
         try:
             self._end_file()
-            if self._left or not self._manifest:
-                raise CommandRefusedError(NO_CHECKPOINT, "it came without all of its files")
+            self._check_complete()
             (self._folder / MANIFEST_NAME).write_bytes(self._manifest)
             if newest_resumable([self._folder]) is None:
                 raise CommandRefusedError(NO_CHECKPOINT, "what came is not what its manifest says, or of another job")

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 CHECKPOINT_TRANSFERS: Final = "checkpoint_transfers"
 """What an agent says of its node that fetches and sends checkpoints."""
+GANG_TRANSFERS: Final = "gang_checkpoint_transfers"
+"""What it says where it does so for its part of a gang across nodes too."""
 STAGING: Final = ".incoming"
 _SENDS_MAX = 16
 _PIECE_TIMEOUT_S = 60.0
@@ -75,10 +77,10 @@ class CheckpointTransfers:
         self._stub, self._session_secret = stub, session_secret
 
     def may_fetch(self, request: LaunchRequest) -> bool:
-        """Whether a checkpoint that may be resumed could be on another node; that of a gang's part is shared."""
-        if not self._limit_bytes or request.steps_done <= 0 or request.gang_part is not None:
-            return False
-        return any(one.node_id not in ("", self._node_id) for one in request.granted)
+        """Whether a checkpoint that may be resumed could be on another node; that of a gang is on its first one."""
+        if not self._limit_bytes or not request.chooses_port:
+            return self._limit_bytes > 0
+        return request.steps_done > 0 and any(self._others(one) for one in request.granted)
 
     async def find_resumable(self, request: LaunchRequest) -> tuple[Checkpoint | None, tuple[str, ...]]:
         """The newest checkpoint that may be resumed, fetched where it is on another node; None = there is none.
@@ -87,21 +89,29 @@ class CheckpointTransfers:
             It, and what the job's owner should know of what was fetched and what was not.
 
         Raises:
-            CommandRefusedError: There is one, and this node cannot take it.
+            CommandRefusedError: There is one, and this node cannot take it; or all ranks are to go on from one that it
+                cannot have.
         """
         notes: list[str] = []
-        for one in request.granted:
+        candidates = request.granted if request.chooses_port else _choice_of_first(request)
+        for one in candidates:
             here = self._membership.checkpoint_directories(self._root, request.key.job_id, [one])
             found = await asyncio.to_thread(newest_resumable, here)
-            if found is None and one.node_id not in ("", self._node_id):
+            if found is None and self._others(one):
                 found = await self._fetch(request, one, notes)
             if found is not None:
                 return found, tuple(notes)
+        if candidates and not request.chooses_port:
+            raise CommandRefusedError(NO_ROOM, "; ".join(["all ranks go on from the checkpoint of the first", *notes]))
         return None, tuple(notes)
+
+    def _others(self, one: GrantedCheckpoint) -> set[str]:
+        return {*one.source_ids} - {self._node_id}
 
     async def _fetch(self, request: LaunchRequest, one: GrantedCheckpoint, notes: list[str]) -> Checkpoint | None:
         """Fetch a checkpoint, and note how that went; None = it cannot be had."""
-        about = {**request.key.fields(), "from_node": one.node_id, "of_fence": one.fence}
+        nodes = " and ".join(one.source_ids)
+        about = {**request.key.fields(), "from_node": nodes, "of_fence": one.fence}
         until_ms, pauses_s = boot_ms() + _BUSY_MS_MAX, list(_RETRY_PAUSES_S)
         while True:
             try:
@@ -115,12 +125,12 @@ class CheckpointTransfers:
                 reason, pause_s = str(refusal), pauses_s.pop(0) if pauses_s else None
             else:
                 _log.info("checkpoint_fetched", extra={**about, "step": found.step})
-                notes.append(f"the checkpoint of step {found.step} was fetched from node {one.node_id}")
+                notes.append(f"the checkpoint of step {found.step} was fetched from node {nodes}")
                 return found
             event = "checkpoint_not_fetched" if pause_s is None else "checkpoint_fetch_repeated"
             _log.warning(event, extra={**about, "reason": reason})
             if pause_s is None:
-                notes.append(f"no checkpoint was fetched from node {one.node_id}: {reason[:_ERROR_CHARACTERS_MAX]}")
+                notes.append(f"no checkpoint was fetched from node {nodes}: {reason[:_ERROR_CHARACTERS_MAX]}")
                 return None
             await asyncio.sleep(pause_s)
 
@@ -129,23 +139,40 @@ class CheckpointTransfers:
         place = (one.incarnation_id, key.job_id, one.fence)
         staging = self._staging / key.directory_name
         incoming = await asyncio.to_thread(IncomingCheckpoint, staging, place, self._limit_bytes)
-        asked = messages.FetchCheckpointRequest(
-            node_id=self._node_id,
-            session_secret=self._session_secret,
-            key=key_to_message(key),
-            checkpoint=messages.GrantedCheckpoint(
-                incarnation_id=one.incarnation_id, fence=one.fence, node_id=one.node_id
-            ),
-        )
+        target = checkpoint_directory(self._root, key.job_id, one.fence, one.incarnation_id)
         try:
-            if self._stub is None:
-                raise CommandRefusedError("NOT_CONNECTED", "the scheduler is not reached")
-            async for answer in self._stub.FetchCheckpoint(asked):
-                await asyncio.to_thread(incoming.take, answer.piece)
-            target = checkpoint_directory(self._root, key.job_id, one.fence, one.incarnation_id)
+            for node_id in one.source_ids:
+                await self._take_from(node_id, request, one, incoming)
+                if incoming.is_whole:
+                    break
+                await asyncio.to_thread(incoming.end_part)
+            else:
+                incoming.join_parts()
             return await asyncio.to_thread(incoming.finish, target)
         finally:
             incoming.close()
+
+    async def _take_from(
+        self, node_id: str, request: LaunchRequest, one: GrantedCheckpoint, incoming: IncomingCheckpoint
+    ) -> None:
+        """Take what a node has of a checkpoint, which may be this node."""
+        order = messages.GrantedCheckpoint(incarnation_id=one.incarnation_id, fence=one.fence, node_id=node_id)
+        if node_id == self._node_id:
+            own = messages.SendCheckpoint(job_id=request.key.job_id, checkpoint=order)
+            pieces = read_pieces(self._directory_of(own), self._limit_bytes)
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                await asyncio.to_thread(incoming.take, piece)
+            return
+        if self._stub is None:
+            raise CommandRefusedError("NOT_CONNECTED", "the scheduler is not reached")
+        asked = messages.FetchCheckpointRequest(
+            node_id=self._node_id,
+            session_secret=self._session_secret,
+            key=key_to_message(request.key),
+            checkpoint=order,
+        )
+        async for answer in self._stub.FetchCheckpoint(asked):
+            await asyncio.to_thread(incoming.take, answer.piece)
 
     def send(self, order: messages.SendCheckpoint) -> None:
         """Send a checkpoint of this node, or say why not."""
@@ -199,6 +226,11 @@ class CheckpointTransfers:
         )
         answer = await self._stub.SendCheckpointPiece(request, timeout=_PIECE_TIMEOUT_S)
         return answer.is_over
+
+
+def _choice_of_first(request: LaunchRequest) -> tuple[GrantedCheckpoint, ...]:
+    part = request.gang_part
+    return (part.resumed,) if part is not None and part.resumed is not None else ()
 
 
 def _pause_s(code: grpc.StatusCode, pauses_s: list[float], *, is_patient: bool) -> float | None:

@@ -34,17 +34,21 @@ class Checkpoint:
     world_size: int = 1
 
 
-def read_checkpoint(directory: Path) -> Checkpoint | None:
+def read_checkpoint(directory: Path, *, may_be_part: bool = False) -> Checkpoint | None:
     """The checkpoint of one fence directory if its manifest is whole and every file is there; contents unread.
 
     It must name the job, and the cluster, under whose directory it lies; older helpers name neither.
+
+    Args:
+        directory: Where it lies.
+        may_be_part: The files of this node's ranks of a gang across nodes will do: other nodes have the others.
     """
     manifest = read_json(directory / MANIFEST_NAME)
     step = read_integer(manifest, "step", -1)
     files = _named_files(directory, manifest)
     if manifest is None or not 0 <= step < STEPS_LIMIT or files is None or not _is_of(directory, manifest):
         return None
-    if _shards(manifest) is None:
+    if _shards(manifest, may_be_part=may_be_part) is None:
         return None
     try:
         found = [file.stat() for file in files]
@@ -94,14 +98,18 @@ def _contents_match(directory: Path) -> bool:
     return digests == [read_text(shard, "sha256") for shard in shards] and whole == read_text(manifest, "sha256")
 
 
-def _shards(manifest: Mapping[str, object] | None) -> list[dict[str, object]] | None:
+def _shards(manifest: Mapping[str, object] | None, *, may_be_part: bool = False) -> list[dict[str, object]] | None:
     """What each rank of a gang has declared, by rank; empty = rank 0 wrote it all; None = a rank's part is missing."""
     shards = (manifest or {}).get("shards", [])
     if manifest is None or not isinstance(shards, list) or not all(isinstance(shard, dict) for shard in shards):
         return None
     ranks = [read_integer(shard, "rank", -1) for shard in shards]
     names = [name for shard in shards for name in _names(shard)]
-    is_whole = ranks == list(range(read_integer(dict(manifest), "world_size"))) and sorted(names) == _names(manifest)
+    world_size = read_integer(dict(manifest), "world_size")
+    first = max(0, ranks[0]) if ranks and may_be_part else 0
+    is_row = ranks == list(range(first, first + len(ranks)))
+    has_all = is_row and (first + len(ranks) <= world_size if may_be_part else len(ranks) == world_size)
+    is_whole = has_all and sorted(names) == _names(manifest)
     return shards if is_whole or not shards else None
 
 

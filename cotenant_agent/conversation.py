@@ -136,12 +136,15 @@ class Conversation:
     async def _wait_for_leave(self) -> None:
         await self._is_over.wait()
 
-    def announce_start(self, key: AttemptKey, rendezvous_port: int = 0) -> None:
-        """Report that a job has started, and where its ranks meet."""
-        if not self._membership.holds(key):
-            return
-        started = messages.AttemptStarted(key=key_to_message(key), rendezvous_port=rendezvous_port)
-        self._send(messages.ConnectRequest(attempt_started=started))
+    def announce_start(self, attempt: Attempt) -> None:
+        """Report that a job has started, where its ranks meet, and from which checkpoint they go on."""
+        if self._membership.holds(attempt.key):
+            started = messages.AttemptStarted(
+                key=key_to_message(attempt.key),
+                rendezvous_port=attempt.rendezvous_port,
+                resumed_fence=attempt.resumed_fence,
+            )
+            self._send(messages.ConnectRequest(attempt_started=started))
 
     def announce_end(self, end: AttemptEnd) -> None:
         """Report how an attempt ended; repeated with every heartbeat until it is stored."""

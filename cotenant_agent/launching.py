@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,8 @@ class JobRules:
         tasks_max: processes and threads of a job; 0 = no bound.
         namespaces: each job gets its own.
         seals: jobs could write the agent's files, which are therefore sealed.
-        rendezvous_interface: network interface by which ranks of gangs across nodes meet; empty = not known.
+        find_interface: looks up by which network interface ranks of gangs across nodes meet; empty = not known.
+        gangs_by_transfer: each part of a gang across nodes keeps its own checkpoints, which agents fetch.
     """
 
     user: str = ""
@@ -56,7 +57,8 @@ class JobRules:
     tasks_max: int = 0
     namespaces: bool = False
     seals: bool = False
-    rendezvous_interface: str = ""
+    find_interface: Callable[[], str] = str
+    gangs_by_transfer: bool = False
 
 
 class Launcher:
@@ -111,7 +113,8 @@ class Launcher:
         places = self._places(request, resume)
         owner = self._users.find(request.tenant)
         is_follower = not request.chooses_port
-        if is_follower:
+        is_sharing = request.gang_part is not None and not self._rules.gangs_by_transfer
+        if is_follower and is_sharing:
             check_owner(places.checkpoint_directory, None if owner is None else owner[0])
         port = _choose_port(request, live)
         plan = self._plan(request, places, grace_ms, port)
@@ -120,15 +123,17 @@ class Launcher:
         except FileExistsError:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
         self._make_cluster_directory(request.key.incarnation_id)
-        self._make_places(places, owner, is_follower=is_follower)
+        self._make_places(places, owner, is_follower=is_follower and is_sharing)
         leave_assignment(request.servers, places.run_directory, owner)
-        if request.gang_part is not None and not is_follower:
+        if is_sharing and not is_follower:
             leave_choice(places.checkpoint_directory, resume)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
         _leave_notes(directory.log, request, plan)
         spec = self._spec(request, plan, stop_grace_ms, resume, owner)
         # Of another node's port nothing is taken here.
         spec["rendezvous_port"] = 0 if is_follower else port
+        has_chosen = request.gang_part is not None and not is_follower and not is_sharing and resume is not None
+        spec["resumed_fence"] = int(resume.directory.name) if resume is not None and has_chosen else 0
         if is_early:
             spec |= {"argv": list(early_argv(request.command, plan.argv)), "is_early": True}
         seal = Seal.draw() if self._rules.seals else None
@@ -235,7 +240,7 @@ class Launcher:
             login_name=self._users.login_name(request.tenant),
             rank_bindings=ranks,
             rendezvous_port=port,
-            rendezvous_interface=self._rules.rendezvous_interface,
+            rendezvous_interface="" if request.gang_part is None else self._rules.find_interface(),
         )
 
     def _spec(
@@ -270,7 +275,7 @@ class Launcher:
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),
             "argv": list(plan.argv),
-            "environment": dict(plan.environment),
+            "environment": {**plan.environment, **self._told_of_parts(request)},
             "working_directory": plan.working_directory,
             "cpu_cores": list(plan.cpu_cores),
             "ranks": [rank.to_record() for rank in plan.ranks],
@@ -289,8 +294,13 @@ class Launcher:
             "gid": gid,
         }
 
+    def _told_of_parts(self, request: LaunchRequest) -> dict[str, str]:
+        """Whether a job's helper can see what ranks on other nodes declare; it cannot where each node has a folder."""
+        is_part = request.gang_part is not None and self._rules.gangs_by_transfer
+        return {"COTENANT_CHECKPOINT_PART": "1"} if is_part else {}
+
     def _make_places(self, places: LaunchPlaces, owner: Owner | None, *, is_follower: bool) -> None:
-        """Make the job's folders; the first node of a gang has made that of the checkpoints for all."""
+        """Make the job's folders; where a gang shares storage its first node has made that of the checkpoints."""
         _make_job_directory(places.run_directory, owner)
         if not is_follower:
             _make_job_directory(places.checkpoint_directory, owner)

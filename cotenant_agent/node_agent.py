@@ -17,7 +17,7 @@ from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.calibration import Calibrations
-from cotenant_agent.checkpoint_transfers import CheckpointTransfers
+from cotenant_agent.checkpoint_transfers import GANG_TRANSFERS, CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation, is_free
 from cotenant_agent.durable_files import write_json
@@ -154,7 +154,7 @@ class NodeAgent:
         self._metrics.running.set(sum(attempt.end is None for attempt in self._table))
         if self._conversation is not None:
             for attempt in started:
-                self._conversation.announce_start(attempt.key, attempt.rendezvous_port)
+                self._conversation.announce_start(attempt)
             for end in ended:
                 self._conversation.announce_end(end)
             if has_news:
@@ -200,7 +200,8 @@ class NodeAgent:
     async def _converse(self, channel: grpc.aio.Channel) -> float:
         """Talk until the stream ends; how many seconds the scheduler wants to be left alone."""
         self._metrics.conversations.inc()
-        if self._rules.storage_id and not self._rules.rendezvous_address:
+        may_span = self._rules.storage_id or GANG_TRANSFERS in self._rules.enforcements
+        if may_span and not self._rules.rendezvous_address:
             # A machine that has moved has another address.
             self._rendezvous_address = await asyncio.to_thread(find_own_address, self._link.scheduler)
         self._conversation = Conversation(

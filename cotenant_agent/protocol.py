@@ -88,12 +88,18 @@ def position_to_message(position: LogPosition) -> messages.LogPosition:
     )
 
 
+def _checkpoint(message: messages.GrantedCheckpoint) -> GrantedCheckpoint:
+    return GrantedCheckpoint(
+        incarnation_id=message.incarnation_id,
+        fence=message.fence,
+        node_id=message.node_id,
+        part_node_ids=tuple(message.part_node_ids),
+    )
+
+
 def _granted(message: messages.LaunchJob) -> tuple[GrantedCheckpoint, ...]:
     """Whose checkpoints may be resumed; an older scheduler names fences only."""
-    named = [
-        GrantedCheckpoint(incarnation_id=one.incarnation_id, fence=one.fence, node_id=one.node_id)
-        for one in message.granted_checkpoints
-    ]
+    named = list(map(_checkpoint, message.granted_checkpoints))
     if named or message.key.incarnation_id:
         return tuple(named)
     return tuple(GrantedCheckpoint(incarnation_id="", fence=fence) for fence in message.granted_fences)
@@ -183,6 +189,7 @@ def _gang_part(message: messages.LaunchJob) -> GangPart | None:
         nodes=part.nodes,
         master_address=part.master_address,
         master_port=part.master_port,
+        resumed=_checkpoint(part.resumed) if part.HasField("resumed") else None,
     )
 
 
@@ -294,6 +301,7 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
         steps_done=attempt.track.steps_done,
         paused_ms=attempt.pause.paused_ms,
         rendezvous_port=attempt.rendezvous_port,
+        resumed_fence=attempt.resumed_fence,
         exited=None if attempt.end is None else end_to_message(attempt.end),
     )
 

@@ -48,11 +48,18 @@ class GrantedCheckpoint:
 
     Attributes:
         node_id: Where it ran, or its rank 0 did; empty = not known.
+        part_node_ids: Of a gang across nodes, all of them.
     """
 
     incarnation_id: str
     fence: int
     node_id: str = ""
+    part_node_ids: tuple[str, ...] = ()
+
+    @property
+    def source_ids(self) -> tuple[str, ...]:
+        """The nodes that may have it, or a part of it, the likeliest first."""
+        return tuple(dict.fromkeys(filter(None, (self.node_id, *self.part_node_ids))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,7 @@ class GangPart:
     nodes: int
     master_address: str
     master_port: int = 0
+    resumed: GrantedCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

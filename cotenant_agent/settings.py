@@ -38,7 +38,8 @@ class AgentSettings:
     )
     transfer_limit_bytes: int = setting(
         32 << 30,
-        "Largest checkpoint fetched from another node, or sent to one, through the scheduler; 0 = none.",
+        "Largest checkpoint fetched from another node, or sent to one, through the scheduler; 0 = none, and no gang "
+        "across nodes here unless they share checkpoints.",
         kind=click.IntRange(0),
     )
     rendezvous_host: str = setting(

@@ -8,14 +8,14 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
-from cotenant_agent.checkpoint_transfers import CHECKPOINT_TRANSFERS, CheckpointTransfers
+from cotenant_agent.checkpoint_transfers import CHECKPOINT_TRANSFERS, GANG_TRANSFERS, CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.early_start import PREPARED_STARTS
@@ -151,14 +151,13 @@ def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
         tasks_max=settings.job_tasks_max,
         namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
         seals=SEALED_FILES in isolation,
-        rendezvous_interface=_rendezvous_interface(settings),
+        find_interface=cache(partial(_rendezvous_interface, settings)),
+        gangs_by_transfer=_transfer_limit_bytes(settings) > 0,
     )
 
 
 def _rendezvous_interface(settings: AgentSettings) -> str:
-    """Look names up only where gangs across nodes may come: a name server that is down holds an agent up for long."""
-    if not settings.shared_checkpoints:
-        return ""
+    """Look names up only when a gang across nodes comes: a name server that is down holds an agent up for long."""
     return find_interface(settings.rendezvous_host or find_own_address(settings.scheduler))
 
 
@@ -225,7 +224,7 @@ def _agent_rules(
             *pausing,
             *isolation,
             *user,
-            *((CHECKPOINT_TRANSFERS,) if _transfer_limit_bytes(settings) else ()),
+            *((CHECKPOINT_TRANSFERS, GANG_TRANSFERS) if _transfer_limit_bytes(settings) else ()),
         ),
     )
 

@@ -433,12 +433,14 @@ class AttemptStatus(_message.Message):
     EXITED_FIELD_NUMBER: _builtins.int
     PAUSED_MS_FIELD_NUMBER: _builtins.int
     RENDEZVOUS_PORT_FIELD_NUMBER: _builtins.int
+    RESUMED_FENCE_FIELD_NUMBER: _builtins.int
     state: Global___AttemptState.ValueType
     steps_done: _builtins.int
     paused_ms: _builtins.int
     """How long the attempt has stood still by order, in sum."""
     rendezvous_port: _builtins.int
-    """As in AttemptStarted."""
+    """As in AttemptStarted, as is the next one."""
+    resumed_fence: _builtins.int
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -457,10 +459,11 @@ class AttemptStatus(_message.Message):
         exited: Global___AttemptExited | None = ...,
         paused_ms: _builtins.int = ...,
         rendezvous_port: _builtins.int = ...,
+        resumed_fence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "gpu_ids", b"gpu_ids", "key", b"key", "paused_ms", b"paused_ms", "rendezvous_port", b"rendezvous_port", "state", b"state", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "gpu_ids", b"gpu_ids", "key", b"key", "paused_ms", b"paused_ms", "rendezvous_port", b"rendezvous_port", "resumed_fence", b"resumed_fence", "state", b"state", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -682,8 +685,11 @@ class AttemptStarted(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     RENDEZVOUS_PORT_FIELD_NUMBER: _builtins.int
+    RESUMED_FENCE_FIELD_NUMBER: _builtins.int
     rendezvous_port: _builtins.int
     """Where its ranks meet, chosen by the node of rank 0 of a gang across nodes; 0 = of another node, or it is no such gang."""
+    resumed_fence: _builtins.int
+    """Of a gang across nodes that share no checkpoints: the fence whose checkpoint the node of rank 0 goes on from; 0 = it begins from nothing."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     def __init__(
@@ -691,10 +697,11 @@ class AttemptStarted(_message.Message):
         *,
         key: Global___AttemptKey | None = ...,
         rendezvous_port: _builtins.int = ...,
+        resumed_fence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "rendezvous_port", b"rendezvous_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "rendezvous_port", b"rendezvous_port", "resumed_fence", b"resumed_fence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1023,21 +1030,27 @@ class GrantedCheckpoint(_message.Message):
     INCARNATION_ID_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    PART_NODE_IDS_FIELD_NUMBER: _builtins.int
     incarnation_id: _builtins.str
     """Empty = an older scheduler gave the fence."""
     fence: _builtins.int
     node_id: _builtins.str
     """Where that attempt ran, or its rank 0 did: there the checkpoint is fetched from where this node does not see it. Empty = not known."""
+    @_builtins.property
+    def part_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a gang across nodes: all nodes of that attempt, each of which may have the files of its own ranks only."""
+
     def __init__(
         self,
         *,
         incarnation_id: _builtins.str = ...,
         fence: _builtins.int = ...,
         node_id: _builtins.str = ...,
+        part_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation_id", b"incarnation_id", "node_id", b"node_id", "part_node_ids", b"part_node_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1301,6 +1314,7 @@ class GangPart(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     MASTER_ADDRESS_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     world_size: _builtins.int
     """Ranks on all nodes; those of this part are in its assignments, one after the other."""
     group_rank: _builtins.int
@@ -1310,6 +1324,10 @@ class GangPart(_message.Message):
     """Address of the node of rank 0."""
     master_port: _builtins.int
     """Where the ranks meet; 0 for the first node, which chooses it."""
+    @_builtins.property
+    def resumed(self) -> Global___GrantedCheckpoint:
+        """For the other nodes, where they share no checkpoints: which one the first node goes on from, and has; absent = it began from nothing."""
+
     def __init__(
         self,
         *,
@@ -1318,10 +1336,11 @@ class GangPart(_message.Message):
         nodes: _builtins.int = ...,
         master_address: _builtins.str = ...,
         master_port: _builtins.int = ...,
+        resumed: Global___GrantedCheckpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resumed", b"resumed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_rank", b"group_rank", "master_address", b"master_address", "master_port", b"master_port", "nodes", b"nodes", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_rank", b"group_rank", "master_address", b"master_address", "master_port", b"master_port", "nodes", b"nodes", "resumed", b"resumed", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -205,7 +205,7 @@ class JobSpec(_message.Message):
     retry_of: _builtins.str
     """The job of which it is the repetition; the scheduler sets it."""
     across_nodes: _builtins.bool
-    """With ranks: its GPUs may be on several nodes, which keep checkpoints on one shared storage; false = they are all on one node."""
+    """With ranks: its GPUs may be on several nodes, which share their checkpoints or send them to each other; false = they are all on one node."""
     target_loss: _builtins.float
     """Training is over when its loss has come down to this; 0 = it ends by its steps. steps_total is then the most, and where it
     is 0 there must be a time limit.

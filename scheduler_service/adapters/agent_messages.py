@@ -100,6 +100,7 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
             paused_ms=status.paused_ms,
             incarnation_id=status.key.incarnation_id,
             rendezvous_port=status.rendezvous_port,
+            resumed_fence=max(0, status.resumed_fence),
         )
         for status in hello.attempts
         if status.state != node_agent_pb2.ATTEMPT_STATE_ENDED
@@ -150,6 +151,7 @@ def attempt_started(started: node_agent_pb2.AttemptStarted) -> JobStarted:
     return JobStarted(
         **of_attempt(started.key),
         rendezvous_port=started.rendezvous_port if 0 <= started.rendezvous_port <= _PORT_MAX else 0,
+        resumed_fence=max(0, started.resumed_fence),
     )
 
 
@@ -290,10 +292,14 @@ def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChang
 
 def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, sequence: int = 0) -> ConnectResponse:
     """Order the launch of one attempt; `sequence` is that of the event that led to it."""
-    node_ids = (*command.granted_node_ids, *[""] * len(command.granted_fences))
+    fences = command.granted_fences
+    node_ids = (*command.granted_node_ids, *[""] * len(fences))
+    parts: tuple[tuple[str, ...], ...] = (*command.granted_parts, *[()] * len(fences))
     granted = [
-        node_agent_pb2.GrantedCheckpoint(incarnation_id=identity.incarnation_of(fence), fence=fence, node_id=node_id)
-        for fence, node_id in zip(command.granted_fences, node_ids, strict=False)
+        node_agent_pb2.GrantedCheckpoint(
+            incarnation_id=identity.incarnation_of(fence), fence=fence, node_id=node_id, part_node_ids=of_parts
+        )
+        for fence, node_id, of_parts in zip(fences, node_ids, parts, strict=False)
     ]
     return ConnectResponse(
         launch_job=node_agent_pb2.LaunchJob(
@@ -305,13 +311,13 @@ def launch_message(command: LaunchJob, identity: ClusterIdentity = _UNNAMED, *, 
             ],
             micro_batch_size=command.micro_batch_size,
             accumulation_steps=command.accumulation_steps,
-            granted_fences=command.granted_fences,
+            granted_fences=fences,
             memory_limit_bytes=command.memory_limit_bytes,
             memory_held_bytes=command.memory_held_bytes,
             steps_done=command.steps_done,
             granted_checkpoints=granted,
             position=identity.position(sequence),
-            gang_part=_gang_part(command.gang_part),
+            gang_part=_gang_part(command.gang_part, identity),
             servers=command.servers,
             co_located_limits=[
                 node_agent_pb2.AttemptMemoryLimit(
@@ -329,15 +335,20 @@ def prepare_message(command: PrepareJob, identity: ClusterIdentity = _UNNAMED, *
     return ConnectResponse(prepare_job=node_agent_pb2.PrepareJob(key=launch.key, launch=launch))
 
 
-def _gang_part(part: GangPart | None) -> node_agent_pb2.GangPart | None:
+def _gang_part(part: GangPart | None, identity: ClusterIdentity) -> node_agent_pb2.GangPart | None:
     if part is None:
         return None
+    fence = part.resumed_fence
+    resumed = node_agent_pb2.GrantedCheckpoint(
+        incarnation_id=identity.incarnation_of(fence), fence=fence, node_id=part.resumed_node_id
+    )
     return node_agent_pb2.GangPart(
         world_size=part.world_size,
         group_rank=part.group_rank,
         nodes=part.nodes,
         master_address=part.master_address,
         master_port=part.master_port,
+        resumed=resumed if fence and part.group_rank else None,
     )
 
 

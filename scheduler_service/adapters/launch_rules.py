@@ -14,6 +14,7 @@ from posixpath import join, normpath
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from scheduler_service.core.inventory import kind_of
 from scheduler_service.core.records import Node
+from scheduler_service.core.spanning import checkpoint_pool
 
 PATHS_MAX = 2_000
 PATH_CHARACTERS_MAX = 4_096
@@ -128,16 +129,17 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
 def _spanning_obstacles(node: Node) -> Iterator[Obstacle]:
     if not node.rendezvous_address:
         yield Obstacle("says no address for ranks on other nodes", f"start its agent with {_AGENT} --rendezvous-host")
-    if not node.storage_id:
-        remedy = f"start the agents of two nodes or more on one shared folder ({_AGENT} --checkpoint-dir DIRECTORY "
-        yield Obstacle(
-            "shares no checkpoints with other nodes", f"{remedy}--shared-checkpoints), or leave --across-nodes out"
+    if not checkpoint_pool(node):
+        remedy = (
+            f"upgrade its agent, start it with more than 0 as {_AGENT} --transfer-limit-bytes, start two or more on "
+            "one shared folder (--checkpoint-dir DIRECTORY --shared-checkpoints), or leave --across-nodes out"
         )
+        yield Obstacle("neither shares checkpoints with other nodes nor sends them", remedy)
 
 
 def gpus_together(nodes: Iterable[Node]) -> int:
-    """Return how many GPUs of one kind the nodes of one shared storage have together."""
-    counts = Counter((node.storage_id, kind_of(gpu)) for node in nodes for gpu in node.gpus)
+    """Return how many GPUs of one kind the nodes have together that can go on from each other's checkpoints."""
+    counts = Counter((checkpoint_pool(node), kind_of(gpu)) for node in nodes for gpu in node.gpus)
     return max(counts.values(), default=0)
 
 

@@ -41,6 +41,8 @@ def _gang_part(state: ClusterState, job: JobRecord, node_id: str) -> GangPart | 
         nodes=len(job.node_ids),
         master_address=first.rendezvous_address if first is not None else "",
         master_port=job.gang.rendezvous_port,
+        resumed_fence=job.gang.resumed_fence,
+        resumed_node_id=job.node_ids[0] if job.gang.resumed_fence else "",
     )
 
 
@@ -73,6 +75,7 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             accumulation_steps=job.accumulation_steps,
             granted_fences=job.granted_fences,
             granted_node_ids=job.granted_node_ids,
+            granted_parts=job.granted_parts,
             memory_limit_bytes=job.memory_reserved_bytes,
             memory_held_bytes=held_bytes(job.memory_reserved_bytes, job.memory_surge),
             steps_done=job.steps_done,

@@ -165,6 +165,8 @@ class GangPart:
         nodes: How many there are.
         master_address: Of the node of rank 0, as nodes reach each other.
         master_port: Where the ranks meet; 0 = this node chooses it.
+        resumed_fence: Of the checkpoint that the first node goes on from; 0 = none, or this is the first node.
+        resumed_node_id: The first node, which has that checkpoint; empty where there is none.
     """
 
     world_size: int
@@ -172,6 +174,8 @@ class GangPart:
     nodes: int
     master_address: str
     master_port: int
+    resumed_fence: int = 0
+    resumed_node_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +184,7 @@ class LaunchJob(Command):
 
     Attributes:
         memory_held_bytes: What of its memory it holds all the time, others using the rest meanwhile; 0 = all of it.
-        granted_node_ids: As in the job's record.
+        granted_node_ids: As in the job's record, as are the `granted_parts`.
     """
 
     node_id: str
@@ -200,6 +204,7 @@ class LaunchJob(Command):
     memory_held_bytes: int = 0
     servers: int = 0
     granted_node_ids: tuple[str, ...] = ()
+    granted_parts: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ class RunningAttempt:
 
     Attributes:
         incarnation_id: Of the cluster under which its fence was given; empty = not stated.
-        rendezvous_port: As in `JobStarted`.
+        rendezvous_port: As in `JobStarted`, as is `resumed_fence`.
     """
 
     job_id: str
@@ -167,6 +167,7 @@ class RunningAttempt:
     paused_ms: int = 0
     incarnation_id: str = ""
     rendezvous_port: int = 0
+    resumed_fence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +214,10 @@ class GpuHealthChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted(PartReport):
-    """The agent confirmed that the process runs; `rendezvous_port` is where a gang across nodes meets, 0 = not said."""
+    """The agent confirmed that the process runs; for the first node of a gang across nodes see `GangAttempt`."""
 
     rendezvous_port: int = 0
+    resumed_fence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,15 @@ from typing import Any, Final
 from scheduler_service.core.attempt_orders import launch_commands
 from scheduler_service.core.attempts import stop
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.events import JobFailed, JobFinished, JobStopped, LaunchRefused, PartReport
+from scheduler_service.core.events import (
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    JobStopped,
+    LaunchRefused,
+    PartReport,
+    RunningAttempt,
+)
 from scheduler_service.core.gang_records import GangAttempt, PartEnd, PartEndKind
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -26,17 +34,20 @@ _OUTSIDE_CLASSES: Final = frozenset({"lost", "fenced"})
 _KILLED_CODE: Final = -9
 
 
-def begin_part(state: ClusterState, job: JobRecord, node_id: str, rendezvous_port: int, step: EventEffects) -> bool:
+def begin_part(
+    state: ClusterState, job: JobRecord, node_id: str, report: JobStarted | RunningAttempt, step: EventEffects
+) -> bool:
     """Note that a part runs, and launch the others where it is the first; return whether all run now."""
     gang = _gang_of(job)
     if node_id in gang.started_node_ids or node_id not in job.live_node_ids:
         return False
     is_first = node_id == job.node_ids[0]
-    port = rendezvous_port if is_first else gang.rendezvous_port
-    if not port:
+    if is_first:
+        gang = replace(gang, rendezvous_port=report.rendezvous_port, resumed_fence=report.resumed_fence)
+    if not gang.rendezvous_port:
         return False
     started = (*gang.started_node_ids, node_id)
-    job = job.changed(gang=replace(gang, rendezvous_port=port, started_node_ids=started))
+    job = job.changed(gang=replace(gang, started_node_ids=started))
     state.put_job(job)
     if is_first:
         step.commands += launch_commands(state, job)

@@ -40,6 +40,8 @@ class GangAttempt:
     Attributes:
         rendezvous_port: Where the ranks meet, as the node of rank 0 has chosen; 0 = it has not said so yet, and no
             other part was launched.
+        resumed_fence: Of the checkpoint that the node of rank 0 goes on from and others fetch from there; 0 = none, or
+            all see it.
         started_node_ids: Parts that were confirmed to run.
         paused_node_ids: Parts that stand still by order.
         ended_node_ids: Parts that have ended, or were never launched and never will be.
@@ -50,6 +52,7 @@ class GangAttempt:
     """
 
     rendezvous_port: int = 0
+    resumed_fence: int = 0
     started_node_ids: tuple[str, ...] = ()
     paused_node_ids: tuple[str, ...] = ()
     ended_node_ids: tuple[str, ...] = ()

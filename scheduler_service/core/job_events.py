@@ -101,7 +101,7 @@ def report(state: ClusterState, event: events.AttemptReport, step: EventEffects)
 def _report_part(state: ClusterState, job: JobRecord, event: events.PartReport, step: EventEffects) -> None:
     """Apply what one node says of its part of a gang."""
     if isinstance(event, events.JobStarted):
-        if job.phase is Phase.STARTING and begin_part(state, job, event.node_id, event.rendezvous_port, step):
+        if job.phase is Phase.STARTING and begin_part(state, job, event.node_id, event, step):
             confirm_whole_start(state, state.jobs[job.job_id], step)
     elif isinstance(event, PauseReport):
         report_pause(state, job, event, step)

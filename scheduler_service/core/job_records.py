@@ -139,6 +139,7 @@ class JobRecord(CopiedRecord):
         fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
         granted_fences: Fences whose checkpoints may be resumed, newest first.
         granted_node_ids: Where the attempts with these fences ran, or rank 0 of them did; empty = not known.
+        granted_parts: All nodes of those of them that were gangs across nodes; empty = it was on one.
         node_ids: Nodes of the present attempt.
         memory_reserved_bytes: Reserved on each of its GPUs.
         memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
@@ -179,6 +180,7 @@ class JobRecord(CopiedRecord):
     fence: int = 0
     granted_fences: tuple[int, ...] = ()
     granted_node_ids: tuple[str, ...] = ()
+    granted_parts: tuple[tuple[str, ...], ...] = ()
     assignments: tuple[Assignment, ...] = ()
     node_ids: tuple[str, ...] = ()
     micro_batch_size: int = 0

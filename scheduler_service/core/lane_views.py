@@ -7,15 +7,15 @@ from dataclasses import replace
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.lanes import LaneName
 from scheduler_service.core.queue_terms import is_device_named
-from scheduler_service.core.spanning import can_span, widest_storage
+from scheduler_service.core.spanning import can_span, checkpoint_pool, widest_pool
 from scheduler_service.core.view import SchedulingView
 
 
 def seen_in_lane(view: SchedulingView, lane: LaneName | None) -> SchedulingView:
     """Return a view without the GPUs that the jobs of a lane do not want.
 
-    Jobs that may span nodes see those that share their storage, and take as many of them as they need; no other job is
-    moved for them, since it may not span nodes.
+    Jobs that may span nodes see those of one pool of checkpoints, and take as many of them as they need; no other job
+    is moved for them, since it may not span nodes.
     """
     if lane is not None and lane.across_nodes:
         view = _across_nodes(view)
@@ -26,7 +26,7 @@ def seen_in_lane(view: SchedulingView, lane: LaneName | None) -> SchedulingView:
 
 
 def _across_nodes(view: SchedulingView) -> SchedulingView:
-    storage_id = widest_storage(view)
-    nodes = {node_id: node for node_id, node in view.nodes.items() if can_span(node) and node.storage_id == storage_id}
+    pool = widest_pool(view)
+    nodes = {name: node for name, node in view.nodes.items() if can_span(node) and checkpoint_pool(node) == pool}
     gpus = {gpu_id: entry for gpu_id, entry in view.gpus.items() if entry.node_id in nodes}
     return replace(view, nodes=nodes, gpus=gpus, nodes_per_job_max=0, can_move=False, index=FreshIndex())

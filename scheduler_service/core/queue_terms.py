@@ -35,7 +35,7 @@ class QueueTerms:
         restarts_stalled: It is restarted where its progress stalls.
         devices: Device types that it may run on, as `is_device_named` reads them; empty = any.
         retry_of: The job of which it is the repetition; empty = of none.
-        across_nodes: Its GPUs may be on several nodes, which share the storage of its checkpoints.
+        across_nodes: Its GPUs may be on several nodes, which share the storage of its checkpoints or send them.
     """
 
     priority: int = 0

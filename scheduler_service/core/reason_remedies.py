@@ -42,7 +42,7 @@ REMEDIES: Mapping[str, str] = {
     "GPUS_NOT_IN_CLUSTER": "Fewer --gpus, or a node that has so many.",
     "GANG_NEEDS_MORE_NODES": "Fewer --gpus, GPUs that get free on one node, or --ranks with --across-nodes.",
     "NODES_TOGETHER_TOO_SMALL": "More such nodes, fewer --ranks, or a job for one node (without --across-nodes).",
-    "NO_SHARED_STORAGE": "Nodes that share their checkpoints, or a job for one node (without --across-nodes).",
+    "NO_SHARED_STORAGE": "Nodes that share or send their checkpoints, or a job for one node (without --across-nodes).",
     "BEHIND_IN_QUEUE": "The start of the jobs before it, or a policy that lets it pass: `cotenant policies use NAME`.",
     "MEMORY_EXCEEDS_GPU": _SMALLER,
     "MEMORY_LIKELY_EXCEEDS_GPU": _SMALLER,

@@ -58,10 +58,12 @@ REASON_TEXTS: Mapping[str, str] = {
     "one(s); ask for fewer GPUs or add nodes.",
     "GANG_NEEDS_MORE_NODES": "The GPUs that the job needs lie on {nodes_needed} nodes, but a job may span {nodes_max}; "
     "ask for fewer GPUs.",
-    "NO_SHARED_STORAGE": "The job would be on {nodes_needed} nodes, which do not keep their checkpoints on one shared "
-    "storage; start their agents with one --checkpoint-dir and --shared-checkpoints.",
-    "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that share their checkpoints have {gpus_in_cluster} "
-    "usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes with --shared-checkpoints.",
+    "NO_SHARED_STORAGE": "The job would be on {nodes_needed} nodes, which neither keep their checkpoints on one shared "
+    "storage nor all send them to each other; start their agents with one --checkpoint-dir and --shared-checkpoints, "
+    "or all without.",
+    "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that go on from each other's checkpoints have "
+    "{gpus_in_cluster} usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes likewise, "
+    "all with --shared-checkpoints or all without.",
     "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "
     "only itself can reach; start its agent with --rendezvous-host.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "

@@ -60,6 +60,8 @@ PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
 """What a node that can pause a job says of itself: at least one of these."""
 CHECKPOINT_TRANSFERS = "checkpoint_transfers"
 """What a node says of itself that fetches checkpoints from other nodes, and sends its own to them."""
+GANG_TRANSFERS = "gang_checkpoint_transfers"
+"""What a node says of itself that does so for its part of a gang across nodes too; it shares no storage with others."""
 PREPARED_STARTS = "prepared_starts"
 """What a node says of itself that can start an attempt early, beside the one before."""
 

@@ -58,7 +58,7 @@ def _rejoin_part(
     if listed is not None and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
     elif listed is not None:
-        if job.phase is Phase.STARTING and begin_part(state, job, node_id, listed.rendezvous_port, step):
+        if job.phase is Phase.STARTING and begin_part(state, job, node_id, listed, step):
             confirm_whole_start(state, state.jobs[job.job_id], step)
         align_part_pause(state, state.jobs[job.job_id], node_id, listed, step)
     elif job.phase is Phase.STARTING and not has_started(job, node_id):

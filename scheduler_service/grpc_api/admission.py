@@ -193,9 +193,10 @@ def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRun
 
 def _too_few_together(together: int, wanted: int) -> NoNodeRunsItError:
     return NoNodeRunsItError(
-        f"the connected nodes that share their checkpoints have {together} GPU(s) of one kind together, not {wanted}",
+        f"the nodes that go on from each other's checkpoints have {together} GPU(s) of one kind together, not {wanted}",
         metadata={
-            "remedy": f"ask for fewer --ranks, start the agents of more nodes with --shared-checkpoints, {_FORCE}"
+            "remedy": "ask for fewer --ranks, start the agents of more nodes likewise (all with --shared-checkpoints, "
+            f"or all without), {_FORCE}"
         },
     )
 

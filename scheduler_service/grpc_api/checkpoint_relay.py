@@ -11,6 +11,7 @@ from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.checkpoint_transfers import CheckpointTransfers
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
+from scheduler_service.core.granted_checkpoints import checkpoint_sources
 from scheduler_service.core.records import CHECKPOINT_TRANSFERS, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError, CheckpointMissingError
@@ -74,8 +75,9 @@ class CheckpointRelay:
         is_held = self._identity.owns(key) and standing_of(state, key, request.node_id) is AttemptStanding.HELD
         if job is None or not is_held or job.phase is not Phase.STARTING:
             raise AgentProtocolError("a checkpoint is fetched for a launch that the node was ordered, and no other")
-        granted = dict(zip(job.granted_fences, job.granted_node_ids, strict=False))
-        node_id = granted.get(request.checkpoint.fence, "")
+        sources = checkpoint_sources(job, request.node_id, request.checkpoint.fence)
+        wanted = request.checkpoint.node_id
+        node_id = wanted if wanted in sources else next(iter(sources), "")
         if not node_id or request.checkpoint.incarnation_id != self._identity.incarnation_of(request.checkpoint.fence):
             raise AgentProtocolError("the launch grants no such checkpoint, or it is not known where it lies")
         return node_id

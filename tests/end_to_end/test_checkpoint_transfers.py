@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,34 +10,21 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from tests.support import journalled_training
-from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
+from tests.support.live_cluster import PATIENCE_S
 from tests.support.scheduler_process import wait_until
-from tests.support.two_nodes import NODES, TwoNodes
+from tests.support.two_nodes import TwoNodes, separate_nodes
 
 pytestmark = pytest.mark.timeout(300)
 STEPS = 120
 
 
-class SeparateNodes(TwoNodes):
-    """Each agent keeps its checkpoints in its own state directory."""
-
-    def start_node(self, node_id: str) -> None:
-        """Start the agent of a node."""
-        cores = sorted(os.sched_getaffinity(0))
-        core = str(cores[NODES.index(node_id) % len(cores)])
-        flags = ("--node-id", node_id, *self.flags)
-        self.start_agent(node_id, "--allow-any-command", *flags, devices=("--standin-cores", core))
-
-
 @pytest.fixture(name="cluster")
-def _cluster(tmp_path: Path) -> Iterator[SeparateNodes]:
-    with live_cluster(SeparateNodes, tmp_path, NODES, ("--policy", "fifo", *SHORT_TIMES)) as found:
-        found.flags = ()
-        found.start_agents()
+def _cluster(tmp_path: Path) -> Iterator[TwoNodes]:
+    with separate_nodes(tmp_path) as found:
         yield found
 
 
-def test_a_job_of_a_drained_node_goes_on_from_its_checkpoint_on_another_one(cluster: SeparateNodes) -> None:
+def test_a_job_of_a_drained_node_goes_on_from_its_checkpoint_on_another_one(cluster: TwoNodes) -> None:
     words = [sys.executable, journalled_training.__file__, str(cluster.folder), str(STEPS), "50"]
     job_id = cluster.submit(*words, gpus=1, ranks=0, across_nodes=False, steps_total=STEPS)
     wait_until(lambda: len(cluster.journal(job_id)) > 12, what="some steps", timeout_s=PATIENCE_S)

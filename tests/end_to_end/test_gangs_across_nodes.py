@@ -62,9 +62,11 @@ def test_torchrun_meets_across_two_nodes_and_the_log_of_each_is_read(tmp_path: P
 
 
 @pytest.mark.endurance
-def test_a_gang_for_nodes_that_share_nothing_is_refused_when_it_is_submitted(tmp_path: Path) -> None:
-    with two_nodes(tmp_path, flags=()) as cluster:
+def test_a_gang_for_nodes_that_neither_share_nor_send_checkpoints_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    with two_nodes(tmp_path, flags=("--transfer-limit-bytes", "0"), has_one_folder=False) as cluster:
         words = ("submit", "--ranks", "2", "--across-nodes", "--", sys.executable, "worker.py")
         refusal = cluster.cotenant(*words, status=4)
-        assert "shares no checkpoints with other nodes" in refusal
+        assert "neither shares checkpoints with other nodes nor sends them" in refusal
         assert "--shared-checkpoints" in refusal

@@ -1,11 +1,11 @@
-"""A scheduler and two agents on this machine whose checkpoints lie in one folder: each process can be killed."""
+"""A scheduler and two agents on this machine, with one folder of checkpoints or two: each process can be killed."""
 
 from __future__ import annotations
 
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,14 @@ class TwoNodes(GangCluster):
     """One stand-in device on each node, which is a core of this machine."""
 
     flags: Sequence[str] = ("--shared-checkpoints",)
+    has_one_folder: bool = True
 
     def start_node(self, node_id: str) -> None:
         """Start the agent of a node on its own state directory."""
         cores = sorted(os.sched_getaffinity(0))
         core = str(cores[NODES.index(node_id) % len(cores)])
-        flags = ("--node-id", node_id, "--checkpoint-dir", str(self.folder / "checkpoints"), *self.flags)
+        folder = ("--checkpoint-dir", str(self.folder / "checkpoints")) if self.has_one_folder else ()
+        flags = ("--node-id", node_id, *folder, *self.flags)
         self.start_agent(node_id, "--allow-any-command", *flags, devices=("--standin-cores", core))
 
     def start_agents(self) -> None:
@@ -51,10 +53,16 @@ class TwoNodes(GangCluster):
 
 @contextmanager
 def two_nodes(
-    folder: Path, *scheduler_flags: str, flags: Sequence[str] = ("--shared-checkpoints",)
+    folder: Path, *scheduler_flags: str, flags: Sequence[str] = ("--shared-checkpoints",), has_one_folder: bool = True
 ) -> Iterator[TwoNodes]:
     """Run them; afterwards they and all their jobs are gone."""
     arguments = ("--policy", "fifo", *SHORT_TIMES, *scheduler_flags)
-    with live_cluster(partial(TwoNodes, flags=flags), folder, NODES, arguments) as cluster:
+    kind = partial(TwoNodes, flags=flags, has_one_folder=has_one_folder)
+    with live_cluster(kind, folder, NODES, arguments) as cluster:
         cluster.start_agents()
         yield cluster
+
+
+def separate_nodes(folder: Path, *scheduler_flags: str) -> AbstractContextManager[TwoNodes]:
+    """Run them where each agent keeps its checkpoints in its own state directory."""
+    return two_nodes(folder, *scheduler_flags, flags=(), has_one_folder=False)

@@ -27,6 +27,13 @@
 | queue_change | users hold, release and retry jobs, operators cordon, drain and uncordon nodes |
 | predictor_down | questions are answered by a failure |
 | cancel, repeat | users cancel jobs, and send a request twice |
+
+Where nodes share no storage, checkpoints travel; of these, drawn apart:
+
+| fault | how it is injected |
+|---|---|
+| broken_transfer | a stream with a checkpoint breaks between two of its pieces |
+| forged_checkpoint | a node sends the checkpoint of another job or attempt in the place of what it was asked for |
 """
 
 from __future__ import annotations
@@ -61,6 +68,11 @@ RATES: dict[str, tuple[float, ...]] = {
     "clock_drift": (1.0,),
 }
 """Kind of fault -> its rates: per second for instants, per occasion for the others."""
+TRANSFER_RATES: dict[str, tuple[float, ...]] = {
+    "broken_transfer": (0.0, 0.05, 0.2),
+    "forged_checkpoint": (0.0, 0.3, 0.7),
+}
+"""The same for checkpoints that travel: per piece, and per checkpoint."""
 SWITCHED_OFF: frozenset[str] = frozenset()
 """Kinds that the product does not survive yet."""
 KINDS_MIN = 3
@@ -78,6 +90,11 @@ class SwarmFaults:
         known = sorted(RATES.keys() - SWITCHED_OFF)
         kinds = generator.sample(known, generator.randrange(KINDS_MIN, len(known) + 1))
         return cls(rates={kind: generator.choice(RATES[kind]) for kind in sorted(kinds)})
+
+    def with_transfers(self, generator: random.Random) -> SwarmFaults:
+        """The same, and what may befall checkpoints that travel."""
+        rates = {kind: generator.choice(TRANSFER_RATES[kind]) for kind in sorted(TRANSFER_RATES.keys() - SWITCHED_OFF)}
+        return SwarmFaults(rates={**self.rates, **rates})
 
     def rate(self, kind: str) -> float:
         """Per second, or per occasion."""

@@ -36,6 +36,7 @@ class JobPlan:
         checkpoint_leaps: Leaps between two checkpoints; 0 = it writes none.
         stop_s: How long it takes to write a checkpoint and leave; negative = it ignores SIGTERM.
         is_exclusive: It may share no GPU.
+        is_sharded: Each rank writes a file of its own, instead of rank 0 one for all.
     """
 
     token: str
@@ -44,10 +45,11 @@ class JobPlan:
     checkpoint_leaps: int
     stop_s: float
     is_exclusive: bool
+    is_sharded: bool
 
     @classmethod
-    def drawn(cls, token: str, generator: random.Random) -> JobPlan:
-        """Every kind of job, more or less often."""
+    def drawn(cls, token: str, generator: random.Random, forms: random.Random) -> JobPlan:
+        """Every kind of job, more or less often; the forms of checkpoints are drawn apart."""
         steps_per_leap = generator.choice((1, 5, 20))
         return cls(
             token=token,
@@ -56,6 +58,7 @@ class JobPlan:
             checkpoint_leaps=generator.choice((0, 1, 2)),
             stop_s=generator.choice((0.1, 0.1, 2.0, -1.0)),
             is_exclusive=generator.random() < 0.5,
+            is_sharded=forms.random() < 0.5,
         )
 
 
@@ -115,8 +118,10 @@ class JobProcess(MachineProcess):
         self.steps_done = self.resumed_step = job_helper.resume_step()
         directory = job_helper.resume_directory()
         if directory is not None:
-            written = read_record(directory / f"step-{self.steps_done}.json")
+            written = read_record(directory / self._checkpoint_name())
             self.machine.world.witness.job_resumed(self, str(written.get("token")), written.get("step"))
+            is_fetched = written.get("machine") != self.machine.name and not self.machine.world.has_shared_storage
+            self.machine.world.fetched += is_fetched
 
     def _leap(self) -> None:
         if self._is_leaving:
@@ -142,7 +147,7 @@ class JobProcess(MachineProcess):
         elif self.steps_done >= self.plan.steps_total:
             self._finish()
         else:
-            if self.rank == 0 and self.plan.checkpoint_leaps and self.leaps % self.plan.checkpoint_leaps == 0:
+            if self._writes and self.plan.checkpoint_leaps and self.leaps % self.plan.checkpoint_leaps == 0:
                 self._write_checkpoint()
             self.later(ADVANCE_S, self._leap)
 
@@ -163,7 +168,7 @@ class JobProcess(MachineProcess):
 
     def _leave(self) -> None:
         self.machine.world.witness.job_works(self)
-        if self.plan.checkpoint_leaps and (self.rank > 0 or self._write_checkpoint()):
+        if self.plan.checkpoint_leaps and (not self._writes or self._write_checkpoint()):
             self._exit(job_helper.EXIT_CHECKPOINTED << 8)
         else:
             self._exit(signal.SIGTERM)
@@ -188,14 +193,28 @@ class JobProcess(MachineProcess):
             check_room(path)
             path.write_text(json.dumps({"step": self.steps_done, "at_ns": self.machine.boot_ns()}))
 
+    @property
+    def _writes(self) -> bool:
+        return self.rank == 0 or self.plan.is_sharded
+
+    def _checkpoint_name(self) -> str:
+        """Of a sharded one the rank is part of the name: whoever resumes reads what its own predecessor wrote."""
+        rank = f".rank-{self.rank}" if self.ranks and self.plan.is_sharded else ""
+        return f"step-{self.steps_done}{rank}.json"
+
     def _write_checkpoint(self) -> bool:
         """With the product's helper; whether the disk took it."""
-        path = Path(self.environment["COTENANT_CHECKPOINT_DIR"]) / f"step-{self.steps_done}.json"
+        path = Path(self.environment["COTENANT_CHECKPOINT_DIR"]) / self._checkpoint_name()
         try:
             check_room(path)
-            path.write_text(json.dumps({"token": self.plan.token, "step": self.steps_done}))
-            job_helper.checkpointed(path, self.steps_done, duration_ms=1)
-            stamp(path.with_name(job_helper.MANIFEST_NAME))
+            path.write_text(
+                json.dumps({"token": self.plan.token, "step": self.steps_done, "machine": self.machine.name})
+            )
+            job_helper.checkpointed(
+                path, self.steps_done, duration_ms=1, is_shard=bool(self.ranks) and self.plan.is_sharded
+            )
+            if (manifest := path.with_name(job_helper.MANIFEST_NAME)).exists():
+                stamp(manifest)
         except OSError:
             return False
         return True

@@ -9,6 +9,7 @@ from typing import Any
 
 from cotenant.job import MANIFEST_NAME
 from cotenant.v1 import node_agent_pb2
+from cotenant_agent import checkpoints
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.rank_ends import RankEnds, RankSilence
 from cotenant_agent.records import LogPosition
@@ -119,6 +120,11 @@ def _checkpoint_of_another_lineage() -> contextlib.AbstractContextManager[None]:
     return _replaced(ClusterMembership, "checkpoint_directories", directories)
 
 
+def _forged_checkpoint_accepted() -> contextlib.AbstractContextManager[None]:
+    """Nobody looks for which job and attempt a checkpoint was written that another node has sent."""
+    return _replaced(checkpoints, "_is_of", lambda directory, manifest: True)
+
+
 @contextlib.contextmanager
 def _starts_right_after_a_restore() -> Iterator[None]:
     """A restored state starts what it knows as waiting although a later attempt of it may run."""
@@ -220,6 +226,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "stale_fence_accepted": _stale_fence_accepted,
     "early_loss": _early_loss,
     "checkpoint_of_another_lineage": _checkpoint_of_another_lineage,
+    "forged_checkpoint_accepted": _forged_checkpoint_accepted,
     "release_before_confirmed_end": _release_before_confirmed_end,
     "double_count_of_a_gpu": _double_count_of_a_gpu,
     "lost_wake_up": _lost_wake_up,

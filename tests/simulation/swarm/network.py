@@ -145,6 +145,8 @@ class Connection:
         self._heard.put_nowait(("error", unavailable("connection reset")))
 
     def _arrive_at_agent(self, item: Item) -> None:
+        if item[0] == "message":
+            item = ("message", self._world.heard(self.machine, item[1]))
         self._world.tell("to", self.machine.name, item, messages.ConnectResponse)
         if not self._is_over and not self._agent.is_dead:
             self._heard.put_nowait(item)

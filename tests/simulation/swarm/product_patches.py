@@ -15,6 +15,7 @@ from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
 from cotenant_agent import (
     attempt_table,
+    checkpoint_pieces,
     durable_files,
     launching,
     node_agent,
@@ -28,7 +29,16 @@ from cotenant_agent import system_clock as agent_clock
 from scheduler_service.adapters import stored_identity
 from scheduler_service.adapters import system_clock as scheduler_clock
 from scheduler_service.commands import running_scheduler
-from tests.simulation.swarm import agent_host, gang_witness, job_process, machine, network, scheduler_host, shim_process
+from tests.simulation.swarm import (
+    agent_host,
+    gang_witness,
+    job_process,
+    machine,
+    network,
+    relay_calls,
+    scheduler_host,
+    shim_process,
+)
 from tests.simulation.swarm.virtual_time import current
 from tests.support.restless import make_restless_policy
 
@@ -92,7 +102,10 @@ def _table() -> list[tuple[Any, str, Any]]:
         (launching, "choose_port", lambda name, taken: 20_000 + len(taken)),
         # The network.
         (node_agent, "open_channel", lambda _: network.Channel()),
-        (node_agent, "NodeAgentServiceStub", network.Stub),
+        (node_agent, "NodeAgentServiceStub", relay_calls.RelayStub),
+        (checkpoint_pieces, "os", relay_calls.TransferFiles()),
+        (checkpoint_pieces, "shutil", relay_calls.TransferFolders()),
+        (checkpoint_pieces, "CONTENTS_BYTES_MAX", relay_calls.CONTENTS_BYTES_MAX),
         (node_agent, "tls_mismatch", lambda _: None),
         (running_scheduler, "GrpcServer", scheduler_host.SimulatedServer),
         (running_scheduler, "predictor_channel", lambda _: None),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.swarm.faults import RATES, SWITCHED_OFF
+from tests.simulation.swarm.faults import RATES, SWITCHED_OFF, TRANSFER_RATES
 from tests.simulation.swarm.world import RunReport, run_seed
 
 SEEDS = range(200)
@@ -46,7 +46,8 @@ def test_nothing_bad_happens_whatever_goes_wrong_and_in_the_end_every_job_has_en
 def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: list[RunReport]) -> None:
     coverage = sum((report.struck for report in reports), Counter[str]())
     sys.stdout.write(f"faults in {len(reports)} runs: {dict(coverage.most_common())}\n")
-    assert set(coverage) == RATES.keys() - SWITCHED_OFF
+    assert set(coverage) == (RATES.keys() | TRANSFER_RATES.keys()) - SWITCHED_OFF
+    assert sum(report.fetched for report in reports) >= 20
     assert min(report.nodes for report in reports) >= 3
     assert min(report.jobs for report in reports) >= 20
     assert min(report.events for report in reports) >= 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,9 @@ class Users:
         self.tokens = [f"t{index}" for index in range(jobs)]
         self.job_ids: dict[str, str] = {}
         self._process = SimulatedProcess("users", world.schedulers[0].machine)
+        forms = random.Random(f"forms-{world.seed}")
         for token in self.tokens:
-            world.plans[token] = JobPlan.drawn(token, world.generator)
+            world.plans[token] = JobPlan.drawn(token, world.generator, forms)
 
     def begin(self) -> None:
         """Let everybody come at a time of their own."""

@@ -18,15 +18,17 @@ from typing import Any
 from google.protobuf.message import Message
 
 from cotenant.v1 import node_agent_pb2 as messages
+from cotenant_agent.checkpoint_transfers import STAGING
 from scheduler_service.core.records import ENDED_PHASES
 from tests.simulation.swarm.agent_host import AgentHost
-from tests.simulation.swarm.faults import SwarmFaults
+from tests.simulation.swarm.faults import TRANSFER_RATES, SwarmFaults
 from tests.simulation.swarm.job_process import JobPlan, SimulatedSocket
 from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.misfortunes import Misfortunes
 from tests.simulation.swarm.network import Connection, Wire
 from tests.simulation.swarm.product_patches import simulated_machines
 from tests.simulation.swarm.rank_group import RankGroup
+from tests.simulation.swarm.relay_calls import forged
 from tests.simulation.swarm.scheduler_host import SchedulerHost
 from tests.simulation.swarm.shim_process import ShimProcess
 from tests.simulation.swarm.users import Users
@@ -55,6 +57,7 @@ class RunReport:
         events: How many lines that is.
         facts: How many facts schedulers handled.
         struck: How often each kind of fault occurred.
+        fetched: How many attempts resumed a checkpoint that was written on another machine and fetched.
     """
 
     seed: int
@@ -67,6 +70,7 @@ class RunReport:
     simulated_s: float
     kinds: tuple[str, ...]
     struck: Counter[str] = field(default_factory=Counter)
+    fetched: int = 0
 
 
 class World:
@@ -93,6 +97,10 @@ class World:
         self.snapshot_every_events = self.generator.choice((20, 100, 10_000))
         self.policy = self.generator.choice(POLICIES)
         self.has_shared_storage = self.generator.random() < 0.7
+        # Drawn apart: the stories of the others stay as they are.
+        self.transfers = random.Random(f"transfers-{seed}")
+        if not self.has_shared_storage:
+            self.faults = self.faults.with_transfers(self.transfers)
         self._slow_disk = self.generator.choice((0.01, 0.2))
         self.agent_folders: dict[SimulatedProcess, Path] = {}
         self.scheduler_processes: dict[SimulatedProcess, SchedulerHost] = {}
@@ -101,10 +109,10 @@ class World:
         self.shims: dict[Path, ShimProcess] = {}
         self.copied_s: dict[str, float] = {}
         self.groups: dict[tuple[object, ...], RankGroup] = {}
-        # Drawn apart: the stories of the others stay as they are.
-        self.has_gangs_across = self.has_shared_storage and random.Random(f"gangs-{seed}").random() < 0.5
+        self.has_gangs_across = random.Random(f"gangs-{seed}").random() < 0.5
         self._parts = random.Random(f"parts-{seed}")
         self.have_parts_ends = self.has_gangs_across and self._parts.random() < _PARTS_END_RATIO
+        self.fetched = 0
         self.losses: Counter[Path] = Counter()
         self.orders: dict[Placed, tuple[str, float]] = {}
         self.keepers: dict[Placed, str] = {}
@@ -125,8 +133,8 @@ class World:
 
     def strikes(self, kind: str) -> bool:
         """Whether a misfortune of this kind happens at this occasion."""
-        rate = self.faults.rate(kind)
-        if not rate or self.are_faults_over or self.generator.random() >= rate:
+        rate, generator = self.faults.rate(kind), self.transfers if kind in TRANSFER_RATES else self.generator
+        if not rate or self.are_faults_over or generator.random() >= rate:
             return False
         self.struck[kind] += 1
         return True
@@ -174,6 +182,10 @@ class World:
     def memory_of(self, agent_folder: Path) -> Memory:
         """What an agent with that folder remembers by at present."""
         return agent_folder, self.losses[agent_folder]
+
+    def heard(self, machine: Machine, content: bytes) -> bytes:
+        """What comes out of the wire at a machine: what was sent, or something forged."""
+        return forged(machine, content) if self.faults.rate("forged_checkpoint") else content
 
     def connect(self, machine: Machine, requests: AsyncIterator[messages.ConnectRequest]) -> Connection:
         """Dial."""
@@ -242,6 +254,7 @@ class World:
             self.loop.run_until_complete(self._live())
         except StuckError as error:
             self.violation(str(error))
+        self._check_left_behind()
         report = RunReport(
             seed=self.seed,
             trace_sha256=self._hash.hexdigest(),
@@ -253,9 +266,17 @@ class World:
             simulated_s=self.loop.time(),
             kinds=tuple(self.faults.rates),
             struck=self.struck,
+            fetched=self.fetched,
         )
         self._end()
         return report
+
+    def _check_left_behind(self) -> None:
+        """Of checkpoints that were fetched, or were not to the end, nothing lies where they are put together."""
+        for node in self.nodes:
+            staging = self.checkpoints_of(node.machine) / STAGING / f"of-{node.node_id}"
+            if staging.is_dir() and any(staging.iterdir()) and not self.violations:
+                self.violation(f"{node.node_id} has left {sorted(path.name for path in staging.iterdir())} behind")
 
     async def _live(self) -> None:
         for host in self.schedulers:

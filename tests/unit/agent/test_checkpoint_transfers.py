@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def test_a_launch_is_refused_where_this_node_cannot_take_its_checkpoint(tmp_path
                 key=KEY, command=("x",), granted=one.granted, steps_done=7,
                 gang_part=GangPart(world_size=2, group_rank=0, nodes=2, master_address="a", master_port=1),
             ),
-            False,
+            True,
         ),
     ],
 )  # fmt: skip
@@ -186,6 +187,40 @@ def test_only_a_checkpoint_that_may_lie_elsewhere_is_worth_asking_for(
     request = change(granted(3))
     assert transfers_of(tmp_path, Scheduler()).may_fetch(request) is expected
     assert not transfers_of(tmp_path, Scheduler(), limit_bytes=0).may_fetch(request)
+
+
+def part_of(request: LaunchRequest, resumed: GrantedCheckpoint | None) -> LaunchRequest:
+    """The same for a later part of a gang, which goes on from what the first one has chosen."""
+    part = GangPart(world_size=2, group_rank=1, nodes=2, master_address="a", master_port=1, resumed=resumed)
+    return replace(request, gang_part=part)
+
+
+def test_a_later_part_of_a_gang_takes_what_the_first_has_chosen_from_there_and_no_newer_one(tmp_path: Path) -> None:
+    scheduler = Scheduler(pieces_of(tmp_path, 2))
+    write_checkpoint(tmp_path / "here" / "job-1", 3)
+    chosen = GrantedCheckpoint(incarnation_id="", fence=2, node_id="first")
+    request = part_of(granted(3, 2), chosen)
+    assert transfers_of(tmp_path, scheduler).may_fetch(request)
+    found = found_by(tmp_path, scheduler, request)
+    assert found is not None
+    assert found.directory.name == "2"
+    assert [(one.checkpoint.fence, one.checkpoint.node_id) for one in scheduler.asked] == [(2, "first")]
+
+
+def test_a_later_part_begins_from_nothing_where_the_first_does(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "here" / "job-1", 3)
+    request = part_of(granted(3), None)
+    assert transfers_of(tmp_path, Scheduler()).may_fetch(request)
+    assert found_by(tmp_path, Scheduler(), request) is None
+
+
+def test_a_later_part_that_cannot_have_the_checkpoint_of_the_first_is_refused(tmp_path: Path) -> None:
+    """Begun from another step its ranks would train something else than the first one's."""
+    scheduler = Scheduler(*[[broken(grpc.StatusCode.UNAVAILABLE)]] * 3)
+    chosen = GrantedCheckpoint(incarnation_id="", fence=2, node_id="first")
+    with pytest.raises(CommandRefusedError, match="from node first: away") as refused:
+        found_by(tmp_path, scheduler, part_of(granted(2), chosen))
+    assert refused.value.code == NO_ROOM
 
 
 def sent_by(root: Path, scheduler: Scheduler, **changes: Any) -> list[messages.SendCheckpointPieceRequest]:

@@ -69,13 +69,33 @@ def test_a_checkpoint_of_a_gang_is_resumed_with_every_shard_and_not_with_another
 @pytest.mark.parametrize(
     "change",
     [
-        {"world_size": 3}, {"world_size": 1}, {"shards": [{"rank": 0, "files": ["0.pt"]}]}, {"shards": "all"},
+        {"world_size": 3}, {"world_size": 1}, {"world_size": 10**12}, {"shards": [{"rank": 0, "files": ["0.pt"]}]},
+        {"shards": "all"},
         {"shards": [7, 8]}, {"shards": [{"rank": 1, "files": ["0.pt"]}, {"rank": 0, "files": ["1.pt"]}]},
         {"shards": [{"rank": 0, "files": ["0.pt", "../../x"]}, {"rank": 1, "files": ["1.pt"]}]},
     ],
 )  # fmt: skip
 def test_a_manifest_in_which_a_rank_is_missing_is_not_accepted(tmp_path: Path, change: dict[str, object]) -> None:
     assert read_checkpoint(write_shards(tmp_path, **change)) is None
+
+
+def test_the_part_of_one_node_is_only_a_checkpoint_where_parts_are_asked_for(tmp_path: Path) -> None:
+    whole = write_shards(tmp_path)
+    assert read_checkpoint(whole, may_be_part=True) is not None
+    shards = json.loads((whole / "cotenant_checkpoint.json").read_text())["shards"]
+    part = write_shards(tmp_path / "part", shards=shards[1:], files=["1.pt"], bytes=12)
+    assert read_checkpoint(part) is None
+    assert newest_resumable([part]) is None
+    found = read_checkpoint(part, may_be_part=True)
+    assert found is not None
+    assert (found.step, found.world_size) == (7, 2)
+
+
+@pytest.mark.parametrize("change", [{"world_size": 1}, {"shards": [{"rank": -1, "files": ["1.pt"]}]}, {"shards": [7]}])
+def test_a_part_of_ranks_that_there_are_not_is_none(tmp_path: Path, change: dict[str, object]) -> None:
+    shards = [{"rank": 1, "files": ["1.pt"]}]
+    directory = write_shards(tmp_path, **{"shards": shards, "files": ["1.pt"], "bytes": 12, **change})
+    assert read_checkpoint(directory, may_be_part=True) is None
 
 
 def test_no_manifest_means_no_checkpoint(tmp_path: Path) -> None:

@@ -142,9 +142,11 @@ def test_the_reader_of_what_is_said_ends_with_a_refused_conversation(tmp_path: P
     async def main() -> None:
         stream = RefusedStream()
         talking = conversation_about(Table(tmp_path))
+        key = AttemptKey(job_id="job-1", attempt=1, fence=1)
+        started = SimpleNamespace(key=key, rendezvous_port=0, resumed_fence=0)
         if is_full:
             for _ in range(5_000):
-                talking.announce_start(AttemptKey(job_id="job-1", attempt=1, fence=1))
+                talking.announce_start(cast("Attempt", started))
         with pytest.raises(ConnectionRefusedError):
             await talking.hold(cast("Any", stream))
         await asyncio.wait_for(stream.reader, timeout=10)

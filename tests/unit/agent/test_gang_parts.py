@@ -18,7 +18,7 @@ from cotenant_agent.errors import CommandRefusedError, OperatorError
 from cotenant_agent.log_reading import find_rank_log
 from cotenant_agent.pause_orders import longest_pause_ms, pause_obstacle
 from cotenant_agent.protocol import launch_from_message, status_to_message
-from cotenant_agent.records import GangPart, LaunchRequest
+from cotenant_agent.records import GangPart, GrantedCheckpoint, LaunchRequest
 from cotenant_agent.rendezvous_addresses import find_interface, find_own_address, is_host
 from cotenant_agent.settings import AgentSettings
 from cotenant_agent.shared_storage import (
@@ -59,7 +59,7 @@ def order(*ranks: int, part: dict[str, object] | None = None, **spec: object) ->
 
 def test_ranks_are_told_of_all_nodes_and_of_the_first_ones_port(directory: StateDirectory) -> None:
     (directory.checkpoints / "gang" / "1").mkdir(parents=True)
-    attempt = launch(launcher_of(directory, rendezvous_interface="eth7"), rank=1, gang_part=SECOND)
+    attempt = launch(launcher_of(directory, find_interface=lambda: "eth7"), rank=1, gang_part=SECOND)
     spec = spec_of(attempt)
     told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
     assert [[rank["environment"][name] for name in told] for rank in spec["ranks"]] == [
@@ -77,6 +77,20 @@ def test_the_first_part_says_its_port_and_where_it_goes_on(directory: StateDirec
     assert status_to_message(attempt).rendezvous_port == attempt.rendezvous_port
     assert (attempt.checkpoint_directory / GANG_FILE).exists()
     assert "GLOO_SOCKET_IFNAME" not in spec_of(attempt)["environment"]
+
+
+def test_a_part_whose_checkpoints_are_fetched_has_a_folder_of_its_own_and_the_first_says_which_one_it_was(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    launcher = launcher_of(directory, gangs_by_transfer=True)
+    chosen = Checkpoint(directory=write_checkpoint(tmp_path / "fetched" / "job", 7), step=7, written_ns=0)
+    first = launch(launcher, gang_part=FIRST, resume=chosen)
+    assert (status_to_message(first).resumed_fence, launch(launcher, "afresh", gang_part=FIRST).resumed_fence) == (7, 0)
+    second = launch(launcher, "other", rank=1, gang_part=SECOND, resume=chosen)
+    assert second.checkpoint_directory.is_dir()
+    assert not (first.checkpoint_directory / GANG_FILE).exists()
+    # All go on from the first one's choice: what another part says does not count.
+    assert second.resumed_fence == 0
 
 
 def test_a_part_is_paused_as_any_other_job_for_less_than_half_of_what_a_collective_waits(
@@ -123,6 +137,12 @@ def test_another_node_must_see_what_the_first_one_wrote(tmp_path: Path) -> None:
     with pytest.raises(CommandRefusedError, match=r"does not see.*--checkpoint-dir"):
         find_resumable(SECOND, tmp_path / "job" / "2", ())
     assert find_resumable(FIRST, tmp_path / "job" / "2", ()) is None
+
+
+def test_an_order_says_which_checkpoint_the_first_node_goes_on_from_and_where_it_lies() -> None:
+    resumed = {"incarnation_id": "c0", "fence": 4, "node_id": "n0"}
+    said = launch_from_message(order(1, 2, part={"resumed": messages.GrantedCheckpoint(**resumed)})).gang_part  # type: ignore[arg-type]
+    assert said == replace(SECOND, resumed=GrantedCheckpoint(incarnation_id="c0", fence=4, node_id="n0"))
 
 
 def test_all_parts_go_on_from_the_checkpoint_that_the_first_one_has_chosen(tmp_path: Path) -> None:

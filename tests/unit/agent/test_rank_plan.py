@@ -15,6 +15,7 @@ import pytest
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.launching import JobRules, Launcher
@@ -47,13 +48,19 @@ def launcher_of(directory: StateDirectory, inventory: GpuInventory | None = None
     )
 
 
-def launch(launcher: Launcher, job_id: str = "gang", live: Sequence[Attempt] = (), **fields: Any) -> Attempt:
+def launch(
+    launcher: Launcher,
+    job_id: str = "gang",
+    live: Sequence[Attempt] = (),
+    resume: Checkpoint | None = None,
+    **fields: Any,
+) -> Attempt:
     request = LaunchRequest(
         key=AttemptKey(job_id=job_id, attempt=1, fence=1),
         command=(sys.executable,),
         **{"gpu_ids": GPUS, "has_ranks": True, **fields},
     )
-    return launcher.launch(request, None, live, deadline_boot_ms=1_000, grace_ms=1_000)
+    return launcher.launch(request, resume, live, deadline_boot_ms=1_000, grace_ms=1_000)
 
 
 def spec_of(attempt: Attempt) -> dict[str, Any]:

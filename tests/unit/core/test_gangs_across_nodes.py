@@ -14,7 +14,7 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.queue_events import NodeCordoned
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.reason_texts import describe_reason
-from scheduler_service.core.records import Phase
+from scheduler_service.core.records import GANG_TRANSFERS, Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy, policy_names
 from tests.support.cases import for_each
@@ -122,6 +122,28 @@ def test_nodes_without_the_same_storage_are_not_spanned() -> None:
     assert spanning.why in ("GPUS_NOT_IN_CLUSTER", "GANG_NEEDS_MORE_NODES")
     plain = Spanning(node("n0"), node("n1"))
     assert plain.orders == []
+
+
+def sending_node(node_id: str, gpus: int = 1, **changes: Any) -> Any:
+    return spanning_node(node_id, gpus, **{"storage_id": "", "enforcements": (GANG_TRANSFERS,), **changes})
+
+
+def test_nodes_that_send_each_other_their_checkpoints_are_spanned_but_not_with_one_that_shares_storage() -> None:
+    assert Spanning(sending_node("n0"), sending_node("n1")).record.node_ids == ("n0", "n1")
+    assert Spanning(sending_node("n0"), spanning_node("n1")).orders == []
+
+
+def test_all_parts_go_on_from_what_the_first_node_has_chosen_and_fetch_it_there() -> None:
+    spanning = Spanning(sending_node("n0"), sending_node("n1"))
+    first_fence = spanning.record.fence
+    spanning.start()
+    spanning.say("n1", events.JobFailed, exit_class="signal", exit_code=-9)
+    spanning.say("n0", events.JobStopped, exit_class="checkpointed", exit_code=85, steps_done=5, checkpoint_step=5)
+    spanning.now_ms += 600_000
+    (first,) = spanning.tell(events.TimerFired)
+    assert (first.granted_fences, first.gang_part.resumed_fence) == ((first_fence,), 0)
+    (second,) = spanning.say(first.node_id, events.JobStarted, rendezvous_port=PORT, resumed_fence=first_fence)
+    assert (second.gang_part.resumed_fence, second.gang_part.resumed_node_id) == (first_fence, first.node_id)
 
 
 def test_an_address_that_means_the_machine_itself_is_no_use_on_another() -> None:

@@ -104,7 +104,7 @@ def test_what_no_connected_node_runs_is_refused_and_each_node_says_what_it_lacks
 def test_a_gang_for_more_gpus_than_nodes_that_share_checkpoints_have_together_is_refused() -> None:
     door = Door(None, None)
     gang = {"gpus": 2, "ranks": 2, "across_nodes": True, "settings": {"global_batch_size": 8}}
-    assert "shares no checkpoints with other nodes" in refusal(door, **gang).message
+    assert "neither shares checkpoints with other nodes nor sends them" in refusal(door, **gang).message
     facts = {"enforcements": ("rank_processes",), "rendezvous_address": "10.0.0.1"}
     for name, storage_id in (("n0", "a"), ("n1", "b")):
         door.play.tell(events.NodeJoined, node=node(name, [gpu(f"{name}.0")], storage_id=storage_id, **facts))

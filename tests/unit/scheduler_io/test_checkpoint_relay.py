@@ -12,6 +12,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.checkpoint_transfers import PIECES_WAITING_MAX, TRANSFERS_MAX, CheckpointTransfers
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
+from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import CHECKPOINT_TRANSFERS, Assignment, Phase
 from scheduler_service.errors import (
@@ -110,6 +111,34 @@ def test_only_the_agent_that_was_ordered_the_launch_gets_a_checkpoint_that_it_gr
 )
 def test_a_job_that_is_not_being_launched_there_has_no_checkpoint_to_give(changes: dict[str, Any]) -> None:
     refused(AgentProtocolError, Relay(**changes))
+
+
+GANG: dict[str, Any] = {
+    "node_ids": ("old", "new"),
+    "assignments": (Assignment(gpu_id="old.0", rank=0), Assignment(gpu_id="new.0", rank=1)),
+    "gang": GangAttempt(rendezvous_port=1, resumed_fence=1, started_node_ids=("old",)),
+    "granted_node_ids": ("gone",),
+}
+
+
+def test_a_later_part_of_a_gang_gets_what_the_first_has_chosen_from_the_first_whoever_wrote_it() -> None:
+    async def main() -> None:
+        relay = Relay(**GANG)
+        fetching = asyncio.ensure_future(relay.fetch())
+        order = await relay.order()
+        await relay.send(order.transfer_id, piece=PIECE)
+        await relay.send(order.transfer_id)
+        assert await fetching == [PIECE]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("resumed_fence", [0, 7])
+def test_a_later_part_gets_nothing_else_than_a_granted_choice(resumed_fence: int) -> None:
+    gang = GangAttempt(rendezvous_port=1, resumed_fence=resumed_fence, started_node_ids=("old",))
+    relay = Relay(**{**GANG, "gang": gang})
+    refused(AgentProtocolError, relay)
+    refused(AgentProtocolError, relay, checkpoint=messages.GrantedCheckpoint(fence=resumed_fence))
 
 
 def test_a_node_that_sends_none_and_one_that_is_away_are_distinguished() -> None:

@@ -13,6 +13,7 @@ from scheduler_service.adapters.launch_rules import LaunchRules, gpus_together, 
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.commands import LaunchJob
 from scheduler_service.core.events import Event, LaunchRefused
+from scheduler_service.core.records import GANG_TRANSFERS
 from tests.support.cases import for_each
 from tests.support.scheduler_process import job_spec
 from tests.support.scheduling import gpu, node
@@ -77,16 +78,20 @@ def test_a_gang_that_may_span_nodes_needs_shared_checkpoints_and_an_address() ->
     found = list(node_obstacles(plain, None, spec))
     assert [one.finding for one in found] == [
         "says no address for ranks on other nodes",
-        "shares no checkpoints with other nodes",
+        "neither shares checkpoints with other nodes nor sends them",
     ]
     assert "--shared-checkpoints" in found[1].remedy
     assert list(node_obstacles(able, None, spec)) == []
+    sending = node("n", 2, rendezvous_address="10.0.0.1", enforcements=("rank_processes", GANG_TRANSFERS))
+    assert list(node_obstacles(sending, None, spec)) == []
 
 
 @pytest.mark.parametrize(("storages", "expected"), [("aa", 4), ("ab", 2), ("", 0)])
 def test_gpus_count_together_where_their_nodes_share_checkpoints(storages: str, expected: int) -> None:
     machines = [node(f"n{number}", 2, storage_id=one) for number, one in enumerate(storages)]
     assert gpus_together(machines) == expected
+    sending = [node(f"m{number}", 2, enforcements=(GANG_TRANSFERS,)) for number in range(3)]
+    assert gpus_together([*machines, *sending]) == 6
 
 
 @pytest.mark.parametrize("command", ["bash", "/bin/bash", "./run.sh", "/venv/bin/python/../sh"])

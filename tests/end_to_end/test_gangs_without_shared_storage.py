@@ -1,0 +1,88 @@
+"""Gangs on two nodes that share no storage: their checkpoints go from agent to agent."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.v1 import scheduling_pb2
+from examples.training import train_ddp
+from tests.support import paced_gang
+from tests.support.fake_predictor import FakePredictor
+from tests.support.gang_cluster import check_sums, environment_of
+from tests.support.live_cluster import PATIENCE_S
+from tests.support.scheduler_process import wait_until
+from tests.support.two_nodes import TwoNodes, separate_nodes
+
+pytestmark = pytest.mark.timeout(600)
+STEPS = 40
+CURVE_STEPS, STEP_MS, ENDLESS = 30, 250, 1_000_000
+
+
+@pytest.mark.parametrize("form", [(), ("sharded",)], ids=["of rank 0", "sharded"])
+def test_a_gang_whose_rank_was_killed_goes_on_from_a_checkpoint_that_both_nodes_have(
+    tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    with separate_nodes(tmp_path) as cluster:
+        job_id = cluster.witness(*form, steps=STEPS, step_ms=40)
+        wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
+        [victim] = [pid for pid in cluster.rank_processes() if b"\0RANK=1\0" in environment_of(pid)]
+        os.kill(victim, signal.SIGKILL)
+        finished = cluster.wait(job_id, "FINISHED")
+        assert (finished.restarts, finished.steps_done) == (1, STEPS)
+        check_sums(cluster, job_id, steps=STEPS)
+        first = finished.node_id
+        assert f"was fetched from node {first}" in cluster.cotenant("logs", job_id, "--rank", "1")
+
+
+def read_losses(cluster: TwoNodes, job: scheduling_pb2.Job) -> dict[int, float]:
+    """What the first rank has printed of each step, over all attempts; no step was done twice."""
+    requests = [
+        scheduling_pb2.ReadJobLogRequest(job_id=job.job_id, attempt=attempt) for attempt in range(1, job.attempt + 1)
+    ]
+    logs = [
+        b"".join(answer.chunk for answer in cluster.client.stub.ReadJobLog(request, timeout=60)).decode()
+        for request in requests
+    ]
+    lines = re.findall(r"step (\d+)/\d+ loss (\S+)", "".join(logs))
+    found = {int(step): float(loss) for step, loss in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def submit(cluster: TwoNodes, **fields: object) -> str:
+    flags = ["--model", "transformer", "--dtype", "float64", "--batch-size", "8", "--log-every", "1"]
+    words = [sys.executable, paced_gang.__file__, train_ddp.__name__, str(STEP_MS), *flags, "--steps", str(CURVE_STEPS)]
+    # For the scheduler it has no end in sight: a change of its width pays.
+    return cluster.submit(
+        *words, steps_total=ENDLESS, share="SHARE_MODE_NEVER", graph_sha256="1" * 64,
+        settings={"global_batch_size": 8}, **fields,
+    )  # fmt: skip
+
+
+def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does(tmp_path: Path) -> None:
+    with FakePredictor() as predictor, separate_nodes(tmp_path, "--predictor", predictor.address) as cluster:
+        cluster.cotenant("policies", "use", "elastic", "--set", "reshape_cost_ms=1000", "--set", "start_cost_ms=1000")
+        job_id = submit(cluster, allowed_gpus=[1, 2])
+
+        def has(ranks: int, steps: int) -> bool:
+            job = cluster.client.get(job_id)
+            return len(job.assignments) == ranks and job.steps_done >= steps
+
+        wait_until(lambda: has(2, 4), what="two ranks", timeout_s=PATIENCE_S)
+        first = cluster.client.get(job_id).node_id
+        cluster.cotenant("nodes", "drain", first)
+        wait_until(lambda: has(1, 10), what="one rank on the other node", timeout_s=PATIENCE_S)
+        assert cluster.client.get(job_id).node_id != first
+        cluster.cotenant("nodes", "uncordon", first)
+        wait_until(lambda: has(2, 16), what="two ranks again", timeout_s=PATIENCE_S)
+        changing = read_losses(cluster, cluster.wait(job_id, "FINISHED"))
+        alone_id = submit(cluster, gpus=1, ranks=1, across_nodes=False)
+        alone = read_losses(cluster, cluster.wait(alone_id, "FINISHED"))
+    assert set(changing) == set(alone) == set(range(1, CURVE_STEPS + 1))
+    assert max(abs(changing[step] - loss) / abs(loss) for step, loss in alone.items()) <= 1e-12
