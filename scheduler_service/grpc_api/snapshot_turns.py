@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Decision, Hold, Start, Stop
 from scheduler_service.core.foreseen_view import carry_out
@@ -50,7 +49,7 @@ def split_by_arrays(view: SchedulingView) -> tuple[SchedulingView, list[Hold]]:
     if not holds:
         return view, holds
     kept.sort(key=lambda job: (job.submitted_at_ms, job.request.job_id))
-    return replace(view, pending=tuple(kept), index=FreshIndex()), holds
+    return replace(view, pending=tuple(kept)), holds
 
 
 def decide_on_snapshot(
@@ -166,7 +165,7 @@ class _SnapshotQueue:
     def _take_turn(self, turn: Turn) -> AbstractSet[str]:
         pending = tuple(self._pending[job.request.job_id] for job in self.waiting.ready_jobs())
         admitting = _AdmittingPolicy(self, self._policy, turn)
-        view = replace(self._view, pending=pending, index=FreshIndex())
+        view = replace(self._view, pending=pending)
         plan = decide_within_limits(admitting, view, self._limits)
         self.decisions.record_round(plan.decisions, self.waiting.shown_lane or PLAIN_LANE)
         self._carry_out(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_service.core.change_log import ChangeLog
 
@@ -16,20 +17,39 @@ class ClassCosts:
     """What the load classes cost one shape of job, by number; grows with them.
 
     Attributes:
+        costs: Infinite = the job may not come there, or the class has no price yet.
+        unasked: The same where the jobs there were not asked for their consent, which most of the time goes into.
         nearness: How near to a start the job is on the classes that refuse it (`nearness_of`), and whether the reason
             names the GPU.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.costs = np.full(64, inf)
+        self.costs, self.unasked = _Column(), _Column()
         self.nearness: dict[int, tuple[int, float, bool]] = {}
 
-    def grow_to(self, count: int) -> None:
-        """Have room for so many classes; those without a price cost everything."""
-        if count > len(self.costs):
-            self.costs = np.concatenate((self.costs, np.full(max(count, len(self.costs)), inf)))
+
+class _Column:
+    """Costs by the number of the class.
+
+    Attributes:
+        count: Classes that have been looked at.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._values = np.full(64, inf)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Of the classes that have been looked at."""
+        return self._values[: self.count]
+
+    def grow_to(self, count: int) -> NDArray[np.float64]:
+        """Have room for so many classes, and return them; those without a price cost everything."""
+        if count > len(self._values):
+            self._values = np.concatenate((self._values, np.full(max(count, len(self._values)), inf)))
         self.count = count
+        return self.values
 
 
 class PricedClasses:
