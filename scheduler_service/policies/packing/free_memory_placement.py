@@ -98,7 +98,7 @@ class FreeMemoryPlacement:
         if worker is None:
             return impossible_reason(self._view, self._inventory, request) or self._too_large(request)
         columns = self._columns
-        costs = self._known(worker).costs[columns.class_of]
+        costs = self._known(worker).costs.values[columns.class_of]
         room = columns.hosts_with_room(request, 1)
         if room is not None:
             costs = np.where(room[columns.node_of], costs, inf)
@@ -121,15 +121,15 @@ class FreeMemoryPlacement:
         """Return what each load class costs a worker, less being better; only new classes are looked at."""
         classes = self._columns.classes
         known = self._priced.of(shape_of(worker.request), len(classes))
-        first = known.count
-        known.grow_to(len(classes))
+        first = known.costs.count
+        costs = known.costs.grow_to(len(classes))
         for number in range(first, len(classes)):
             load = classes[number]
             if not _is_open(load):
                 continue
             obstacle = self._obstacle(worker, load)
             if obstacle is None:
-                known.costs[number] = -float(load.gpu.memory_bytes - load.memory_used_bytes)
+                costs[number] = -float(load.gpu.memory_bytes - load.memory_used_bytes)
             else:
                 known.nearness[number] = (*nearness_of(obstacle), bool(obstacle.gpu_ids))
         return known

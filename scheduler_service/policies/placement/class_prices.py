@@ -13,22 +13,7 @@ PRICES_MAX = 2_000_000
 """Prices that are kept; beyond them all are forgotten."""
 
 
-class ClassCosts:
-    """What the load classes cost one shape of job, by number; grows with them.
-
-    Attributes:
-        costs: Infinite = the job may not come there, or the class has no price yet.
-        unasked: The same where the jobs there were not asked for their consent, which most of the time goes into.
-        nearness: How near to a start the job is on the classes that refuse it (`nearness_of`), and whether the reason
-            names the GPU.
-    """
-
-    def __init__(self) -> None:
-        self.costs, self.unasked = _Column(), _Column()
-        self.nearness: dict[int, tuple[int, float, bool]] = {}
-
-
-class _Column:
+class CostColumn:
     """Costs by the number of the class.
 
     Attributes:
@@ -50,6 +35,21 @@ class _Column:
             self._values = np.concatenate((self._values, np.full(max(count, len(self._values)), inf)))
         self.count = count
         return self.values
+
+
+class ClassCosts:
+    """What the load classes cost one shape of job, by number; grows with them.
+
+    Attributes:
+        costs: Infinite = the job may not come there, or the class has no price yet.
+        unasked: The same where the jobs there were not asked for their consent, which most of the time goes into.
+        nearness: How near to a start the job is on the classes that refuse it (`nearness_of`), and whether the reason
+            names the GPU.
+    """
+
+    def __init__(self) -> None:
+        self.costs, self.unasked = CostColumn(), CostColumn()
+        self.nearness: dict[int, tuple[int, float, bool]] = {}
 
 
 class PricedClasses:
