@@ -104,12 +104,17 @@ class Reservation:
         return Reason(code="KEPT_FOR_OTHER", numbers=numbers, job_ids=(self.job_id,), gpu_ids=self.idle_gpu_ids)
 
 
-def find_reservation(state: Queue, look: Callable[[], SchedulingView]) -> Reservation | None:
+def find_reservation(
+    state: Queue,
+    look: Callable[[], SchedulingView],
+    narrow: Callable[[SchedulingView, JobRequest], SchedulingView] | None = None,
+) -> Reservation | None:
     """Return the GPUs to keep back in this decision; None = no job needs that now.
 
     Args:
         state: Whose jobs wait.
         look: Returns the cluster with the jobs that are shown; called at most once.
+        narrow: Returns what of it a job may use, besides what its lane says; None = all.
     """
     if len(state.waiting.lanes) < 2:
         return None
@@ -118,7 +123,8 @@ def find_reservation(state: Queue, look: Callable[[], SchedulingView]) -> Reserv
         if view is None:
             with state.waiting.showing(NO_LANE):
                 view = look()
-        found = _Places(view, lane, job.request).nearest()
+        seen = view if narrow is None else narrow(view, job.request)
+        found = _Places(seen, lane, job.request).nearest()
         if found is not None:
             return _reservation(lane, job, found, view)
     return None

@@ -218,7 +218,11 @@ def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> Scheduling
     snapshot, nodes = read.valid.snapshot, read.nodes
     running = {
         one.job.job_id: translate_snapshot.running_job(
-            one, gpu=nodes.gpus[one.assignments[0].gpu_id], predictions=read.store, tau_ratio=tau_ratio
+            one,
+            now_ms=snapshot.now_ms,
+            gpu=nodes.gpus[one.assignments[0].gpu_id],
+            predictions=read.store,
+            tau_ratio=tau_ratio,
         )
         for one in snapshot.running
     }
