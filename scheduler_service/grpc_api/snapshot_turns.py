@@ -170,7 +170,7 @@ class _SnapshotQueue:
         pending = tuple(self._pending[job.request.job_id] for job in self.waiting.ready_jobs())
         kept, gpus = self._kept_gpu_ids, self._view.gpus
         if kept:
-            gpus = gpus | {name: replace(gpus[name], is_releasing=True) for name in kept if name in gpus}
+            gpus = {**gpus} | {name: replace(gpus[name], is_releasing=True) for name in kept if name in gpus}
         return replace(self._view, pending=pending, gpus=gpus, kept_gpu_ids=kept)
 
     def _take_turn(self, turn: Turn) -> AbstractSet[str]:

@@ -18,7 +18,7 @@ DEVICE = "NVIDIA A100"
 NOW_MS = 100_000_000
 MINUTE_MS = 60_000
 STEP_MS = 1_000.0
-POLICIES = ("fifo", "sjf", "sjf_bsbf", "horus", "srtf", "tiresias", "tetris", "best_fit", "ojpp", "elastic")
+POLICIES = ("fifo", "sjf", "sjf_bsbf", "horus", "tiresias", "tetris", "best_fit", "ojpp", "elastic")
 
 
 def job(job_id: str, *, minutes: int = 0, **asked: Any) -> scheduling_pb2.SnapshotJob:
