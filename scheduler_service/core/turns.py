@@ -156,12 +156,12 @@ def find_protected(state: ClusterState, lane: LaneName | None) -> AbstractSet[st
     if lane is None or lane is NO_LANE or not needs_turns(state):
         return frozenset()
     by_tenant = state.tenants.rules is not None
-    jobs = ((job_id, job.request) for job_id, job in state.running.items())
-    return {
-        job_id
-        for job_id, request in jobs
-        if request.terms.priority > lane.priority or (by_tenant and request.tenant != lane.tenant)
-    }
+    others = (
+        job_ids
+        for (priority, tenant), job_ids in state.running_by_class.items()
+        if priority > lane.priority or (by_tenant and tenant != lane.tenant)
+    )
+    return frozenset().union(*others)
 
 
 @dataclass(slots=True)
