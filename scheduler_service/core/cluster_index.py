@@ -8,6 +8,7 @@ from functools import cached_property
 from math import inf
 
 from scheduler_service.core.change_log import ChangeLog
+from scheduler_service.core.empty_cluster import EmptyCluster
 from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays, load_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.ledger import Ledger
@@ -31,16 +32,17 @@ class FreshIndex:
 
     Args:
         view: None = of no view yet: `FreshIndex()` is what a view is made with.
+        empty: The cluster without what it holds, which views on it have in common; None = each finds it itself.
     """
 
     lengths = None
 
-    def __init__(self, view: SchedulingView | None = None) -> None:
-        self._known_view = view
+    def __init__(self, view: SchedulingView | None = None, empty: EmptyCluster | None = None) -> None:
+        self._known_view, self._empty = view, empty
 
     def of(self, view: SchedulingView) -> FreshIndex:
         """Return the index of a view."""
-        return FreshIndex(view)
+        return FreshIndex(view, self._empty)
 
     @property
     def _view(self) -> SchedulingView:
@@ -49,7 +51,17 @@ class FreshIndex:
         return self._known_view
 
     @cached_property
+    def _known_empty(self) -> EmptyCluster | None:
+        """The cluster without what it holds, where that is known and the view is of all of it."""
+        return self._empty if self._empty is not None and self._empty.is_of(self._view) else None
+
+    @cached_property
     def _open(self) -> OpenGpus:
+        if self._known_empty is not None:
+            found = self._known_empty.open.copy()
+            for entry in self._known_empty.occupied_in(self._view):
+                found.put(entry)
+            return found
         found = OpenGpus()
         found.rebuild(self._view.gpus.values())
         return found
@@ -72,7 +84,7 @@ class FreshIndex:
     @cached_property
     def inventory(self) -> Inventory:
         """What the GPUs are."""
-        return count_gpus(self._view.gpus.values())
+        return count_gpus(self._view.gpus.values()) if self._known_empty is None else self._known_empty.inventory
 
     @cached_property
     def pending_by_id(self) -> Mapping[str, PendingJob]:
@@ -97,7 +109,12 @@ class FreshIndex:
     @cached_property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays."""
-        return build_arrays(self._view)
+        if self._known_empty is None:
+            return build_arrays(self._view)
+        columns = self._known_empty.arrays.for_one_view()
+        columns.put_loads(self._view, self._known_empty.occupied_in(self._view))
+        columns.put_hosts(self._view)
+        return columns
 
     @cached_property
     def _times(self) -> KeptRemainingTimes:
@@ -265,7 +282,7 @@ class KeptArrays:
                 arrays.put_gpu(gpu_id, load_of(entry, ledger.residents(gpu_id)))
                 node_ids.add(entry.node_id)
         for node_id in node_ids:
-            arrays.put_host(view, node_id, view.host_use.get(node_id) or HostUse())
+            arrays.put_host(view.nodes[node_id], view.host_use.get(node_id) or HostUse())
 
 
 class KeptTimes:

@@ -108,24 +108,16 @@ def expected_slowdowns(
     What is known of a job alone is looked up once, however many others it is met with.
     """
     doubts = [_job_doubt(one, gpu, predictions) for one in residents]
+    is_simple = len(residents) == 2 and doubts[0] is None and doubts[1] is None
     trial_ratio: float | None = None
     is_trial_asked = False
     # Most questions are about two jobs, for which utilization does not matter.
     utilizations = [utilization_of(one, gpu, predictions) for one in residents] if len(residents) > 2 else ()
     for place, victim in enumerate(residents):
-        key, micro_batch_size, doubt = victim.request.key, victim.micro_batch_size, doubts[place]
-        pair_ratios, is_known = [], True
-        for other_place, other in enumerate(residents):
-            if other_place == place:
-                continue
-            pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size, other.micro_batch_size)
-            if pair is None or pair.level is Level.FALLBACK:
-                is_known = False
-                doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
-            elif not pair.in_domain:
-                doubt = doubt or _doubt("OUT_OF_DOMAIN", gpu, victim, other)
-            doubt = doubt or doubts[other_place]
-            pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
+        if is_simple and (sure := _sure_slowdown(victim, residents[1 - place], gpu, predictions)) is not None:
+            yield victim, sure
+            continue
+        pair_ratios, is_known, doubt = _beside_each(place, residents, doubts, gpu, predictions)
         ratio = pairwise_sum_ratio = sum_of_pairs(pair_ratios)
         if utilizations:
             others = (*utilizations[:place], *utilizations[place + 1 :])
@@ -138,6 +130,27 @@ def expected_slowdowns(
                 yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known=True, doubt=doubt, may_try=True)
                 continue
         yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
+
+
+def _beside_each(
+    place: int, residents: Sequence[Resident], doubts: Sequence[Reason | None], gpu: Gpu, predictions: Predictions
+) -> tuple[list[float], bool, Reason | None]:
+    """Return how much each other job slows one down, whether all of that is known, and why it is not reliable."""
+    victim = residents[place]
+    key, micro_batch_size, doubt = victim.request.key, victim.micro_batch_size, doubts[place]
+    pair_ratios, is_known = list[float](), True
+    for other_place, other in enumerate(residents):
+        if other_place == place:
+            continue
+        pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size, other.micro_batch_size)
+        if pair is None or pair.level is Level.FALLBACK:
+            is_known = False
+            doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
+        elif not pair.in_domain:
+            doubt = doubt or _doubt("OUT_OF_DOMAIN", gpu, victim, other)
+        doubt = doubt or doubts[other_place]
+        pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
+    return pair_ratios, is_known, doubt
 
 
 class PairSlowdowns:
@@ -166,13 +179,24 @@ class PairSlowdowns:
             (key, other_key), device, pair = self._keys, self._device, self._predictions.pair
             other_size = self._resident.micro_batch_size
             own = pair(key, other_key, device, micro_batch_size, other_size)
-            if own is not None and own.in_domain and own.level is not Level.FALLBACK:
+            if own is not None and _is_sure(own):
                 other = pair(other_key, key, device, other_size, micro_batch_size)
-                if other is not None and other.in_domain and other.level is not Level.FALLBACK:
+                if other is not None and _is_sure(other):
                     return _without_doubt(own), _without_doubt(other)
         incoming_job = replace(self._incoming_job, micro_batch_size=micro_batch_size)
         (_, one), (_, two) = expected_slowdowns((incoming_job, self._resident), self._gpu, self._predictions)
         return one, two
+
+
+def _sure_slowdown(victim: Resident, other: Resident, gpu: Gpu, predictions: Predictions) -> ExpectedSlowdown | None:
+    """Return the slowdown of a job by one other, both reliably known alone; None = of the pair too little is known."""
+    sizes = victim.micro_batch_size, other.micro_batch_size
+    pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
+    return _without_doubt(pair) if pair is not None and _is_sure(pair) else None
+
+
+def _is_sure(pair: PairPrediction) -> bool:
+    return pair.in_domain and pair.level is not Level.FALLBACK
 
 
 def _without_doubt(pair: PairPrediction) -> ExpectedSlowdown:

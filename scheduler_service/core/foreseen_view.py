@@ -36,7 +36,8 @@ def carry_out(
         elif isinstance(decision, Start):
             after.start(decision, pending[decision.job_id], reservations[decision.job_id])
     # An index that the engine keeps knows nothing of what is foreseen.
-    return replace(view, running=after.running, gpus=after.gpus, host_use=after.host_use, index=FreshIndex())
+    index = view.index if isinstance(view.index, FreshIndex) else FreshIndex()
+    return replace(view, running=after.running, gpus=after.gpus, host_use=after.host_use, index=index)
 
 
 class _After:

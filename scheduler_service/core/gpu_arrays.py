@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.inventory import kind_of
 from scheduler_service.core.ledger import Ledger, host_share
 from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
 
 Positions = NDArray[np.intp]
+_NOTHING = HostUse()
 JOBS_WHILE_RELEASING = -1_000
 """Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
 
@@ -92,13 +93,17 @@ class GpuArrays:
         """Put a GPU into the class of what it holds."""
         position = self.position_of[gpu_id]
         self.class_of[position] = self.number_of_class(load)
-        self.jobs_on[position] = JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents)
+        self.jobs_on[position] = _jobs_of(load)
 
-    def put_classes(self, numbers: Sequence[int]) -> None:
-        """Put every GPU, by position, into the class of a number."""
-        self.class_of = np.array(numbers, dtype=np.intp)
-        jobs_of = [JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents) for load in self.classes]
-        self.jobs_on = np.array(jobs_of, dtype=np.intp)[self.class_of] if numbers else np.zeros(0, dtype=np.intp)
+    def put_loads(self, view: SchedulingView, entries: Sequence[GpuView]) -> None:
+        """Put GPUs that hold or release something into their classes."""
+        if not entries:
+            return
+        ledger = Ledger(view)
+        numbers = [self.number_of_class(load_of(entry, ledger.residents(entry.gpu.gpu_id))) for entry in entries]
+        positions = [self.position_of[entry.gpu.gpu_id] for entry in entries]
+        self.class_of[positions] = numbers
+        self.jobs_on[positions] = [_jobs_of(self.classes[number]) for number in numbers]
 
     def number_of_class(self, load: LoadClass) -> int:
         """Return the number of a class, a new one where nothing was loaded alike yet."""
@@ -109,12 +114,18 @@ class GpuArrays:
             self.classes.append(load)
         return number
 
-    def put_host(self, view: SchedulingView, node_id: str, use: HostUse) -> None:
+    def put_host(self, node: Node, use: HostUse) -> None:
         """Note what is left of a node's host."""
-        number, node = self.number_of[node_id], view.nodes[node_id]
+        number = self.number_of[node.node_id]
         self.cpu_free[number] = node.cpu_cores - use.cpu_cores if node.cpu_cores > 0 else inf
         left_bytes = node.host_memory_bytes - use.host_memory_bytes
         self.host_memory_free[number] = left_bytes if node.host_memory_bytes > 0 else inf
+
+    def put_hosts(self, view: SchedulingView) -> None:
+        """Note what is left of every host that a view says is used."""
+        for node_id, use in view.host_use.items():
+            if node_id in self.number_of:
+                self.put_host(view.nodes[node_id], use)
 
     def hosts_with_room(self, request: JobRequest, gpus_here: int) -> NDArray[np.bool_] | None:
         """Return by node number whether its host has room for so many GPUs of a job; None = everywhere."""
@@ -125,11 +136,21 @@ class GpuArrays:
 
     def for_one_round(self) -> GpuArrays:
         """Return a copy that a round may change; classes that the round invents stay known."""
+        copy = self._with_loads()
+        copy.classes, copy._numbers, copy.notes = self.classes, self._numbers, self.notes
+        return copy
+
+    def for_one_view(self) -> GpuArrays:
+        """Return a copy with classes of its own: whatever happens to it, nothing of it is known here."""
+        copy = self._with_loads()
+        copy.classes, copy._numbers, copy.notes = [*self.classes], dict(self._numbers), {}
+        return copy
+
+    def _with_loads(self) -> GpuArrays:
         copy = GpuArrays.__new__(GpuArrays)
         copy.gpu_ids, copy.node_ids, copy.node_of = self.gpu_ids, self.node_ids, self.node_of
         copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
         copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
-        copy.classes, copy._numbers, copy.notes = self.classes, self._numbers, self.notes
         copy.class_of, copy.jobs_on = self.class_of.copy(), self.jobs_on.copy()
         copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
         return copy
@@ -153,26 +174,38 @@ _POSITION = attrgetter("node_id", "gpu.index", "gpu.gpu_id")
 
 def build_arrays(view: SchedulingView) -> GpuArrays:
     """Build the columns of a view from its records."""
-    entries = sorted(view.gpus.values(), key=_POSITION)
-    columns = GpuArrays(entries, view.nodes)
-    ledger = Ledger(view)
-    # Most GPUs of a large cluster hold nothing, and of a kind all these are in one class.
-    empty_classes: dict[Kind, int] = {}
-    numbers = []
-    for entry in entries:
-        gpu = entry.gpu
-        if entry.job_ids or entry.memory_reserved_bytes or entry.is_releasing:
-            numbers.append(columns.number_of_class(load_of(entry, ledger.residents(gpu.gpu_id))))
-            continue
-        kind = (gpu.device, gpu.memory_bytes)
-        number = empty_classes.get(kind)
-        if number is None:
-            number = empty_classes[kind] = columns.number_of_class(load_of(entry, ()))
-        numbers.append(number)
-    columns.put_classes(numbers)
-    for node_id in columns.node_ids:
-        columns.put_host(view, node_id, view.host_use.get(node_id) or HostUse())
+    columns = build_empty_arrays(view.gpus.values(), view.nodes)
+    columns.put_loads(view, [entry for entry in view.gpus.values() if _is_loaded(entry)])
+    columns.put_hosts(view)
     return columns
+
+
+def build_empty_arrays(entries: Iterable[GpuView], nodes: Mapping[str, Node]) -> GpuArrays:
+    """Build the columns of GPUs as if they held nothing.
+
+    Args:
+        entries: The GPUs.
+        nodes: Theirs, and others, by id.
+    """
+    in_order = sorted(entries, key=_POSITION)
+    columns = GpuArrays(in_order, nodes)
+    # Those of one kind are in one class.
+    kinds, first = np.unique(columns.kind_of, return_index=True)
+    empty = [GpuView(gpu=in_order[position].gpu, node_id="") for position in first]
+    numbers = [columns.number_of_class(load_of(entry, ())) for entry in empty]
+    if len(kinds):
+        columns.class_of = np.array(numbers, dtype=np.intp)[columns.kind_of]
+    for node in nodes.values():
+        columns.put_host(node, _NOTHING)
+    return columns
+
+
+def _is_loaded(entry: GpuView) -> bool:
+    return bool(entry.job_ids or entry.memory_reserved_bytes or entry.is_releasing)
+
+
+def _jobs_of(load: LoadClass) -> int:
+    return JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents)
 
 
 def load_of(entry: GpuView, residents: Sequence[Resident]) -> LoadClass:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,7 +17,7 @@ from scheduler_service.core.decisions import Decision, Hold, Stop, unfolded
 from scheduler_service.core.foreseen_view import carry_out
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.queue_terms import is_device_named
-from scheduler_service.core.records import Reason
+from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 
 ROUNDS_MAX: Final = 64
@@ -87,6 +88,48 @@ def _checked(policy: Policy, view: SchedulingView) -> CheckedPlan:
     return check_plan(view, {job.request.job_id: job for job in view.pending}, policy.decide(view))
 
 
+def narrowed_to(view: SchedulingView, limits: ClusterLimits, request: JobRequest) -> SchedulingView:
+    """Return a view of the GPUs that a job may use."""
+    of_job = limits.of(request.job_id)
+    return view if of_job == NO_LIMITS else _on_gpus(view, _allowed_gpu_ids(view, limits, of_job))
+
+
+def _on_gpus(view: SchedulingView, gpu_ids: AbstractSet[str]) -> SchedulingView:
+    gpus = {gpu_id: entry for gpu_id, entry in view.gpus.items() if gpu_id in gpu_ids}
+    node_ids = {entry.node_id for entry in gpus.values()}
+    nodes = {node_id: node for node_id, node in view.nodes.items() if node_id in node_ids}
+    return replace(view, gpus=gpus, nodes=nodes)
+
+
+def _allowed_gpu_ids(view: SchedulingView, limits: ClusterLimits, of_job: PlacementLimits) -> frozenset[str]:
+    refused = _nodes_of_group(view, limits, of_job.anti_affinity_group)
+    node_ids = {one for one in view.nodes if one not in refused and _serves(one, limits, of_job)}
+    devices = tuple(of_job.devices)
+    return frozenset(
+        gpu_id
+        for gpu_id, entry in view.gpus.items()
+        if entry.node_id in node_ids and is_device_named(devices, entry.gpu.device)
+    )
+
+
+def _serves(node_id: str, limits: ClusterLimits, of_job: PlacementLimits) -> bool:
+    queues = limits.queues_of_nodes.get(node_id, frozenset())
+    return (
+        node_id not in of_job.excluded_node_ids
+        and (not of_job.node_ids or node_id in of_job.node_ids)
+        and (not of_job.queue or not queues or of_job.queue in queues)
+    )
+
+
+def _nodes_of_group(view: SchedulingView, limits: ClusterLimits, group: str) -> set[str]:
+    if not group:
+        return set()
+    members = (job for job_id, job in view.running.items() if limits.of(job_id).anti_affinity_group == group)
+    held = {part.gpu_id for job in members for part in job.assignments}
+    # Of all GPUs: a job goes on where its GPU takes no other one.
+    return {node_id for node_id, node in view.nodes.items() if any(gpu.gpu_id in held for gpu in node.gpus)}
+
+
 class _LimitedRounds:
     """One round for each set of GPUs that some jobs may use."""
 
@@ -105,7 +148,7 @@ class _LimitedRounds:
                 if self._rounds_left <= 0:
                     self._hold(jobs, "TOO_MANY_LIMITS", {"gpus_sets_max": ROUNDS_MAX})
                     continue
-                gpu_ids = self._gpu_ids(limits)
+                gpu_ids = _allowed_gpu_ids(self._view, self._limits, limits)
                 if gpu_ids:
                     self._rounds_left -= gpu_ids not in by_gpus
                     by_gpus[gpu_ids] += jobs
@@ -131,34 +174,6 @@ class _LimitedRounds:
             found[self._limits.of(job.request.job_id)].append(job)
         return found
 
-    def _gpu_ids(self, limits: PlacementLimits) -> frozenset[str]:
-        refused = self._nodes_of_group(limits.anti_affinity_group)
-        node_ids = {one for one in self._view.nodes if one not in refused and self._serves(one, limits)}
-        devices = tuple(limits.devices)
-        return frozenset(
-            gpu_id
-            for gpu_id, entry in self._view.gpus.items()
-            if entry.node_id in node_ids and is_device_named(devices, entry.gpu.device)
-        )
-
-    def _serves(self, node_id: str, limits: PlacementLimits) -> bool:
-        queues = self._limits.queues_of_nodes.get(node_id, frozenset())
-        return (
-            node_id not in limits.excluded_node_ids
-            and (not limits.node_ids or node_id in limits.node_ids)
-            and (not limits.queue or not queues or limits.queue in queues)
-        )
-
-    def _nodes_of_group(self, group: str) -> set[str]:
-        if not group:
-            return set()
-        members = (
-            job for job_id, job in self._view.running.items() if self._limits.of(job_id).anti_affinity_group == group
-        )
-        held = {part.gpu_id for job in members for part in job.assignments}
-        # Of all GPUs: a job goes on where its GPU takes no other one.
-        return {node_id for node_id, node in self._view.nodes.items() if any(gpu.gpu_id in held for gpu in node.gpus)}
-
     def _hold(self, jobs: Iterable[PendingJob], code: str, numbers: Mapping[str, float]) -> None:
         reason = Reason(code=code, numbers=numbers)
         self._plan.decisions.extend(Hold(job_id=job.request.job_id, reason=reason) for job in jobs)
@@ -166,13 +181,10 @@ class _LimitedRounds:
     def _round(self, gpu_ids: frozenset[str], jobs: Sequence[PendingJob]) -> None:
         """Let the policy decide on some GPUs; running jobs elsewhere are none of its business, and none is moved."""
         view = self._view
-        gpus = {gpu_id: entry for gpu_id, entry in view.gpus.items() if gpu_id in gpu_ids}
-        node_ids = {entry.node_id for entry in gpus.values()}
-        nodes = {node_id: node for node_id, node in view.nodes.items() if node_id in node_ids}
         order = {job.request.job_id: job for job in view.pending}
         chosen = {job.request.job_id for job in jobs}
         pending = tuple(job for job_id, job in order.items() if job_id in chosen)
-        plan = _checked(self._policy, replace(view, gpus=gpus, nodes=nodes, pending=pending, can_move=False))
+        plan = _checked(self._policy, replace(_on_gpus(view, gpu_ids), pending=pending, can_move=False))
         kept = [one for one in unfolded(plan.decisions) if not isinstance(one, Stop) or self._frees(one, gpu_ids)]
         self._plan.decisions.extend(kept)
         self._plan.reservations.update(plan.reservations)

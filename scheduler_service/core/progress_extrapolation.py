@@ -18,9 +18,11 @@ class ReportedJobs(Mapping[str, RunningJob]):
     Attributes:
         checkpointed_job_ids: Those that have written a checkpoint.
         slowed_job_ids: Those whose newest window was slower than they are alone.
+        ids_by_class: All of them by class and tenant.
     """
 
     def __init__(self) -> None:
+        self.ids_by_class: dict[tuple[int, str], set[str]] = {}
         self._records: dict[str, JobRecord] = {}
         self._views: dict[str, RunningJob] = {}
         self.checkpointed_job_ids: set[str] = set()
@@ -28,7 +30,10 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     def put(self, job: JobRecord) -> None:
         """Note what is known of a job now; a new one is the newest."""
-        job_id = job.request.job_id
+        job_id, before = job.request.job_id, self._records.get(job.request.job_id)
+        if before is None or _class_of(before) != _class_of(job):
+            self._leave_class(job_id)
+            self.ids_by_class.setdefault(_class_of(job), set()).add(job_id)
         self._records[job_id] = job
         self._views.pop(job_id, None)
         if job.checkpoint_step >= 0:
@@ -40,10 +45,19 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     def drop(self, job_id: str) -> None:
         """Forget a job, if it is here."""
+        self._leave_class(job_id)
         self._records.pop(job_id, None)
         self._views.pop(job_id, None)
         self.checkpointed_job_ids.discard(job_id)
         self.slowed_job_ids.discard(job_id)
+
+    def _leave_class(self, job_id: str) -> None:
+        record = self._records.get(job_id)
+        if record is not None:
+            in_class = self.ids_by_class[_class_of(record)]
+            in_class.remove(job_id)
+            if not in_class:
+                del self.ids_by_class[_class_of(record)]
 
     def __getitem__(self, job_id: str) -> RunningJob:
         known = self._views.get(job_id)
@@ -59,6 +73,10 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._records
+
+
+def _class_of(job: JobRecord) -> tuple[int, str]:
+    return job.request.terms.priority, job.request.tenant
 
 
 class ExtrapolatedJobs(Mapping[str, RunningJob]):

@@ -27,7 +27,7 @@ from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Final
 
 from scheduler_service.core.capacity import micro_batch_size_alone
-from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.inventory import Kind
 from scheduler_service.core.lane_views import seen_in_lane
 from scheduler_service.core.lanes import Lane, LaneName
 from scheduler_service.core.ledger import host_share
@@ -104,12 +104,17 @@ class Reservation:
         return Reason(code="KEPT_FOR_OTHER", numbers=numbers, job_ids=(self.job_id,), gpu_ids=self.idle_gpu_ids)
 
 
-def find_reservation(state: Queue, look: Callable[[], SchedulingView]) -> Reservation | None:
+def find_reservation(
+    state: Queue,
+    look: Callable[[], SchedulingView],
+    narrow: Callable[[SchedulingView, JobRequest], SchedulingView] | None = None,
+) -> Reservation | None:
     """Return the GPUs to keep back in this decision; None = no job needs that now.
 
     Args:
         state: Whose jobs wait.
         look: Returns the cluster with the jobs that are shown; called at most once.
+        narrow: Returns what of it a job may use, besides what its lane says; None = all.
     """
     if len(state.waiting.lanes) < 2:
         return None
@@ -118,7 +123,8 @@ def find_reservation(state: Queue, look: Callable[[], SchedulingView]) -> Reserv
         if view is None:
             with state.waiting.showing(NO_LANE):
                 view = look()
-        found = _Places(view, lane, job.request).nearest()
+        seen = view if narrow is None else narrow(view, job.request)
+        found = _Places(seen, lane, job.request).nearest()
         if found is not None:
             return _reservation(lane, job, found, view)
     return None
@@ -190,6 +196,7 @@ class _Places:
     def __init__(self, view: SchedulingView, lane: LaneName, request: JobRequest) -> None:
         self._reported = view.index.reported
         self._view, self._request = (view := seen_in_lane(view, lane)), request
+        self._need = host_share(request, 1, request.gpus)
         self._ends_ms: dict[str, float] = {}
         self._fitting = {kind for kind, gpu in view.index.inventory.gpus.items() if _fits(view, request, kind, gpu)}
 
@@ -198,9 +205,10 @@ class _Places:
         gpus = self._request.gpus
         found: dict[tuple[str, Kind], list[tuple[float, int, GpuView]]] = {}
         is_on_one_node = self._view.nodes_per_job_max == 1
+        hosts = {node_id for node_id, node in self._view.nodes.items() if self._host_may_do(node)}
         for entry in self._view.gpus.values():
-            kind = kind_of(entry.gpu)
-            if kind in self._fitting and self._host_may_do(self._view.nodes[entry.node_id]):
+            kind = (entry.gpu.device, entry.gpu.memory_bytes)
+            if kind in self._fitting and entry.node_id in hosts:
                 here = found.setdefault((entry.node_id if is_on_one_node else "", kind), [])
                 here.append((self._free_at_ms(entry), len(here), entry))
         wide_enough = ((where, sorted(here)[:gpus]) for where, here in found.items() if len(here) >= gpus)
@@ -217,7 +225,7 @@ class _Places:
 
     def _host_may_do(self, node: Node) -> bool:
         """Say whether the host of a node has room for one GPU's part of the job when nothing else is there."""
-        need = host_share(self._request, 1, self._request.gpus)
+        need = self._need
         cpu_does = node.cpu_cores <= 0 or need.cpu_cores <= node.cpu_cores
         return cpu_does and (node.host_memory_bytes <= 0 or need.host_memory_bytes <= node.host_memory_bytes)
 
@@ -227,7 +235,7 @@ class _Places:
             return 0.0
         if not entry.job_ids:
             return inf
-        ends_ms = max(self._ends_ms.get(job_id) or self._end_ms(job_id) for job_id in entry.job_ids)
+        ends_ms = max([self._ends_ms.get(job_id) or self._end_ms(job_id) for job_id in entry.job_ids])
         return inf if ends_ms > self._view.now_ms + FORESEEN_MS_MAX else ends_ms
 
     def _end_ms(self, job_id: str) -> float:

@@ -78,9 +78,10 @@ class PairConsent:
 
 def _refusal(everyone: Sequence[Resident], gpu: Gpu) -> Reason | None:
     """Return why jobs, the incoming one first, share nothing whatever it costs: one never shares, or is on trial."""
-    refusing = [resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER]
-    if refusing:
-        return Reason(code="SHARE_NOT_ALLOWED", job_ids=tuple(refusing), gpu_ids=(gpu.gpu_id,))
+    for one in everyone:
+        if one.request.share is Share.NEVER:
+            refusing = tuple(each.request.job_id for each in everyone if each.request.share is Share.NEVER)
+            return Reason(code="SHARE_NOT_ALLOWED", job_ids=refusing, gpu_ids=(gpu.gpu_id,))
     on_trial = [resident.request.job_id for resident in everyone[1:] if resident.is_on_trial]
     return Reason(code="TRIAL_GOES_ON", job_ids=tuple(on_trial), gpu_ids=(gpu.gpu_id,)) if on_trial else None
 

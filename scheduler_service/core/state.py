@@ -121,6 +121,11 @@ class ClusterState:
         return self._running.slowed_job_ids
 
     @property
+    def running_by_class(self) -> Mapping[tuple[int, str], AbstractSet[str]]:
+        """Jobs that hold GPUs, by class and tenant."""
+        return self._running.ids_by_class
+
+    @property
     def calibrations(self) -> Mapping[str, DeviceCalibration]:
         """What was measured of a device by its type; handed on with every question about the type."""
         return MappingProxyType(self._calibrations)

@@ -57,19 +57,21 @@ def needs_turns(state: ClusterState) -> bool:
 def decide_in_turns(
     state: Queue,
     take_turn: Callable[[Turn], AbstractSet[str]],
-    look: Callable[[], SchedulingView] | None = None,
+    look: Callable[[], SchedulingView],
+    narrow: Callable[[SchedulingView, JobRequest], SchedulingView] | None = None,
 ) -> Sequence[int]:
     """Take all turns of one decision, each with the jobs of its lane shown.
 
     Args:
         state: Changes as turns are taken.
         take_turn: Asks the policy and carries its answer out; returns the codes of what was refused.
-        look: Returns the cluster with the jobs that are shown; None = no GPUs are kept back.
+        look: Returns the cluster with the jobs that are shown.
+        narrow: As in `find_reservation`.
 
     Returns:
         When to decide again even if nothing happens, in ms.
     """
-    reservation = find_reservation(state, look) if look is not None else None
+    reservation = find_reservation(state, look, narrow)
     turns = take_turns(state, reservation)
     turn, was_asked, is_kept = next(turns, None), False, True
     while turn is not None:
@@ -154,12 +156,12 @@ def find_protected(state: ClusterState, lane: LaneName | None) -> AbstractSet[st
     if lane is None or lane is NO_LANE or not needs_turns(state):
         return frozenset()
     by_tenant = state.tenants.rules is not None
-    jobs = ((job_id, job.request) for job_id, job in state.running.items())
-    return {
-        job_id
-        for job_id, request in jobs
-        if request.terms.priority > lane.priority or (by_tenant and request.tenant != lane.tenant)
-    }
+    others = (
+        job_ids
+        for (priority, tenant), job_ids in state.running_by_class.items()
+        if priority > lane.priority or (by_tenant and tenant != lane.tenant)
+    )
+    return frozenset().union(*others)
 
 
 @dataclass(slots=True)

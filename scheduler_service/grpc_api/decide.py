@@ -218,11 +218,15 @@ def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> Scheduling
     snapshot, nodes = read.valid.snapshot, read.nodes
     running = {
         one.job.job_id: translate_snapshot.running_job(
-            one, gpu=nodes.gpus[one.assignments[0].gpu_id], predictions=read.store, tau_ratio=tau_ratio
+            one,
+            now_ms=snapshot.now_ms,
+            gpu=nodes.gpus[one.assignments[0].gpu_id],
+            predictions=read.store,
+            tau_ratio=tau_ratio,
         )
         for one in snapshot.running
     }
-    gpus = dict(nodes.empty_gpus)
+    gpus = dict(nodes.empty.gpus)
     for gpu_id, holders in _holders(running.values()).items():
         if gpu_id in gpus:
             gpus[gpu_id] = _held(gpus[gpu_id], holders)
@@ -244,15 +248,16 @@ def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> Scheduling
         host_use=_host_use(gpus, running.values()),
         slowdown_ewma_ratios=nodes.slowdown_ewma_ratios,
         opportunistic_tau_ratio=tau_ratio,
-        index=FreshIndex(),
+        index=FreshIndex(empty=nodes.empty),
     )
 
 
 def _held(empty: GpuView, holders: Sequence[RunningJob]) -> GpuView:
-    return replace(
-        empty,
-        job_ids=tuple(job.request.job_id for job in holders),
-        memory_reserved_bytes=claimed_bytes((job.memory_reserved_bytes, job.memory_surge) for job in holders),
+    return GpuView(
+        gpu=empty.gpu,
+        node_id=empty.node_id,
+        job_ids=tuple([job.request.job_id for job in holders]),
+        memory_reserved_bytes=claimed_bytes([(job.memory_reserved_bytes, job.memory_surge) for job in holders]),
         memory_surge_bytes=largest_surge_bytes(job.memory_surge for job in holders),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.empty_cluster import EmptyCluster
 from scheduler_service.core.records import Gpu, Node
 from scheduler_service.core.view import GpuView
 
@@ -17,7 +18,7 @@ class SnapshotNodes:
     Attributes:
         usable: The nodes that take jobs, by id.
         gpus: All GPUs by id, those of closed nodes and unhealthy ones too.
-        empty_gpus: Healthy GPUs of usable nodes as if they held nothing, by id, in node and index order.
+        empty: The usable nodes with their healthy GPUs as if they held nothing.
         slowdown_ewma_ratios: As in the view.
         least_memory_bytes: The least memory of each device type, of its healthy GPUs where it has any.
         queues: The queues that a node serves, by id; absent = all.
@@ -25,7 +26,7 @@ class SnapshotNodes:
 
     usable: Mapping[str, Node]
     gpus: Mapping[str, Gpu]
-    empty_gpus: Mapping[str, GpuView]
+    empty: EmptyCluster
     slowdown_ewma_ratios: Mapping[str, float]
     least_memory_bytes: Mapping[str, int]
     queues: Mapping[str, frozenset[str]]
@@ -39,7 +40,7 @@ def read_nodes(messages: Iterable[scheduling_pb2.SnapshotNode]) -> SnapshotNodes
     return SnapshotNodes(
         usable=reading.usable,
         gpus=reading.gpus,
-        empty_gpus=reading.empty_gpus,
+        empty=EmptyCluster(reading.empty_gpus, reading.usable),
         slowdown_ewma_ratios=reading.slowdown_ewma_ratios,
         least_memory_bytes=reading.closed_memory_bytes | reading.healthy_memory_bytes,
         queues=reading.queues,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.capacity import samples_per_gpu
-from scheduler_service.core.measured_averages import preferred
+from scheduler_service.core.measured_averages import Sizes, preferred
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api import translate_snapshot
@@ -19,10 +19,15 @@ _WORST_UTILIZATION_RATIO: Final = 1.0
 
 PairPlace = tuple[str, str, str, int, int]
 """Victim, other job, device type, micro-batch sizes of both (0 = any)."""
+_Pair = scheduling_pb2.SnapshotPairPrediction | PairPrediction
+"""A row, or what was read from it."""
+_Name = TypeVar("_Name")
+_KeyPair = tuple[str, str, str]
+"""Victim, other job, device type."""
 
-_PLACE_OF_PAIR: Final = attrgetter(
-    "victim_job_key", "other_job_key", "device", "micro_batch_size", "other_micro_batch_size"
-)
+_KEYS_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device")
+_SIZES_OF_PAIR: Final = attrgetter("micro_batch_size", "other_micro_batch_size")
+_AT_ANY_SIZES: Final = (0, 0)
 
 
 class PredictionRows:
@@ -36,12 +41,22 @@ class PredictionRows:
         self._pairs_of_snapshot = snapshot.pair_predictions
         self._jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
         self._read_jobs: dict[tuple[str, str], JobPrediction] = {}
-        self._read_pairs: dict[PairPlace, PairPrediction] = {}
 
     @cached_property
-    def _pairs(self) -> dict[PairPlace, scheduling_pb2.SnapshotPairPrediction]:
+    def _pairs(self) -> tuple[dict[_KeyPair, _Pair], dict[_KeyPair, dict[Sizes, _Pair]]]:
+        """What is stated of pairs at any micro-batches, and at others; of several rows about one place the last."""
         rows = [*self._pairs_of_snapshot]
-        return dict(zip(map(_PLACE_OF_PAIR, rows), rows, strict=True))
+        sizes = [*map(_SIZES_OF_PAIR, rows)]
+        if sizes.count(_AT_ANY_SIZES) == len(rows):
+            return dict(zip(map(_KEYS_OF_PAIR, rows), rows, strict=True)), {}
+        at_any: dict[_KeyPair, _Pair] = {}
+        at_sizes: dict[_KeyPair, dict[Sizes, _Pair]] = {}
+        for row, at in zip(rows, sizes, strict=True):
+            if at == _AT_ANY_SIZES:
+                at_any[_KEYS_OF_PAIR(row)] = row
+            else:
+                at_sizes.setdefault(_KEYS_OF_PAIR(row), {})[at] = row
+        return at_any, at_sizes
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is stated of a key on a device type."""
@@ -50,12 +65,20 @@ class PredictionRows:
             self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
         return self._read_jobs.get(place)
 
-    def pair(self, place: PairPlace) -> PairPrediction | None:
-        """Return what is stated of a pair."""
-        known = self._read_pairs.get(place)
-        if known is None and place in self._pairs:
-            known = self._read_pairs[place] = translate_snapshot.pair_prediction(self._pairs[place])
-        return known
+    def pair(self, keys: _KeyPair, sizes: Sizes) -> PairPrediction | None:
+        """Return what is stated of a pair at these micro-batches, else at the nearest ones (`preferred`)."""
+        at_any, at_sizes = self._pairs
+        of_keys = at_sizes.get(keys) if at_sizes else None
+        at = next((one for one in preferred(*sizes) if one in of_keys), None) if of_keys is not None else None
+        return _read(at_any, keys) if of_keys is None or at is None else _read(of_keys, at)
+
+
+def _read(pairs: dict[_Name, _Pair], name: _Name) -> PairPrediction | None:
+    found = pairs.get(name)
+    if found is None or isinstance(found, PairPrediction):
+        return found
+    pairs[name] = read = translate_snapshot.pair_prediction(found)
+    return read
 
 
 class SnapshotPredictions(PredictionStore):
@@ -79,7 +102,8 @@ class SnapshotPredictions(PredictionStore):
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is predicted of a key on a device type, else what is stated of it."""
-        known = super().job(key, device)
+        by_device = self._jobs.get(key)  # as the store does it, without a call: this is asked most of all
+        known = by_device.get(device) if by_device is not None else None
         if known is not None:
             return known
         if (key, device) not in self._looked_up:
@@ -128,10 +152,7 @@ class SnapshotPredictions(PredictionStore):
         """Return what is predicted of a pair, else what is stated of the first next to any other."""
         sizes = micro_batch_size, other_micro_batch_size
         return (
-            next(
-                filter(None, (self._rows.pair((victim_key, other_key, device, *one)) for one in preferred(*sizes))),
-                None,
-            )
+            self._rows.pair((victim_key, other_key, device), sizes)
             or super().predicted_pair(victim_key, other_key, device, *sizes)
             or self._stated_pair(victim_key, other_key, device)
         )

@@ -11,18 +11,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Decision, Hold, Start, Stop
 from scheduler_service.core.foreseen_view import carry_out
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.lanes import PLAIN_LANE
-from scheduler_service.core.placement_limits import ClusterLimits, LimitedPlan, decide_within_limits
+from scheduler_service.core.placement_limits import ClusterLimits, LimitedPlan, decide_within_limits, narrowed_to
 from scheduler_service.core.ready_queue import WaitingJobs
 from scheduler_service.core.records import Reason
 from scheduler_service.core.tenants import TenantRule, TenantRules, TenantUse, UsedTime
 from scheduler_service.core.turn_order import Turn
-from scheduler_service.core.turns import admit, decide_in_turns
+from scheduler_service.core.turns import admit, decide_in_turns, lasting
 from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 
 
@@ -50,7 +49,7 @@ def split_by_arrays(view: SchedulingView) -> tuple[SchedulingView, list[Hold]]:
     if not holds:
         return view, holds
     kept.sort(key=lambda job: (job.submitted_at_ms, job.request.job_id))
-    return replace(view, pending=tuple(kept), index=FreshIndex()), holds
+    return replace(view, pending=tuple(kept)), holds
 
 
 def decide_on_snapshot(
@@ -156,27 +155,37 @@ class _SnapshotQueue:
         return [gpu_id for gpu_id in gpu_ids if gpu_id in gpus and not gpus[gpu_id].job_ids]
 
     def decide(self) -> LimitedPlan:
-        """Return one decision per waiting job and those about running ones, in execution order."""
-        decide_in_turns(self, self._take_turn)
+        """Return one decision per waiting job and those about running ones, in execution order.
+
+        GPUs are kept back as in a running cluster: what that follows from, a snapshot states as well.
+        """
+        decide_in_turns(self, self._take_turn, self._seen, lambda view, job: narrowed_to(view, self._limits, job))
         self._plan.decisions.extend(
             self.decisions[job_id] for job_id in self.jobs if self.waiting.lane_of(job_id) is not None
         )
         return self._plan
 
-    def _take_turn(self, turn: Turn) -> AbstractSet[str]:
+    def _seen(self) -> SchedulingView:
+        """Return the cluster as it is now, with the jobs that are shown; what is kept back seems to be releasing."""
         pending = tuple(self._pending[job.request.job_id] for job in self.waiting.ready_jobs())
+        kept, gpus = self._kept_gpu_ids, self._view.gpus
+        if kept:
+            gpus = {**gpus} | {name: replace(gpus[name], is_releasing=True) for name in kept if name in gpus}
+        return replace(self._view, pending=pending, gpus=gpus, kept_gpu_ids=kept)
+
+    def _take_turn(self, turn: Turn) -> AbstractSet[str]:
         admitting = _AdmittingPolicy(self, self._policy, turn)
-        view = replace(self._view, pending=pending, index=FreshIndex())
-        plan = decide_within_limits(admitting, view, self._limits)
-        self.decisions.record_round(plan.decisions, self.waiting.shown_lane or PLAIN_LANE)
-        self._carry_out(plan)
+        plan = decide_within_limits(admitting, self._seen(), self._limits)
+        decisions = lasting(turn, plan.decisions)
+        self.decisions.record_round(decisions, self.waiting.shown_lane or PLAIN_LANE)
+        self._carry_out(decisions, plan.reservations)
         return admitting.refused
 
-    def _carry_out(self, plan: LimitedPlan) -> None:
-        self._plan.reservations.update(plan.reservations)
-        given = [one for one in plan.decisions if not isinstance(one, Hold)]
+    def _carry_out(self, decisions: Iterable[Decision], reservations: Mapping[str, int]) -> None:
+        self._plan.reservations.update(reservations)
+        given = [one for one in decisions if not isinstance(one, Hold)]
         self._plan.decisions.extend(given)
         for decision in given:
             if isinstance(decision, Start):
                 self.waiting.remove(self.jobs[decision.job_id])
-        self._view = carry_out(self._view, given, plan.reservations, self._pending)
+        self._view = carry_out(self._view, given, reservations, self._pending)

@@ -160,12 +160,13 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
 
 
 def running_job(
-    message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, predictions: Predictions, tau_ratio: float = 0.0
+    message: scheduling_pb2.SnapshotRunning, *, now_ms: int, gpu: Gpu, predictions: Predictions, tau_ratio: float = 0.0
 ) -> RunningJob:
     """Read a running job; without a micro-batch it takes its share of the batch at once.
 
     Args:
         message: The job.
+        now_ms: Of the snapshot, which is as new as what it says of the job.
         gpu: Its first GPU; it occupies what we would have reserved there, else all of it.
         predictions: What is known of it there.
         tau_ratio: How often peaks of memory on one GPU may coincide; 0 = it holds its reservation always.
@@ -184,6 +185,7 @@ def running_job(
         started_at_ms=message.started_at_ms,
         steps_done=message.steps_done,
         attained_gpu_ms=message.attained_gpu_ms,
+        accrued_at_ms=now_ms,
         preemptions=message.preemptions,
         observed_slowdown_ratio=message.observed_slowdown_ratio
         if message.HasField("observed_slowdown_ratio")

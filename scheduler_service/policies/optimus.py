@@ -32,8 +32,9 @@ Cost:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop
 from itertools import product
 from math import inf
 
@@ -289,10 +290,7 @@ class _Places:
         self, ledger: Ledger, request: JobRequest, by_node: Mapping[str, Sequence[str]]
     ) -> tuple[str, ...] | None:
         """Return free GPUs: of the fullest node that suffices, else evenly on the fewest emptiest; None = none do."""
-        emptiest = sorted(by_node, key=lambda node_id: (-len(by_node[node_id]), node_id))
-        fullest = sorted(by_node, key=lambda node_id: (len(by_node[node_id]), node_id))
-        groups = [[node_id] for node_id in fullest if len(by_node[node_id]) >= request.gpus]
-        groups += [emptiest] if ledger.view.nodes_per_job_max != 1 else []
+        groups = _groups(request.gpus, by_node, is_one_node=ledger.view.nodes_per_job_max == 1)
         found = (self._spread(ledger, request, by_node, group) for group in groups)
         return next((gpu_ids for gpu_ids in found if gpu_ids is not None), None)
 
@@ -330,3 +328,13 @@ class _Places:
         if not needs_servers(request):
             return 0
         return request.replicas.servers or self.servers.get(request.job_id, 0) or 1
+
+
+def _groups(gpus: int, by_node: Mapping[str, Sequence[str]], *, is_one_node: bool) -> Iterator[Sequence[str]]:
+    """Yield the nodes to try together: each that suffices, the fullest first, then all of them, the emptiest first."""
+    wide_enough = [(len(free), node_id) for node_id, free in by_node.items() if len(free) >= gpus]
+    heapify(wide_enough)  # nearly always the first one does
+    while wide_enough:
+        yield [heappop(wide_enough)[1]]
+    if not is_one_node:
+        yield sorted(by_node, key=lambda node_id: (-len(by_node[node_id]), node_id))

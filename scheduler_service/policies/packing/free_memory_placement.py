@@ -27,13 +27,12 @@ from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.packing.packing_orders import by_arrival
 from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
 from scheduler_service.policies.placement import length_queue
-from scheduler_service.policies.placement.class_prices import ClassCosts, PricedClasses
+from scheduler_service.policies.placement.class_prices import AlikeGpus, ClassCosts, PricedClasses
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
     impossible_reason,
     nearest_obstacle,
-    nearness_of,
 )
 from scheduler_service.policies.placement.sharing_round import SharingRound
 from scheduler_service.policies.placement.starts import start_on
@@ -71,7 +70,7 @@ class FreeMemoryPlacement:
         self._priced = _priced_classes(view, columns)
         self._full = full_reason(view)
         self._open_count = int(np.array(_open_classes(columns), dtype=bool)[columns.class_of].sum())
-        self._first_known: Sequence[tuple[int, GpuView]] | None = None
+        self._first_known: AlikeGpus | None = None
 
     def key(self, job: PendingJob) -> object:
         """Return the shape of a job."""
@@ -98,7 +97,7 @@ class FreeMemoryPlacement:
         if worker is None:
             return impossible_reason(self._view, self._inventory, request) or self._too_large(request)
         columns = self._columns
-        costs = self._known(worker).costs[columns.class_of]
+        costs = self._known(worker).costs.values[columns.class_of]
         room = columns.hosts_with_room(request, 1)
         if room is not None:
             costs = np.where(room[columns.node_of], costs, inf)
@@ -121,17 +120,17 @@ class FreeMemoryPlacement:
         """Return what each load class costs a worker, less being better; only new classes are looked at."""
         classes = self._columns.classes
         known = self._priced.of(shape_of(worker.request), len(classes))
-        first = known.count
-        known.grow_to(len(classes))
+        first = known.costs.count
+        costs = known.costs.grow_to(len(classes))
         for number in range(first, len(classes)):
             load = classes[number]
             if not _is_open(load):
                 continue
             obstacle = self._obstacle(worker, load)
             if obstacle is None:
-                known.costs[number] = -float(load.gpu.memory_bytes - load.memory_used_bytes)
+                costs[number] = -float(load.gpu.memory_bytes - load.memory_used_bytes)
             else:
-                known.nearness[number] = (*nearness_of(obstacle), bool(obstacle.gpu_ids))
+                known.nearness.put(number, obstacle)
         return known
 
     def _obstacle(self, worker: Resident, load: LoadClass) -> Reason | None:
@@ -200,14 +199,11 @@ class FreeMemoryPlacement:
 
     def _nearest(self, worker: Resident) -> Reason:
         """Return the same where hosts refuse nothing: what refuses a job on one GPU of a class does on all."""
-        nearness = self._known(worker).nearness
-        orders = (
-            (known[0], known[1], entry.gpu.gpu_id if known[2] else "", entry)
-            for number, entry in self._first_of_classes()
-            if (known := nearness.get(number)) is not None
-        )
-        best = min(orders, key=lambda one: one[:3], default=None)
-        return (self._obstacle_on(worker, best[3]) if best is not None else None) or self._full
+        alike = self._first_of_classes()
+        nearest = self._known(worker).nearness.nearest(alike)
+        if nearest is None:
+            return self._full
+        return self._obstacle_on(worker, self._view.gpus[alike.gpu_ids[nearest]]) or self._full
 
     def _obstacle_on(self, worker: Resident, entry: GpuView) -> Reason | None:
         """Return why a worker cannot come to one GPU; None = it is closed, or could."""
@@ -224,16 +220,13 @@ class FreeMemoryPlacement:
             return host_reason(request)
         return self._obstacle(worker, load)
 
-    def _first_of_classes(self) -> Sequence[tuple[int, GpuView]]:
+    def _first_of_classes(self) -> AlikeGpus:
         """Return the load classes that are left, each with the GPU of it whose id is first."""
         if self._first_known is None:
             columns = self._columns
             by_name = _positions_by_name(columns)
             numbers, firsts = np.unique(columns.class_of[by_name], return_index=True)
-            self._first_known = [
-                (int(number), self._view.gpus[columns.gpu_ids[by_name[first]]])
-                for number, first in zip(numbers, firsts, strict=True)
-            ]
+            self._first_known = AlikeGpus(numbers, [columns.gpu_ids[position] for position in by_name[firsts]])
         return self._first_known
 
 

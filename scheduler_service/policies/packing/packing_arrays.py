@@ -30,6 +30,7 @@ from scheduler_service.core.colocation_slowdown import (
 )
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, Share
+from scheduler_service.core.view import GpuView
 from scheduler_service.policies.packing.device_offer import Device
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_rules import (
@@ -81,7 +82,7 @@ class PackingArrays:
     """One round on GPUs of one kind.
 
     Args:
-        ledger: The cluster with what this round has given away.
+        ledger: The cluster before this round gives anything away.
         gpu: Any GPU of the kind.
         rules: The constraints.
         demand_of: What a worker asks of a GPU of the kind.
@@ -98,6 +99,10 @@ class PackingArrays:
         # jobs on a GPU stands in its column, a job a row: reducing over few long rows is fast.
         self._pairs, self._doubts = np.zeros((TYPES_MAX + 1, TYPES_MAX + 1)), np.zeros((TYPES_MAX + 1,) * 2, dtype=bool)
         self._utilizations, self._waits = np.zeros(TYPES_MAX + 1), np.zeros((TYPES_MAX + 1,) * 2)
+        # Of the square of all types the pairs that meet on a GPU are filled in, and those of types that are asked about
+        # with all that came before: most jobs that run never meet.
+        self._met: set[tuple[int, int]] = set()
+        self._met_all: dict[int, int] = {}
         self._there = np.full((4, count), TYPES_MAX, dtype=np.intp)
         self._slowed, self._limits = np.zeros((4, count)), np.full((4, count), inf)
         # The sum of `mutual_wait_ratio` of every two others, of each job there and of an incoming job.
@@ -107,19 +112,22 @@ class PackingArrays:
         self._is_closed = np.zeros(count, dtype=bool)
         self._sums = np.zeros((4, count))  # compute, base, largest surge, peak
         self._states = np.stack((np.ones(count), np.zeros(count), np.zeros(count)))  # none, one, several in high state
-        self._free_bytes = np.zeros(count)
+        self._free_bytes = np.full(count, float(gpu.memory_bytes))
         # The same as lists, since single values are read from these several times faster.
         self._slowed_lists: list[list[float]] = [[] for _ in range(count)]
         self._there_lists: list[list[int]] = [[] for _ in range(count)]
         self._places_of: dict[str, list[tuple[str, int, int]]] = {}
-        self.is_usable = all(self._put_gpu(position) for position in range(count))
+        entries = [ledger.view.gpus[gpu_id] for gpu_id in self._gpus.gpu_ids]
+        self.is_usable = all(
+            self._put_gpu(position, entry)
+            for position, entry in enumerate(entries)
+            if entry.job_ids or entry.memory_reserved_bytes or entry.is_releasing
+        )
 
-    def _put_gpu(self, position: int) -> bool:
-        gpu_id = self._gpus.gpu_ids[position]
-        entry = self._ledger.view.gpus[gpu_id]
+    def _put_gpu(self, position: int, entry: GpuView) -> bool:
         self._free_bytes[position] = entry.gpu.memory_bytes - entry.memory_reserved_bytes
         self._is_closed[position] = entry.is_releasing
-        return all(self._join(one, position) for one in self._ledger.residents(gpu_id))
+        return all(self._join(one, position) for one in self._ledger.residents(entry.gpu.gpu_id))
 
     def place(self, worker: Resident, gpu_ids: Sequence[str]) -> None:
         """Let a job's workers join these GPUs."""
@@ -131,7 +139,7 @@ class PackingArrays:
 
     def devices(self, worker: Resident) -> RankedDevices | None:
         """Return every GPU in use that keeps Eq. 1-7 with this worker, best first; None = the table is too small."""
-        kind = self._type_of(worker)
+        kind = self._asked_type_of(worker)
         if kind is None:
             return None
         columns, request = self._gpus, worker.request
@@ -158,7 +166,7 @@ class PackingArrays:
 
         None = the table of pairs is too small for the incoming job.
         """
-        kind = self._type_of(incoming_job)
+        kind = self._asked_type_of(incoming_job)
         if kind is None:
             return None
         found = []
@@ -191,7 +199,7 @@ class PackingArrays:
         Returns:
             Of the worker, by GPU, and of the jobs there, by place and GPU; None = the table of pairs is too small.
         """
-        kind = self._type_of(worker)
+        kind = self._asked_type_of(worker)
         return None if kind is None else self._with_mutual_waits(kind, *self._pairwise_sums(kind))
 
     def _pairwise_sums(self, kind: int) -> tuple[Column, Column]:
@@ -241,6 +249,28 @@ class PackingArrays:
         place = int(self._jobs[position])
         if place == len(self._there):
             self._widen()
+        if place and not self._join_others(kind, place, position):
+            return False
+        self._there[place, position], self._jobs[position] = kind, place + 1
+        self._limits[place, position] = worker.request.max_slowdown_ratio
+        self._careful[place, position] = worker.request.share is Share.SAFE
+        self._is_closed[position] |= worker.request.share is Share.NEVER or worker.is_on_trial
+        places = self._places_of.setdefault(worker.request.job_id, [])
+        places.append((self._gpus.gpu_ids[position], position, place))
+        self._there_lists[position].append(kind)
+        self._slowed_lists[position] = self._slowed[: place + 1, position].tolist() if place else [0.0]
+        demand = self._demand_of(worker)
+        self._sums[:, position] += (demand.compute_ratio, demand.base_ratio, 0.0, demand.peak_ratio)
+        self._sums[2, position] = max(self._sums[2, position], demand.surge_ratio)
+        none, one, several = self._states[:, position].tolist()
+        high = demand.surge_probability_ratio
+        self._states[:, position] = none * (1 - high), one * (1 - high) + none * high, several + one * high
+        return True
+
+    def _join_others(self, kind: int, place: int, position: int) -> bool:
+        """Let a worker of a type and those before it slow each other down; False = they may share on trial."""
+        if not all(self._meet(kind, other) for other in self._there_lists[position]):
+            return False
         there = self._there[:place, position]
         waits = self._waits[there, kind]
         self._waits_beside[:place, position] += waits.sum() - waits
@@ -248,20 +278,6 @@ class PackingArrays:
         self._waits_of_all[position] += waits.sum()
         self._slowed[:place, position] += self._pairs[there, kind]
         self._slowed[place, position] = self._pairs[kind, there].sum()
-        self._there[place, position], self._jobs[position] = kind, place + 1
-        self._limits[place, position] = worker.request.max_slowdown_ratio
-        self._careful[place, position] = worker.request.share is Share.SAFE
-        self._is_closed[position] |= worker.request.share is Share.NEVER or worker.is_on_trial
-        places = self._places_of.setdefault(worker.request.job_id, [])
-        places.append((self._gpus.gpu_ids[position], position, place))
-        self._slowed_lists[position] = self._slowed[: place + 1, position].tolist()
-        self._there_lists[position].append(kind)
-        demand = self._demand_of(worker)
-        self._sums[:, position] += (demand.compute_ratio, demand.base_ratio, 0.0, demand.peak_ratio)
-        self._sums[2, position] = max(self._sums[2, position], demand.surge_ratio)
-        none, one, several = self._states[:, position]
-        high = demand.surge_probability_ratio
-        self._states[:, position] = none * (1 - high), one * (1 - high) + none * high, several + one * high
         return True
 
     def _widen(self) -> None:
@@ -290,12 +306,28 @@ class PackingArrays:
             self._types[signature] = number
             self._examples.append(worker)
             self._utilizations[number] = utilization_of(worker, self._gpu, self._ledger.view.predictions)
-            for other, example in enumerate(self._examples):
-                self._pairs[number, other], self._doubts[number, other] = self._pair(worker, example)
-                self._pairs[other, number], self._doubts[other, number] = self._pair(example, worker)
-                wait = mutual_wait_ratio(self._utilizations.item(number), self._utilizations.item(other))
-                self._waits[number, other] = self._waits[other, number] = wait
-        return None if self._has_trials else number
+        return number
+
+    def _asked_type_of(self, worker: Resident) -> int | None:
+        """Return the same with all pairs of the type filled in."""
+        kind = self._type_of(worker)
+        if kind is None:
+            return None
+        met, count = self._met_all.get(kind, 0), len(self._examples)
+        self._met_all[kind] = count
+        return kind if all(self._meet(kind, other) for other in range(met, count)) else None
+
+    def _meet(self, one: int, two: int) -> bool:
+        """Fill in how much workers of two types slow each other down; False = they may share on trial."""
+        place = (one, two) if one < two else (two, one)
+        if place not in self._met:
+            self._met.add(place)
+            example, other = self._examples[one], self._examples[two]
+            self._pairs[one, two], self._doubts[one, two] = self._pair(example, other)
+            self._pairs[two, one], self._doubts[two, one] = self._pair(other, example)
+            wait = mutual_wait_ratio(self._utilizations.item(one), self._utilizations.item(two))
+            self._waits[one, two] = self._waits[two, one] = wait
+        return not self._has_trials
 
     def _pair(self, victim: Resident, other: Resident) -> tuple[float, bool]:
         slowdown = expected_slowdown(victim, [other], self._gpu, self._ledger.view.predictions)

@@ -49,6 +49,8 @@ class CheapestGpus:
         if request.gpus == 1:
             best = int(costs.argmin()) if len(costs) else 0
             return (best,) if len(costs) and costs[best] < inf else None
+        if np.count_nonzero(costs < inf) < request.gpus:
+            return None
         for level in self._levels(request, costs):
             found = [one for one in level if one is not None]
             if found:
