@@ -13,6 +13,7 @@ from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays, load_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
+from scheduler_service.core.progress_extrapolation import lost_ratio
 from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue
 from scheduler_service.core.remaining_times import (
     KeptRemainingTimes,
@@ -102,9 +103,10 @@ class FreshIndex:
         return {job_id for job_id, job in self._view.running.items() if job.has_checkpoint}
 
     @cached_property
-    def slowed_job_ids(self) -> AbstractSet[str]:
-        """The running jobs that were measured to be slower than alone."""
-        return {job_id for job_id, job in self._view.running.items() if 0 < job.solo_step_ms < job.step_ms}
+    def lost_ratios(self) -> Mapping[str, float]:
+        """What the running jobs that were measured to be slower than alone lost of their steps per second."""
+        running = self._view.running.items()
+        return {job_id: lost_ratio(job) for job_id, job in running if 0 < job.solo_step_ms < job.step_ms}
 
     @cached_property
     def arrays(self) -> GpuArrays:
@@ -210,9 +212,9 @@ class KeptIndex:
         return self._state.checkpointed_job_ids
 
     @property
-    def slowed_job_ids(self) -> AbstractSet[str]:
-        """The running jobs that were measured to be slower than alone."""
-        return self._state.slowed_job_ids
+    def lost_ratios(self) -> Mapping[str, float]:
+        """What the running jobs that were measured to be slower than alone lost of their steps per second."""
+        return self._state.lost_ratios
 
     @property
     def arrays(self) -> GpuArrays:

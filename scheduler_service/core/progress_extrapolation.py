@@ -17,7 +17,7 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     Attributes:
         checkpointed_job_ids: Those that have written a checkpoint.
-        slowed_job_ids: Those whose newest window was slower than they are alone.
+        lost_ratios: By how much of their steps per second alone those made fewer whose newest window was slower.
         ids_by_class: All of them by class and tenant.
     """
 
@@ -26,7 +26,7 @@ class ReportedJobs(Mapping[str, RunningJob]):
         self._records: dict[str, JobRecord] = {}
         self._views: dict[str, RunningJob] = {}
         self.checkpointed_job_ids: set[str] = set()
-        self.slowed_job_ids: set[str] = set()
+        self.lost_ratios: dict[str, float] = {}
 
     def put(self, job: JobRecord) -> None:
         """Note what is known of a job now; a new one is the newest."""
@@ -39,9 +39,9 @@ class ReportedJobs(Mapping[str, RunningJob]):
         if job.checkpoint_step >= 0:
             self.checkpointed_job_ids.add(job_id)
         if 0 < job.solo_step_ms < job.step_ms and job.measured.windows_seen:
-            self.slowed_job_ids.add(job_id)
+            self.lost_ratios[job_id] = lost_ratio(job)
         else:
-            self.slowed_job_ids.discard(job_id)
+            self.lost_ratios.pop(job_id, None)
 
     def drop(self, job_id: str) -> None:
         """Forget a job, if it is here."""
@@ -49,7 +49,7 @@ class ReportedJobs(Mapping[str, RunningJob]):
         self._records.pop(job_id, None)
         self._views.pop(job_id, None)
         self.checkpointed_job_ids.discard(job_id)
-        self.slowed_job_ids.discard(job_id)
+        self.lost_ratios.pop(job_id, None)
 
     def _leave_class(self, job_id: str) -> None:
         record = self._records.get(job_id)
@@ -108,6 +108,11 @@ class ExtrapolatedJobs(Mapping[str, RunningJob]):
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self.reported
+
+
+def lost_ratio(job: JobRecord | RunningJob) -> float:
+    """Return the share of its steps per second alone that a job does not make, where it is slower than alone."""
+    return 1.0 - job.solo_step_ms / job.step_ms
 
 
 def extrapolated(job: RunningJob, now_ms: int) -> RunningJob:

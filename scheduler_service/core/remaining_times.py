@@ -35,6 +35,7 @@ class ServiceTimes(NamedTuple):
         started_at_ms: When its present attempt began.
         migration_cost_ms: What it says that a move costs it.
         gpus: How much GPU time comes with time; 0 = none while it is paused.
+        job_of: Equal on GPUs of one job: the position of one that the job had for itself.
     """
 
     attained_gpu_ms: NDArray[np.float64]
@@ -42,6 +43,7 @@ class ServiceTimes(NamedTuple):
     started_at_ms: NDArray[np.float64]
     migration_cost_ms: NDArray[np.float64]
     gpus: NDArray[np.float64]
+    job_of: NDArray[np.intp]
 
 
 class KeptRemainingTimes:
@@ -106,7 +108,8 @@ class KeptRemainingTimes:
         """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         attained_gpu_ms, gpus, submitted_at_ms, started_at_ms, cost_ms = self._services
         passed_ms = np.maximum(now_ms - self._values[2], 0.0)
-        return ServiceTimes(attained_gpu_ms + passed_ms * gpus, submitted_at_ms, started_at_ms, cost_ms, gpus)
+        attained_gpu_ms = attained_gpu_ms + passed_ms * gpus
+        return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self._job_of.copy())
 
 
 def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:

@@ -116,9 +116,9 @@ class ClusterState:
         return self._running.checkpointed_job_ids
 
     @property
-    def slowed_job_ids(self) -> AbstractSet[str]:
-        """Jobs that hold GPUs and whose newest window was slower than they are alone."""
-        return self._running.slowed_job_ids
+    def lost_ratios(self) -> Mapping[str, float]:
+        """The share of its steps per second that each job lost which holds GPUs and is slower than it is alone."""
+        return self._running.lost_ratios
 
     @property
     def running_by_class(self) -> Mapping[tuple[int, str], AbstractSet[str]]:

@@ -164,8 +164,8 @@ class ClusterIndex(Protocol):
         """The running jobs that have written a checkpoint that is believed; in no order."""
 
     @property
-    def slowed_job_ids(self) -> AbstractSet[str]:
-        """The running jobs whose newest window was slower than they are alone, as measured; in no order."""
+    def lost_ratios(self) -> Mapping[str, float]:
+        """What running jobs lost of their steps per second alone, where measured to be slower; in no order."""
 
     @property
     def arrays(self) -> GpuArrays:

@@ -64,14 +64,12 @@ class PerformanceAwareBinPacking:
 
     def _victims(self, view: SchedulingView) -> Iterator[tuple[RunningJob, float]]:
         """Yield the running jobs that lost too much, each with the share of its steps per second that it lost."""
-        slowed = view.index.slowed_job_ids
-        for job_id in view.running if slowed else ():
-            victim = view.running[job_id] if job_id in slowed else None
-            if victim is None or victim.is_stopping:
-                continue
-            lost_ratio = 1.0 - victim.solo_step_ms / victim.step_ms
-            if lost_ratio >= self.drop_ratio:
-                yield victim, lost_ratio
+        lost = {job_id: ratio for job_id, ratio in view.index.lost_ratios.items() if ratio >= self.drop_ratio}
+        # Nothing that is asked of these jobs changes with time: they are read as they were last reported.
+        reported = view.index.reported
+        for job_id in lost if len(lost) < 2 else [job_id for job_id in reported if job_id in lost]:
+            if not reported[job_id].is_stopping:
+                yield reported[job_id], lost[job_id]
 
     def _stops(self, view: SchedulingView) -> Iterator[Stop]:
         stopped: set[str] = set()
@@ -90,7 +88,7 @@ class PerformanceAwareBinPacking:
         entries = [view.gpus[part.gpu_id] for part in victim.assignments if part.gpu_id in view.gpus]
         if any(entry.is_releasing for entry in entries):
             return None
-        there = [view.running[job_id] for entry in entries for job_id in entry.job_ids]
+        there = [view.index.reported[job_id] for entry in entries for job_id in entry.job_ids]
         if len({job.request.job_id for job in there}) < 2:
             return None
         return max(there, key=lambda job: (job.started_at_ms, job.request.job_id))

@@ -30,9 +30,9 @@ Cost:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import ceil, inf
 from typing import Final
 
@@ -98,9 +98,9 @@ class Tiresias:
             raise PolicyParameterError(f"queue_growth_ratio must be at least 1, but is {self.queue_growth_ratio}")
 
     @property
-    def limits_gpu_ms(self) -> list[float]:
+    def limits_gpu_ms(self) -> Sequence[float]:
         """GPU time at which a job leaves each queue but the last, ascending."""
-        return [self.queue_limit_gpu_ms * self.queue_growth_ratio**place for place in range(self.queues - 1)]
+        return _limits_gpu_ms(self.queues, self.queue_limit_gpu_ms, self.queue_growth_ratio)
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job in order."""
@@ -153,20 +153,65 @@ class _Places:
         policy: Knows the order.
         view: The jobs.
         queue: The waiting ones in order; None = they are to be sorted.
+        in_columns: Running jobs are sorted by what is known of each GPU, without a look at each job.
     """
 
-    def __init__(self, policy: Tiresias, view: SchedulingView, queue: ServiceQueue | None) -> None:
-        self._policy, self._view, self._queue = policy, view, queue
+    def __init__(self, policy: Tiresias, view: SchedulingView, queue: ServiceQueue | None, *, in_columns: bool) -> None:
+        self._policy, self._view, self._queue, self._in_columns = policy, view, queue, in_columns
 
     def of(self, job: PendingJob | RunningJob) -> float:
         """Return the place of a job."""
         order = self._policy.order(self._view, job)
         waiting = self._queue.jobs_before(order) if self._queue is not None else bisect_left(self._waiting, order)
-        return float(waiting + bisect_left(self._running, order))
+        return float(waiting + self._running_before(order))
+
+    def _running_before(self, order: tuple[int, int, str]) -> int:
+        measures, positions = self._alone
+        measure = _measure_of(order)
+        first = bisect_left(measures, measure)
+        equals = positions[first : bisect_right(measures, measure, first)]
+        return first + sum(map(order[2].__gt__, map(self._job_at, equals))) + bisect_left(self._others, order)
 
     @cached_property
-    def _running(self) -> list[tuple[int, int, str]]:
-        return sorted(self._policy.order(self._view, job) for job in self._view.running.values())
+    def _alone(self) -> tuple[list[float], list[int]]:
+        """The running jobs with an open GPU for themselves: their measures, ascending, and such a GPU of each."""
+        if not self._in_columns:
+            return [], []
+        index = self._view.index
+        found = np.unique(index.service_times.job_of[index.arrays.jobs_on == 1])
+        measures = _measures_of(self._policy, self._view)[found]
+        order = measures.argsort()
+        return measures[order].tolist(), found[order].tolist()
+
+    def _job_at(self, position: int) -> str:
+        return self._view.gpus[self._view.index.arrays.gpu_ids[position]].job_ids[0]
+
+    @cached_property
+    def _others(self) -> list[tuple[int, int, str]]:
+        """The other running jobs, sorted."""
+        running = self._view.running
+        return sorted(self._policy.order(self._view, running[job_id]) for job_id in self._not_alone())
+
+    def _not_alone(self) -> Iterable[str]:
+        running, alone_count = self._view.index.reported, len(self._alone[1])
+        if not alone_count or alone_count == len(running):
+            return () if alone_count else running
+        arrays = self._view.index.arrays
+        closed = [
+            arrays.gpu_ids[position] for position in np.flatnonzero((arrays.jobs_on != 0) & (arrays.jobs_on != 1))
+        ]
+        there = dict.fromkeys(job_id for gpu_id in closed for job_id in self._view.gpus[gpu_id].job_ids)
+        found = [job_id for job_id in there if not self._has_open_gpu(running[job_id])]
+        if len(found) == len(running) - alone_count:
+            return found
+        # Some are on GPUs that are out of view.
+        return [job_id for job_id, job in running.items() if not self._has_open_gpu(job)]
+
+    def _has_open_gpu(self, job: RunningJob) -> bool:
+        """Return whether a job has one of the GPUs of `_alone`."""
+        arrays = self._view.index.arrays
+        positions = (arrays.position_of.get(part.gpu_id) for part in job.assignments)
+        return any(position is not None and arrays.jobs_on[position] == 1 for position in positions)
 
     @cached_property
     def _waiting(self) -> list[tuple[int, int, str]]:
@@ -186,7 +231,7 @@ class _MoreServedMakeRoom:
         self._in_columns = queue is not None or (
             len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN and not policy.promote_ratio
         )
-        self._places = _Places(policy, view, queue)
+        self._places = _Places(policy, view, queue, in_columns=self._in_columns)
         self._failed: set[object] = set()
 
     @cached_property
@@ -199,8 +244,8 @@ class _MoreServedMakeRoom:
         return LongRunning(self._ledger, _measure(self._policy, self._view))
 
     def _rank(self, job_id: str) -> float | None:
-        job = self._view.running[job_id]
-        return None if self._policy.is_protected(self._view, job) else self._places.of(job)
+        is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
+        return None if is_protected else self._places.of(self._view.running[job_id])
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
@@ -254,12 +299,24 @@ def _measure_of(place: Turn) -> float:
     return level * _LEVEL_MS + submitted_at_ms
 
 
-def _measure(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
-    """Return the same of the one job on each GPU, by position; -inf where it has not yet earned back its start."""
+def _measures_of(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
+    """Return the same of the one job on each GPU, by position."""
     times = view.index.service_times
     levels = np.searchsorted(policy.limits_gpu_ms, times.attained_gpu_ms, side="right")
+    found: NDArray[np.float64] = levels * _LEVEL_MS + times.submitted_at_ms
+    return found
+
+
+def _measure(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
+    """Return the same; -inf where the job has not yet earned back its start."""
+    times = view.index.service_times
     is_protected = view.now_ms - times.started_at_ms < _earned_ms(policy, times)
-    return np.where(is_protected, -inf, levels * _LEVEL_MS + times.submitted_at_ms)
+    return np.where(is_protected, -inf, _measures_of(policy, view))
+
+
+@lru_cache(maxsize=64)
+def _limits_gpu_ms(queues: int, first_gpu_ms: int, growth_ratio: float) -> tuple[float, ...]:
+    return tuple(first_gpu_ms * growth_ratio**place for place in range(queues - 1))
 
 
 def _earned_ms(policy: Tiresias, times: ServiceTimes) -> NDArray[np.float64]:
