@@ -14,9 +14,9 @@ bound holds on the device that is asked about was not checked: such answers carr
 Where they come from. Ampere: the A100 rows of GPUMemNet (generated CNNs and MLPs, timm's networks; fp32, Adam,
 training), the only public rows of memory with graphs. Every other generation has Ampere's, which is the nearest one
 with rows, its bound a quarter and its range by the same factor wider. Contexts were seen from 0.5 to 2 GiB: the ends of
-ranges have these, and the bound the larger one, whatever the generation. Half precision counts activations at half their width, as
-everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark). Inference has
-no rows at all.
+ranges have these, and the bound the larger one, whatever the generation. Half precision counts activations at half
+their width, as everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark).
+Inference has no rows at all.
 """
 
 from __future__ import annotations
