@@ -137,30 +137,32 @@ class SaturationLaw:
         picked = [f"law_{name}" for name in COLUMNS]
         flops, intensity, parameters, slots, training = picked
         steps = [
-            ("Gather", ["features", "law_places"], ["law_picked"], {"axis": 1}),
-            ("Split", ["law_picked", "law_sizes"], picked, {"axis": 1}),
-            ("Exp", [flops], ["law_operations"], {}),
-            ("Mul", ["law_operations", "law_operation"], ["law_operations_ms"], {}),
-            ("Sub", [flops, intensity], ["law_log_bytes"], {}),
-            ("Exp", ["law_log_bytes"], ["law_bytes"], {}),
-            ("Mul", ["law_bytes", "law_byte"], ["law_traffic_ms"], {}),
-            ("Add", ["law_operations_ms", "law_traffic_ms"], ["law_pass_ms"], {}),
-            ("Mul", [training, "law_passes_more"], ["law_more_passes"], {}),
-            ("Add", ["law_more_passes", "law_one"], ["law_passes"], {}),
-            ("Mul", ["law_pass_ms", "law_passes"], ["law_passes_ms"], {}),
-            ("Mul", [slots, "law_slot"], ["law_slots_ms"], {}),
-            ("Add", ["law_slots_ms", "law_weight"], ["law_update_each_ms"], {}),
-            ("Exp", [parameters], ["law_weights"], {}),
-            ("Mul", ["law_weights", "law_update_each_ms"], ["law_update_all_ms"], {}),
-            ("Mul", ["law_update_all_ms", training], ["law_update_ms"], {}),
-            ("Add", ["law_passes_ms", "law_update_ms"], ["law_sum_ms"], {}),
-            ("Max", ["law_sum_ms", "law_least"], ["law_busy_ms"], {}),
-            ("Log", ["law_busy_ms"], ["law_log_busy"], {}),
-            ("Mul", ["law_log_busy", "law_slope"], ["law_slope_part"], {}),
-            ("Add", ["law_slope_part", "law_level"], ["law_logit"], {}),
-            ("Sigmoid", ["law_logit"], ["law_share"], {}),
+            ("Exp", [flops], ["law_operations"]),
+            ("Mul", ["law_operations", "law_operation"], ["law_operations_ms"]),
+            ("Sub", [flops, intensity], ["law_log_bytes"]),
+            ("Exp", ["law_log_bytes"], ["law_bytes"]),
+            ("Mul", ["law_bytes", "law_byte"], ["law_traffic_ms"]),
+            ("Add", ["law_operations_ms", "law_traffic_ms"], ["law_pass_ms"]),
+            ("Mul", [training, "law_passes_more"], ["law_more_passes"]),
+            ("Add", ["law_more_passes", "law_one"], ["law_passes"]),
+            ("Mul", ["law_pass_ms", "law_passes"], ["law_passes_ms"]),
+            ("Mul", [slots, "law_slot"], ["law_slots_ms"]),
+            ("Add", ["law_slots_ms", "law_weight"], ["law_update_each_ms"]),
+            ("Exp", [parameters], ["law_weights"]),
+            ("Mul", ["law_weights", "law_update_each_ms"], ["law_update_all_ms"]),
+            ("Mul", ["law_update_all_ms", training], ["law_update_ms"]),
+            ("Add", ["law_passes_ms", "law_update_ms"], ["law_sum_ms"]),
+            ("Max", ["law_sum_ms", "law_least"], ["law_busy_ms"]),
+            ("Log", ["law_busy_ms"], ["law_log_busy"]),
+            ("Mul", ["law_log_busy", "law_slope"], ["law_slope_part"]),
+            ("Add", ["law_slope_part", "law_level"], ["law_logit"]),
+            ("Sigmoid", ["law_logit"], ["law_share"]),
         ]
-        nodes = [helper.make_node(kind, inputs, outputs, **options) for kind, inputs, outputs, options in steps]
+        nodes = [
+            helper.make_node("Gather", ["features", "law_places"], ["law_picked"], axis=1),
+            helper.make_node("Split", ["law_picked", "law_sizes"], picked, axis=1),
+            *(helper.make_node(kind, inputs, outputs) for kind, inputs, outputs in steps),
+        ]
         constants: dict[str, object] = {**self._costs._asdict(), "passes_more": _PASSES_MORE, "one": 1.0}
         return nodes, {**constants, "least": _BUSY_MS_MIN, "level": self._level, "slope": self._slope}
 
