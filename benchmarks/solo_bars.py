@@ -3,7 +3,8 @@
 `python -m benchmarks.solo_bars` predicts kept-back architectures by the method of `evaluate --model fresh`.
 
 `utilization`: mean absolute error over that of predicting the mean of all rows; bars .2 for GPUMemNet's CNNs and MLPs,
-.6 for MISO.
+.6 for MISO. The law of busy time that a training starts from was taught by these very campaigns, two constants of it;
+here each is judged with the law that the others teach.
 
 `rows_without_a_graph`: memory of timm's networks, where every second network has lost its graph, in training and when
 it is asked about. `ratio` is the error of the rows without a graph over that of the same method where all graphs are
@@ -23,12 +24,16 @@ import sys
 import zlib
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks import uncalibrated_utilization as campaigns_of_utilization
 from benchmarks.solo_learning_tasks import TASKS, read_task
 from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
+from predictor_service.features import uncalibrated_utilization
+from predictor_service.features.uncalibrated_utilization import UtilizationLaw
 from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.learning_task import BoolArray, FloatArray, LearningTask
 from predictor_service.learning.missing_graphs import find_missing_graphs, strip_graphs
@@ -38,6 +43,8 @@ UTILIZATION_BARS: Final = {
     "utilization, mlp, unseen architecture": 0.2,
     "utilization, miso, unseen architecture": 0.6,
 }
+CAMPAIGNS: Final = dict(zip(UTILIZATION_BARS, ("cnn", "mlp", "miso"), strict=True))
+"""By the names of `uncalibrated_utilization`."""
 GRAPHLESS: Final = "memory, timm, unseen model"
 GRAPHLESS_BAR: Final = 1.1
 _LEVEL: Final = "architecture"
@@ -53,9 +60,12 @@ def main() -> dict[str, Any]:
         return {"skipped": "COTENANT_SHARED_DATA is not set"}
     every = int(os.environ.get("COTENANT_BENCHMARK_EVERY", "6"))
     with threadpool_limits(1):
+        campaigns = campaigns_of_utilization.read_campaigns(Path(root))
         return {
             "utilization": {
-                name: judge_utilization(thinned(read_task(TASKS[name], Path(root)), every), bar)
+                name: judge_utilization(
+                    thinned(read_task(TASKS[name], Path(root)), every), bar, law_without(campaigns, CAMPAIGNS[name])
+                )
                 for name, bar in UTILIZATION_BARS.items()
             },
             "rows_without_a_graph": judge_graphless(thinned(read_task(TASKS[GRAPHLESS], Path(root)), every)),
@@ -78,9 +88,15 @@ def predict(learning_task: LearningTask) -> HeldOutPredictions:
     return predict_rounds(rounds, FittingMethod(_LEVEL), _LEVEL, 0, _tell)
 
 
-def judge_utilization(learning_task: LearningTask, bar: float) -> dict[str, Any]:
-    """Error beside that of the mean."""
-    predictions = predict(learning_task)
+def law_without(campaigns: campaigns_of_utilization.Campaigns, name: str) -> UtilizationLaw:
+    """The law that all campaigns but one teach."""
+    return UtilizationLaw(**campaigns_of_utilization.learn(campaigns_of_utilization.without(campaigns, name)))
+
+
+def judge_utilization(learning_task: LearningTask, bar: float, law: UtilizationLaw) -> dict[str, Any]:
+    """Error beside that of the mean, of a training that starts from a law."""
+    with mock.patch.object(uncalibrated_utilization, "LAW", law):
+        predictions = predict(learning_task)
     measured, forecast = learning_task.measured[predictions.rows], predictions.forecast
     error = float(np.abs(forecast.value - measured).mean())
     of_mean = float(np.abs(measured.mean() - measured).mean())

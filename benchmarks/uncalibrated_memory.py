@@ -120,7 +120,7 @@ def main() -> dict[str, Any]:
         "device_ended": judge_ended(rows, bounds),
         "before": judge(rows, 2.0 * (rows.counted_bytes + _COUNTED_CONTEXT_BYTES)),
         "expected": judge_expected(rows, rows.parts @ to_vector(expected)),
-        "other_devices": judge_elsewhere(Path(root), to_vector(expected), to_vector(bound)),
+        "other_devices": judge_elsewhere(Path(root), to_vector(expected), with_largest_context(to_vector(bound))),
     }
 
 
@@ -240,12 +240,17 @@ def to_vector(constants: Mapping[str, float]) -> FloatArray:
     return np.asarray(np.array(list(constants.values())) * _UNITS)
 
 
+def with_largest_context(vector: FloatArray) -> FloatArray:
+    """The same constants with the context that bounds are served with: the rows know that of one machine."""
+    return np.concatenate([[CONTEXT_SEEN_BYTES[1]], vector[1:]])
+
+
 def bound_without_family(rows: MemoryRows) -> FloatArray:
-    """Bound of every row by constants that its family did not teach, bytes."""
+    """Bound of every row by constants that its family did not teach, as it is served, bytes."""
     bounds = np.zeros(len(rows.measured_bytes))
     for family in sorted(set(rows.families.tolist())):
         judged: BoolArray = rows.families == family
-        bounds[judged] = rows.parts[judged] @ to_vector(learn(rows, BOUND_LEVEL, judged))
+        bounds[judged] = rows.parts[judged] @ with_largest_context(to_vector(learn(rows, BOUND_LEVEL, judged)))
     return bounds
 
 

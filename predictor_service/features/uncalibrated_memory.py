@@ -14,9 +14,9 @@ bound holds on the device that is asked about was not checked: such answers carr
 Where they come from. Ampere: the A100 rows of GPUMemNet (generated CNNs and MLPs, timm's networks; fp32, Adam,
 training), the only public rows of memory with graphs. Every other generation has Ampere's, which is the nearest one
 with rows, its bound a quarter and its range by the same factor wider. Contexts were seen from 0.5 to 2 GiB: the ends of
-ranges have these. Half precision counts activations at half their width, as
-everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark). Inference has
-no rows at all.
+ranges have these, and the bound the larger one, whatever the generation. Half precision counts activations at half
+their width, as everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark).
+Inference has no rows at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ WIDEST_BYTES_MAX: Final = 512 << 20
 """Beyond it libraries choose algorithms that need no more: workspaces stop growing with the batch."""
 CONTEXT_SEEN_BYTES: Final = (512 << 20, 2048 << 20)
 """Least and most that processes on GPUs were seen to hold before their tensors. It differs by card, driver and release
-of the libraries, and public rows have one machine only, so the ends of ranges have these contexts, not learned ones."""
+of the libraries, and public rows have one machine only, so ends of ranges and bounds have these contexts, not learned
+ones: its rows say nothing of another A100 with another driver."""
 UNSEEN_SET_FACTOR: Final = 1.25
 """Ends lie so many times farther than quantiles of the rows: of each of the three sets, where it taught nothing, they
 hold .90 and more of its rows, and .73 and more without the factor."""
@@ -82,7 +83,8 @@ class GenerationMemory:
         expected: Of the least mean relative error.
         low: The same with an excess 19 times as dear as a shortfall; 1 row in 20 holds less.
         high: The same with a shortfall 19 times as dear.
-        bound: The same with a shortfall some 670 times as dear as an excess; it covers 99.5 % of families left out.
+        bound: The same with a shortfall some 670 times as dear as an excess, which covers 99.5 % of families left out,
+            with the largest context that was seen.
         widening: Ends and bound are those of the generation that was measured, so many times as far; at least 1.
     """
 
@@ -153,8 +155,9 @@ HIGH: Final = MemoryConstants(
 )
 _LOW_SEEN: Final = replace(LOW, context_bytes=CONTEXT_SEEN_BYTES[0], convolution_bytes=0.0)
 _HIGH_SEEN: Final = replace(HIGH, context_bytes=CONTEXT_SEEN_BYTES[1])
+_BOUND_SEEN: Final = replace(BOUND, context_bytes=CONTEXT_SEEN_BYTES[1])
 _WIDENING: Final = 1.25
-_AMPERE: Final = GenerationMemory(expected=EXPECTED, low=_LOW_SEEN, high=_HIGH_SEEN, bound=BOUND)
+_AMPERE: Final = GenerationMemory(expected=EXPECTED, low=_LOW_SEEN, high=_HIGH_SEEN, bound=_BOUND_SEEN)
 _WITHOUT_ROWS: Final = replace(
     _AMPERE, bound=replace(BOUND, context_bytes=CONTEXT_SEEN_BYTES[1] / _WIDENING), widening=_WIDENING
 )

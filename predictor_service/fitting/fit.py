@@ -15,11 +15,12 @@ import numpy as np
 from cotenant.job_settings import PRECISIONS
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.fitting.answers import describe_choice, forecast_known, list_results
+from predictor_service.fitting.competition import incumbent_of, list_candidates
 from predictor_service.fitting.conversion import NotLearnable, golden_of, prove, store_spread
 from predictor_service.fitting.familiar_networks import FamiliarRows, learn_familiar
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
-from predictor_service.fitting.step_bases import choose_basis, incumbent_of, unseen_step_ms
+from predictor_service.fitting.step_bases import choose_basis, unseen_step_ms
 from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
 from predictor_service.registry.manifest import (
     OF_DEVICE,
@@ -29,20 +30,12 @@ from predictor_service.registry.manifest import (
 )
 from predictor_service.registry.served_version import ServedTarget, load_target
 from predictor_service.registry.spread_record import GoldenVectors, SpreadRecord
-from predictor_service.regressors.candidates import (
-    BOUND_PARTNERS,
-    CANDIDATES,
-    FASTER_FOR_PAIRS,
-    SMALL_CANDIDATES,
-    SMALL_MEMORY_CANDIDATES,
-    UNCORRECTED,
-    CandidateBuilder,
-    uncorrected,
-)
+from predictor_service.regressors.candidates import BOUND_PARTNERS, CandidateBuilder
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
+from predictor_service.selection.incumbent import Incumbent
 from predictor_service.selection.local_bounds import (
     BRIEF,
     COMPACT,
@@ -208,7 +201,7 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
     if len(task.measured) < ROWS_MIN or not folds:
         raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
     encoded = task.target.encode(task.measured, task.analytical_estimate)
-    incumbent = incumbent_of(task.groups, is_of_all_types=task.is_of_all_types)
+    incumbent = _incumbent(task)
     scored = score_candidates(_list_candidates(task), task.columns, encoded, folds, task.seed)
     scores = put_first(scored, encoded, incumbent)
     refusals: dict[str, str] = {}
@@ -235,14 +228,11 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
 
 
 def _list_candidates(task: FittingTask) -> Mapping[str, CandidateBuilder]:
-    candidates = CANDIDATES
-    if task.is_public:
-        candidates = SMALL_MEMORY_CANDIDATES if task.target is MEMORY else SMALL_CANDIDATES
-    if task.is_of_all_types:  # few rows of a type may teach nothing that the model does not know
-        return {UNCORRECTED: uncorrected, **candidates}
-    if task.target is not SLOWDOWN:
-        return candidates
-    return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
+    return list_candidates(task.target, task.device, is_public=task.is_public, is_of_all_types=task.is_of_all_types)
+
+
+def _incumbent(task: FittingTask) -> Incumbent | None:
+    return incumbent_of(task.target, task.device, task.groups, is_of_all_types=task.is_of_all_types)
 
 
 def _residuals(task: FittingTask, encoded: FloatArray, score: CandidateScore, unchosen: FloatArray) -> FloatArray:
@@ -299,7 +289,7 @@ def _near(
         return None
     bounded = load_target(record, files)
     encoded, held_out = task.target.encode(task.measured, task.analytical_estimate), scores[0].held_out
-    places = choose_unseen(scores, encoded, incumbent_of(task.groups, is_of_all_types=task.is_of_all_types))
+    places = choose_unseen(scores, encoded, _incumbent(task))
     chosen = np.empty(len(encoded), dtype=object)
     chosen[held_out.row] = [scores[best].name for best in np.array(places)[held_out.fold]]
     errors = errors_at_settings(

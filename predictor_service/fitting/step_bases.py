@@ -22,8 +22,7 @@ from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.fitting.table_rows import stated_settings
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.registry.manifest import OF_ALL_TYPES, OF_DEVICE, BasisRecord
-from predictor_service.regressors.candidates import UNCORRECTED
-from predictor_service.selection.incumbent import Groups, Incumbent, is_beyond_chance
+from predictor_service.selection.incumbent import Groups, is_beyond_chance
 from predictor_service.selection.targets import STEP
 
 
@@ -55,11 +54,6 @@ def choose_basis(*, of_device: FloatArray, of_all_types: FloatArray, groups: Gro
     name = OF_DEVICE if is_beyond_chance(of_all_types - of_device, groups) else OF_ALL_TYPES
     errors = {OF_DEVICE: of_device, OF_ALL_TYPES: of_all_types}
     return BasisRecord(name=name, errors={key: round(float(each.mean()), 9) for key, each in errors.items()})
-
-
-def incumbent_of(groups: Groups, *, is_of_all_types: bool) -> Incumbent | None:
-    """The model of all types as it is: the few families of one type correct it only where that helps beyond chance."""
-    return Incumbent(name=UNCORRECTED, groups=groups) if is_of_all_types else None
 
 
 class _Asked:

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from predictor_service.fitting import fit
+from predictor_service.fitting import competition
 from predictor_service.regressors.candidates import CANDIDATES
 
 NAMES: Final = ("constant_correction", "ridge", "extra_trees")
@@ -18,5 +18,5 @@ NAMES: Final = ("constant_correction", "ridge", "extra_trees")
 def few_candidates() -> Iterator[None]:
     """Lets every fit of this process try these only, until the end of the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in NAMES})
+        patch.setattr(competition, "CANDIDATES", {name: CANDIDATES[name] for name in NAMES})
         yield

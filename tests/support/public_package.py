@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 from unittest import mock
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.fitting import fit
+from predictor_service.fitting import competition
 from predictor_service.registry.public_version import PackedVersion
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.retraining.carried_devices import carry_over, models_of_package
@@ -24,7 +24,7 @@ _FEW = {name: CANDIDATES[name] for name in ("constant_correction", "ridge")}
 
 def few_candidates() -> mock._patch_dict:
     """Return a context in which two simple candidates compete."""
-    return mock.patch.multiple(fit, CANDIDATES=_FEW, SMALL_CANDIDATES=_FEW)  # type: ignore[return-value]
+    return mock.patch.multiple(competition, CANDIDATES=_FEW, SMALL_CANDIDATES=_FEW)  # type: ignore[return-value]
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.fitting import fit
+from predictor_service.fitting import competition
 from predictor_service.fitting.fit import FittedTarget, fit_rows
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.importers.imported_set import features_json, job_key, solo_row
@@ -138,7 +138,7 @@ def test_too_few_networks_for_ninety_nine_per_cent_leave_the_bound_as_it_was() -
 
 
 def test_a_stored_version_bounds_as_the_one_that_was_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
+    monkeypatch.setattr(competition, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
     write_table_dataset(tmp_path / "set", invented_rows())
     trained = train_version([read_dataset(tmp_path / "set")], seed=0)
     store = VersionStore(tmp_path / "models")

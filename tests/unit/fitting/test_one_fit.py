@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from predictor_service.evaluation.stored_model import StoredModel
-from predictor_service.fitting import fit, learnable_rows
+from predictor_service.fitting import competition, fit, learnable_rows
 from predictor_service.fitting.known_rows import split_learnable
 from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.learning_task import LearningTask
@@ -152,9 +152,9 @@ def test_a_victim_of_two_co_located_jobs_is_answered_by_its_pairs(folder: Path) 
 def test_what_answers_thousands_of_pairs_at_once_is_a_small_forest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "CANDIDATES", {"extra_trees": CANDIDATES["extra_trees"]})
+    monkeypatch.setattr(competition, "CANDIDATES", {"extra_trees": CANDIDATES["extra_trees"]})
     sizes = {target: _bytes_of_model(rows_of(folder, target)) for target in (SLOWDOWN, STEP)}
-    monkeypatch.setattr(fit, "FASTER_FOR_PAIRS", {})
+    monkeypatch.setattr(competition, "FASTER_FOR_PAIRS", {})
     assert _bytes_of_model(rows_of(folder, SLOWDOWN)) > 2 * sizes[SLOWDOWN]
     assert _bytes_of_model(rows_of(folder, STEP)) == sizes[STEP]
 

@@ -16,7 +16,7 @@ from predictor_service.cross_device.step_model import FOLDS, fold_of_family, loa
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.fitting import fit
+from predictor_service.fitting import competition
 from predictor_service.fitting.fit import FittedTarget, fit_rows
 from predictor_service.fitting.step_bases import choose_basis, unseen_step_ms
 from predictor_service.importers.zoo_features import ZooFeatures
@@ -40,7 +40,7 @@ SLOWER = 1.3
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("constant_correction", "ridge")
-    monkeypatch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+    monkeypatch.setattr(competition, "CANDIDATES", {name: CANDIDATES[name] for name in names})
 
 
 def rows_as_all_types_say(seed: int = 0) -> list[SoloRow]:
@@ -82,7 +82,7 @@ def test_rows_that_teach_nothing_new_are_answered_by_the_model_of_all_types_as_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every other family is slower, every other one faster: of the next one that says nothing."""
-    monkeypatch.setattr(fit, "CANDIDATES", {"constant_correction": CANDIDATES["constant_correction"]})
+    monkeypatch.setattr(competition, "CANDIDATES", {"constant_correction": CANDIDATES["constant_correction"]})
     plain, rows = rows_as_all_types_say(), []
     families = sorted({row.family for row in plain})
     for row in plain:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
-from predictor_service.fitting import fit
+from predictor_service.fitting import competition
 from predictor_service.fitting.fit import FittedTarget, FittingTask, fit_target
 from predictor_service.fitting.near_errors import learn_near
 from predictor_service.registry.model_card import write_card
@@ -61,7 +61,7 @@ def task(families: range = range(FAMILIES)) -> FittingTask:
 
 @pytest.fixture(autouse=True)
 def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "CANDIDATES", {"decision_tree": CANDIDATES["decision_tree"]})
+    monkeypatch.setattr(competition, "CANDIDATES", {"decision_tree": CANDIDATES["decision_tree"]})
 
 
 @pytest.fixture

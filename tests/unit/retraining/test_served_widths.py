@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from predictor_service.errors import ModelError
-from predictor_service.fitting import fit
+from predictor_service.fitting import competition
 from predictor_service.fitting.fit import FittedTarget, FittingTask, fit_target
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.onnx_model import OnnxModel
@@ -51,7 +51,9 @@ def task(target: Target = MEMORY, families: int = FAMILIES) -> FittingTask:
 
 @pytest.fixture(autouse=True)
 def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in ("constant_correction", "ridge")})
+    monkeypatch.setattr(
+        competition, "CANDIDATES", {name: CANDIDATES[name] for name in ("constant_correction", "ridge")}
+    )
 
 
 def spread_of(fitted: FittedTarget) -> SpreadRecord:
@@ -96,7 +98,7 @@ def test_beyond_what_was_trained_ranges_grow_with_the_distance() -> None:
 
 
 def test_the_widths_are_those_of_the_library_that_learned_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
+    monkeypatch.setattr(competition, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
     learned_from = task()
     fitted = fit_target(learned_from)
     columns = inside(fitted, rows(1)[0])

@@ -1,0 +1,80 @@
+"""Which candidates compete for a target, and which of them stays unless another is better beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from predictor_service.cross_device.step_model import answers_for
+from predictor_service.features.devices import DeviceType, find_device_type
+from predictor_service.regressors.candidates import (
+    CANDIDATES,
+    FASTER_FOR_PAIRS,
+    SMALL_CANDIDATES,
+    SMALL_MEMORY_CANDIDATES,
+    UNCORRECTED,
+    CandidateBuilder,
+    uncorrected,
+)
+from predictor_service.regressors.interface import Regressor
+from predictor_service.regressors.saturation_law import SaturationLaw
+from predictor_service.selection.incumbent import Groups, Incumbent
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
+
+LAW: Final = "saturation_law"
+"""Utilization of a GPU by the busy time of a step."""
+_CORRECTING: Final = ("smooth_process", "extra_trees", "boosted_trees")
+"""Candidates that learn what the law misses, in place of all: on architectures not seen each of them errs less so."""
+
+
+def list_candidates(
+    target: Target, device: str, *, is_public: bool, is_of_all_types: bool
+) -> Mapping[str, CandidateBuilder]:
+    """The candidates for one target of one device type, by name.
+
+    Args:
+        target: What is learned.
+        device: Device type.
+        is_public: Whether the models come with the program: small ones compete.
+        is_of_all_types: Whether step times are learned relative to the model of all device types.
+    """
+    candidates = CANDIDATES
+    if is_public:
+        candidates = SMALL_MEMORY_CANDIDATES if target is MEMORY else SMALL_CANDIDATES
+    if is_of_all_types:  # few rows of a type may teach nothing that the model does not know
+        return {UNCORRECTED: uncorrected, **candidates}
+    if target is SLOWDOWN:
+        return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
+    gpu = _gpu_of(target, device)
+    return candidates if gpu is None else _with_law(candidates, gpu)
+
+
+def incumbent_of(target: Target, device: str, groups: Groups, *, is_of_all_types: bool) -> Incumbent | None:
+    """What stays where few families show nothing better beyond chance; None where the smallest error wins.
+
+    Of step times relative to the model of all types that model as it is, of utilization on a GPU the law.
+
+    Args:
+        target: What is learned.
+        device: Device type.
+        groups: Of each row.
+        is_of_all_types: See `list_candidates`.
+    """
+    if is_of_all_types:
+        return Incumbent(name=UNCORRECTED, groups=groups)
+    return None if _gpu_of(target, device) is None else Incumbent(name=LAW, groups=groups)
+
+
+def _gpu_of(target: Target, device: str) -> DeviceType | None:
+    """The device whose utilization follows the law: a GPU, for which hosts launch kernels."""
+    found = find_device_type(device) if target is UTILIZATION else None
+    return found if found is not None and answers_for(found) else None
+
+
+def _with_law(candidates: Mapping[str, CandidateBuilder], device: DeviceType) -> Mapping[str, CandidateBuilder]:
+    correcting = {name: _correct(candidates[name], device) for name in _CORRECTING if name in candidates}
+    return {LAW: lambda _seed: SaturationLaw(UTILIZATION.columns, device), **candidates, **correcting}
+
+
+def _correct(builder: CandidateBuilder, device: DeviceType) -> Callable[[int], Regressor]:
+    return lambda seed: SaturationLaw(UTILIZATION.columns, device, builder(seed))
