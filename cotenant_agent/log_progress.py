@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.loss_recognition import printed_loss
+from cotenant_agent.printed_numbers import integer_of, total_behind
 from cotenant_agent.progress import ProgressReport, is_counter
 from cotenant_agent.progress_recognition import (
     GROWING_VALUES_MIN,
@@ -52,7 +53,6 @@ _TIMEOUTS_MAX = 20
 """After so many of a bad expression it is given up."""
 _MATCHES_MAX = 20_000
 """Of one reading; the newest count."""
-_TOTAL = re.compile(r" {0,2}(?:/|of|out of) {0,8}([0-9]{1,15})(?![0-9])")
 
 
 class _Found(NamedTuple):
@@ -255,8 +255,7 @@ def _open_quietly(path: Path) -> Iterator[int]:
 
 def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:
     step = _counter(match, group)
-    found = _TOTAL.match(match.string, match.end(group))
-    total = int(found[1]) if found is not None else 0
+    total = total_behind(match.string, match.end(group), step)
     if group == SAMPLE_GROUP:
         # Whether a last smaller batch is trained or dropped is not printed: in doubt it is not counted.
         step, total = steps_of_samples(step, total, batch_size), total // batch_size
@@ -270,8 +269,8 @@ def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) 
 def _counter(match: re.Match[str], group: str) -> int:
     """The number in a group; -1 where there is none, or one that cannot be."""
     try:
-        number = int(match[group] or "")
-    except (IndexError, ValueError):
+        number = integer_of(match[group] or "")
+    except IndexError:
         return -1
     return number if is_counter(number) else -1
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import re
 
+from cotenant_agent.printed_numbers import INSIDE, INTEGER, LOOSE, NUMBER, forms_of
+
 GROWING_VALUES_MIN = 2
 """So many growing numbers a counter shows before it counts."""
 
@@ -26,24 +28,23 @@ SAMPLE_GROUP = "sample"
 _COLOUR = r"(?:\x1b\[[0-9;]*m)*"
 _UNIT = "(?:it|iter|step|batch)"
 _TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
-_BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
+_BAR = rf"{LOOSE}(?=/{LOOSE}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
 # A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
 _BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
 # First letters are looked at before anything else is: that halves the time of a search.
 _ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|paso|passo|krok|шаг|итерация|ステップ|스텝|第"
 _WORDS = f"step|iter|iteration|it|num_updates|update|batch|{_ELSEWHERE}"
 _WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
-_DIGIT = r"(?=[0-9])(?<![0-9./])"
+_DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
-_NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it(?! \[[0-9:])|hz|[kmg]i?b)\b)"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
-_COUNT = r"(?=[0-9]{1,15}/ {0,4}[0-9]{1,15}"
+_COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
 _EPOCH = rf"epoch(?:\(train\))?:? {{0,3}}{_EPOCH_NUMBER}[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
 _PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUNT} ?\])"
 _SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
 _SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
-_BATCHES = r"[0-9]{1,15}(?=/ {0,8}[0-9]{1,15} (?:batches|iterations|iters|steps|updates)\b)"
+_BATCHES = rf"{LOOSE}(?=/ {{0,8}}{LOOSE} (?:batches|iterations|iters|steps|updates)\b)"
 # With a percentage behind it a count of an epoch is one of samples, but for timm's.
 _TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
 _SAMPLES = (
@@ -75,11 +76,11 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """
     bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
-        bars += rf"|[0-9]{{1,15}}[^0-9,.%\r\n]{{1,12}}{steps_total}(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
+        bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     marks = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})|{_PAIR}|{_DIGIT}(?={bars})"
-    samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>[0-9]{{1,15}})" if batch_size > 0 else ""
-    return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{_NUMBER}){samples}"
+    samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
+    return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
 
 
 def steps_of_samples(samples: int, total: int, batch_size: int) -> int:

@@ -57,7 +57,9 @@ NO_PROGRESS = [
     "step {0} s",
     "Train Epoch: 1 [{0}/60000 (1%)] Loss: 0.3",
     "exit {0}",
-    "step {0},000 of many",
+    "step {0},00 of many",
+    "step {0}.000",
+    "step {0}.000/2.000s",
     "throughput 12 it/s {0}",
     "Map: 100%|####| {0}/5000 [00:01<00:00, 4012.11 examples/s]",
     "Map: 100%|####| {0}/5000 [00:01<00:00, 4012.11it/s]",
@@ -81,6 +83,48 @@ def read(tmp_path: Path, *lines: str, steps_total: int = 0, batch_size: int = 0)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_usual_form_is_recognised(tmp_path: Path, form: str) -> None:
     assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 30
+
+
+def parted(number: int, mark: str) -> str:
+    return f"{number:,}".replace(",", mark)
+
+
+@pytest.mark.parametrize("mark", [",", "_", "'", "\u2019", "\u00a0", "\u202f", " ", "."])
+@pytest.mark.parametrize(
+    "form", ["Step {0}/{1} | loss 1.25", "Epoch 1/5, Step [{0}/{1}]", "Schritt {0} von {1}, Verlust 0,5"]
+)
+def test_thousands_may_be_parted_where_a_total_is_behind(tmp_path: Path, form: str, mark: str) -> None:
+    lines = [form.format(parted(step, mark), parted(12000, mark)) for step in range(500, 12001, 500)]
+    assert read(tmp_path, *lines[:4]) == 2000
+    assert read(tmp_path, *lines) == 12000
+    assert read(tmp_path, *lines, steps_total=12000) == 12000
+
+
+@pytest.mark.parametrize("mark", [",", "_", "'", "\u2019", "\u00a0", "\u202f"])
+def test_thousands_may_be_parted_by_what_parts_nothing_else(tmp_path: Path, mark: str) -> None:
+    assert read(tmp_path, *(f"step {parted(step, mark)} | loss 1.25" for step in range(400, 3000, 400))) == 2800
+    assert read(tmp_path, "iter 1_000_000", f"iter {parted(1234567, mark)} loss 2") == 1234567
+
+
+def test_a_number_of_samples_may_have_its_thousands_parted(tmp_path: Path) -> None:
+    lines = [f"Train Epoch: 1 [{samples:,}/60,000 (1%)]" for samples in (640, 1280, 1920)]
+    assert read(tmp_path, *lines, batch_size=64) == 30
+
+
+def test_a_column_behind_a_total_is_none_of_its_thousands(tmp_path: Path) -> None:
+    assert (
+        read(
+            tmp_path,
+            *(f"step {step}/600 128 img/s" for step in range(100, 601, 100)),
+            *(f"step {step}/600 128 img/s" for step in range(100, 601, 100)),
+        )
+        == 1200
+    )
+
+
+def test_a_stated_total_may_have_its_thousands_parted(tmp_path: Path) -> None:
+    lines = [f"Etappe {step:,} von 12,000" for step in (1000, 2000, 3000)]
+    assert read(tmp_path, *lines, steps_total=12000) == 3000
 
 
 @pytest.mark.parametrize("form", NO_PROGRESS)
