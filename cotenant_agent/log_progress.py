@@ -27,6 +27,7 @@ from cotenant_agent.progress_recognition import (
     STEP_GROUP,
     is_other_work,
     recognised,
+    steps_of_full_bar,
     steps_of_last_epoch,
     steps_of_samples,
 )
@@ -99,8 +100,10 @@ class LogProgress:
 
     def steps_by_last_line(self, tail: str, steps_total: int) -> int:
         """The steps of a job that has ended with success, by its numbers and the end of its log; 0 = not told."""
-        by_epochs = steps_of_last_epoch(tail, steps_total) if self._recognises else 0
-        return max(by_epochs, self._counter.steps_at_end)
+        if not self._recognises:
+            return self._counter.steps_at_end
+        counted = max(steps_of_last_epoch(tail, steps_total), self._counter.steps_at_end)
+        return counted or steps_of_full_bar(tail)
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""

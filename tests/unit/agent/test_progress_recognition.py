@@ -44,6 +44,8 @@ FORMS = [
     "Шаг {0}, потери 0,532",
     "ステップ {0} 損失 0.5",
     "第 {0} 步 损失 0.5",
+    "\r|████████        | {0}/600 [3%] in 0.7s (~12.1s, 45.0/s)",
+    "saved checkpoint at step {0}, loss 0.5",
 ]
 NO_PROGRESS = [
     "steps: {0}",
@@ -70,6 +72,8 @@ NO_PROGRESS = [
     "loss: 2.303494  [{0}/60000]",
     "Epoch 1/5:  10%|# | {0}/4000 [00:10<01:30, 40.00img/s]",
     "Etappe {0}, Verlust 0,5",
+    "Saving shards: 50%|##| {0}/60 [00:01<00:00, 1.2it/s]",
+    "saved sample {0}, at step",
 ]
 
 
@@ -328,6 +332,12 @@ RICH = "Epoch 2/2  \x1b[35m━━━━━━━━━━━━━\x1b[0m 100/10
         ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1\n", 600, 0),
         ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1\n", 0, 0),
         ("validation after epoch 3/3\n", 3, 0),
+        ("Episode 240\treward 1\nEpisode 250\treward 2\n", 250, 250),
+        ("Episode 240\treward 1\nEpisode 250\treward 2\n", 0, 0),  # how many updates one has is not printed
+        ("training \x1b[32m━━━━━━━━\x1b[0m 500/500 0:00:00\n", 0, 500),
+        ("validating ━━━━━━━━ 900/900 0:00:00\ntraining ━━━━━━━━ 500/500 0:00:00\n", 500, 500),
+        ("training ━━━━━━━━ 300/500 0:00:00\n", 0, 0),
+        ("|████████| 450/450 [100%] in 3.0s (148.02/s)\n", 0, 450),
     ],
 )
 def test_the_end_of_the_last_epoch_counts_once_the_program_has_ended_with_success(
