@@ -2,11 +2,11 @@
 
 Bars of tqdm that count iterations, batches or steps, those of Keras and alive-progress, and words before a number:
 step, global_step, iter, iteration, it, update, num_updates, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`,
-`global_step=50`, and their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`, `Epoch 1/90 [20/391]`,
-`Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; and, in any words, a number before the number of
-steps that the job states. A number counts once it has grown: what is only printed once, such as a setting, is no
-progress. Where the batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000 (1%)]`,
-`loss: 2.30  [  640/60000]`, and bars of images, samples or examples.
+`global_step=50`, and their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`,
+`Epoch 1/90 [20/391]`, `Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; and, in any words, a number
+before the number of steps that the job states. A number counts once it has grown: what is only printed once, such as a
+setting, is no progress. Where the batch is known, numbers of samples are told as steps:
+`Train Epoch: 1 [640/60000 (1%)]`, `loss: 2.30  [  640/60000]`, and bars of images, samples or examples.
 Numbers with a unit behind them are measurements, and bars of downloads, of preparing data and of validation are named
 by their words or units.
 
