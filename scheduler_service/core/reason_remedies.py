@@ -21,6 +21,7 @@ WAITS_FOR_ROOM = frozenset({
 })  # fmt: skip
 """Reasons that sound as if waiting, or consent to share, would help."""
 
+_OTHER_MAY_NOT_BE_SLOWED = "A job that ends, or another GPU; the limit is that of the job which would be slowed down."
 REMEDIES: Mapping[str, str] = {
     "NO_NODE": "A node: `cotenant up` on this machine, or an agent elsewhere.",
     "AWAITING_PREDICTION": "The predictor's answer; without it the job starts alone.",
@@ -72,5 +73,7 @@ def describe_remedy(reason: Reason, request: JobRequest) -> str:
         return _SHARE_ROOM
     if has_no_gpu(reason):
         return "A node that is back, or `cotenant nodes uncordon`."
+    if reason.code == "SLOWDOWN_TOO_HIGH" and reason.job_ids[:1] != (request.job_id,):
+        return _OTHER_MAY_NOT_BE_SLOWED
     remedy = REMEDIES.get(reason.code, "")
     return "" if remedy and remedy in describe_reason(reason) else remedy

@@ -86,9 +86,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "WORKERS_OUT_OF_BALANCE": "The slowdowns of the workers of {jobs} would differ by {difference_ratio}, and the "
     "policy allows {difference_max_ratio}.",
     "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",
-    "SLOWDOWN_TOO_HIGH": "Sharing would slow a job down by {slowdown_ratio}, and it accepts {max_slowdown_ratio} "
-    "({jobs}); "
-    "raise max_slowdown to share sooner.",
+    "SLOWDOWN_TOO_HIGH": "On a GPU shared by {jobs} the first of them would be slowed down by {slowdown_ratio}, and it "
+    "accepts {max_slowdown_ratio} (its max_slowdown).",
     "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so it is not used to "
     "share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts the prediction.",
     "RANGE_NOT_CALIBRATED": "No measurement checked the ranges predicted for {jobs} on this device, so they are not "
