@@ -6,7 +6,7 @@ import copy
 import os
 
 from cotenant.cli.job_lookup import find_job
-from cotenant.client import SchedulerClient
+from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
@@ -36,6 +36,7 @@ def test_several_that_may_be_meant_are_named_with_their_phases(cotenant: Command
 
 def test_what_repeats_a_run_means_the_one_that_has_ended(scheduler: FakeScheduler) -> None:
     add(scheduler, "job-000007", scheduling_pb2.JOB_PHASE_FAILED)
-    with SchedulerClient(os.environ["COTENANT_SCHEDULER"]) as client:
+    with open_channel(ChannelOptions(address=os.environ["COTENANT_SCHEDULER"])) as channel:
+        client = SchedulerClient(channel)
         assert find_job(client, "resnet", ended=True).job_id == "job-000007"
         assert find_job(client, "resnet").job_id == "job-000003"
