@@ -40,6 +40,7 @@ REMEDIES: Mapping[str, str] = {
     "RESERVED_FOR_NOW": "The end of the jobs there (`cotenant gpus` shows who holds the GPUs), or fewer --gpus.",
     "KEPT_FOR_OTHER": "The start of that job, another GPU, or a higher --priority.",
     "GPUS_NOT_IN_CLUSTER": "Fewer --gpus, or a node that has so many.",
+    "DEVICES_NOT_IN_CLUSTER": "A node with such a GPU, or the job submitted again with another --device.",
     "GANG_NEEDS_MORE_NODES": "Fewer --gpus, GPUs that get free on one node, or --ranks with --across-nodes.",
     "NODES_TOGETHER_TOO_SMALL": "More such nodes, fewer --ranks, or a job for one node (without --across-nodes).",
     "NO_SHARED_STORAGE": "Nodes that share their checkpoints, or a job for one node (without --across-nodes).",
