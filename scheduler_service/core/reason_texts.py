@@ -58,8 +58,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "ask for fewer GPUs.",
     "NO_SHARED_STORAGE": "The job would be on {nodes_needed} nodes, which do not keep their checkpoints on one shared "
     "storage; start their agents with one --checkpoint-dir and --shared-checkpoints.",
-    "DEVICES_NOT_IN_CLUSTER": "Not one usable GPU is of a type that the job names (--device); `cotenant gpus` lists the "
-    "types.",
+    "DEVICES_NOT_IN_CLUSTER": "Not one usable GPU is of a type that the job names (--device); `cotenant gpus` lists "
+    "the types.",
     "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that share their checkpoints have {gpus_in_cluster} "
     "usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes with --shared-checkpoints.",
     "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "

@@ -8,8 +8,8 @@ from dataclasses import replace
 from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
 from scheduler_service.core.queue_terms import is_device_named
+from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
 from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.state import ClusterState
