@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.loss_recognition import printed_loss
+from cotenant_agent.printed_numbers import integer_of, total_behind
 from cotenant_agent.progress import ProgressReport, is_counter
 from cotenant_agent.progress_recognition import (
     GROWING_VALUES_MIN,
@@ -26,6 +27,7 @@ from cotenant_agent.progress_recognition import (
     STEP_GROUP,
     is_other_work,
     recognised,
+    steps_of_full_bar,
     steps_of_last_epoch,
     steps_of_samples,
 )
@@ -52,7 +54,6 @@ _TIMEOUTS_MAX = 20
 """After so many of a bad expression it is given up."""
 _MATCHES_MAX = 20_000
 """Of one reading; the newest count."""
-_TOTAL = re.compile(r" {0,2}(?:/|of|out of) {0,8}([0-9]{1,15})(?![0-9])")
 
 
 class _Found(NamedTuple):
@@ -99,8 +100,10 @@ class LogProgress:
 
     def steps_by_last_line(self, tail: str, steps_total: int) -> int:
         """The steps of a job that has ended with success, by its numbers and the end of its log; 0 = not told."""
-        by_epochs = steps_of_last_epoch(tail, steps_total) if self._recognises else 0
-        return max(by_epochs, self._counter.steps_at_end)
+        if not self._recognises:
+            return self._counter.steps_at_end
+        counted = max(steps_of_last_epoch(tail, steps_total), self._counter.steps_at_end)
+        return counted or steps_of_full_bar(tail)
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""
@@ -255,8 +258,7 @@ def _open_quietly(path: Path) -> Iterator[int]:
 
 def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:
     step = _counter(match, group)
-    found = _TOTAL.match(match.string, match.end(group))
-    total = int(found[1]) if found is not None else 0
+    total = total_behind(match.string, match.end(group), step)
     if group == SAMPLE_GROUP:
         # Whether a last smaller batch is trained or dropped is not printed: in doubt it is not counted.
         step, total = steps_of_samples(step, total, batch_size), total // batch_size
@@ -270,8 +272,8 @@ def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) 
 def _counter(match: re.Match[str], group: str) -> int:
     """The number in a group; -1 where there is none, or one that cannot be."""
     try:
-        number = int(match[group] or "")
-    except (IndexError, ValueError):
+        number = integer_of(match[group] or "")
+    except IndexError:
         return -1
     return number if is_counter(number) else -1
 

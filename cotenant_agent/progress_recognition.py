@@ -1,22 +1,24 @@
 """The usual forms in which training scripts print how far they are, for jobs that name no expression and say nothing.
 
-Bars of tqdm that count iterations, batches or steps, those of Keras, and words before a number: step, global_step,
-iter, iteration, it, update, num_updates, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`, `global_step=50`, and
-their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`, `Epoch 1/90 [20/391]`,
-`Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; and, in any words, a number before the number of
-steps that the job states. A number counts once it has grown: what is only printed once, such as a setting, is no
-progress. Where the batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000 (1%)]`,
-`loss: 2.30  [  640/60000]`, and bars of images, samples or examples.
+Bars of tqdm that count iterations, batches or steps, those of Keras and alive-progress, and words before a number:
+step, global_step, iter, iteration, it, update, num_updates, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`,
+`global_step=50`, and their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`,
+`Epoch 1/90 [20/391]`, `Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; and, in any words, a number
+before the number of steps that the job states. A number counts once it has grown: what is only printed once, such as a
+setting, is no progress. Where the batch is known, numbers of samples are told as steps:
+`Train Epoch: 1 [640/60000 (1%)]`, `loss: 2.30  [  640/60000]`, and bars of images, samples or examples.
 Numbers with a unit behind them are measurements, and bars of downloads, of preparing data and of validation are named
 by their words or units.
 
-What prints a bar's end only (rich without a terminal, as Lightning does), or epochs alone, is read when the job has
-ended with success: `Epoch 2/2 ━━━ 100/100`.
+What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does), or epochs or episodes
+alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
 """
 
 from __future__ import annotations
 
 import re
+
+from cotenant_agent.printed_numbers import INSIDE, INTEGER, LOOSE, NUMBER, forms_of
 
 GROWING_VALUES_MIN = 2
 """So many growing numbers a counter shows before it counts."""
@@ -26,24 +28,23 @@ SAMPLE_GROUP = "sample"
 _COLOUR = r"(?:\x1b\[[0-9;]*m)*"
 _UNIT = "(?:it|iter|step|batch)"
 _TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
-_BAR = rf"[0-9]{{1,15}}(?=/[0-9]{{1,15}}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━))"
+_BAR = rf"{LOOSE}(?=/{LOOSE}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━|\[[0-9]{{1,3}}%\] in ))"
 # A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
 _BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
 # First letters are looked at before anything else is: that halves the time of a search.
 _ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|paso|passo|krok|шаг|итерация|ステップ|스텝|第"
 _WORDS = f"step|iter|iteration|it|num_updates|update|batch|{_ELSEWHERE}"
 _WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
-_DIGIT = r"(?=[0-9])(?<![0-9./])"
+_DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
-_NUMBER = r"[0-9]{1,15}(?![0-9]|[.,][0-9]|e[+-]| ?(?:%|x|[mun]?s|secs?|seconds?|min|it(?! \[[0-9:])|hz|[kmg]i?b)\b)"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
-_COUNT = r"(?=[0-9]{1,15}/ {0,4}[0-9]{1,15}"
+_COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
 _EPOCH = rf"epoch(?:\(train\))?:? {{0,3}}{_EPOCH_NUMBER}[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
 _PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUNT} ?\])"
 _SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
 _SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
-_BATCHES = r"[0-9]{1,15}(?=/ {0,8}[0-9]{1,15} (?:batches|iterations|iters|steps|updates)\b)"
+_BATCHES = rf"{LOOSE}(?=/ {{0,8}}{LOOSE} (?:batches|iterations|iters|steps|updates)\b)"
 # With a percentage behind it a count of an epoch is one of samples, but for timm's.
 _TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
 _SAMPLES = (
@@ -53,15 +54,22 @@ _SAMPLES = (
 )
 
 _OTHER_WORK = re.compile(
-    r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|sav|eval|valid|test|predict|infer|pre-?process"
+    r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|eval|valid|test|predict|infer|pre-?process"
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
 )
 
+# What was saved at a step has come that far; files that are saved one by one have not.
+_SAVING = re.compile(r"(?i)\bsav")
+_AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
+_FULL_BAR = re.compile(r"(?m)^(.{0,200}?)(?:━{3,}|\|█{3,}\|) {1,3}([0-9]{1,12})/([0-9]{1,12})(?![0-9./])")
+
 _LAST_EPOCH = re.compile(
-    r"(?i)(?<![a-z])epochs?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
+    r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
     r"(?:[,: -]{0,3}(━)?[━╸╺ =#>\[(]{0,200}([0-9]{1,12})/([0-9]{1,12})(?![0-9./]))?"
 )
-_LAST_PLAIN_EPOCH = re.compile(r"(?i)(?<![a-z])epochs?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )")
+_LAST_PLAIN_EPOCH = re.compile(
+    r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )"
+)
 _TAIL_CHARACTERS = 4096
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -75,11 +83,11 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """
     bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
-        bars += rf"|[0-9]{{1,15}}[^0-9,.%\r\n]{{1,12}}{steps_total}(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
+        bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     marks = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})|{_PAIR}|{_DIGIT}(?={bars})"
-    samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>[0-9]{{1,15}})" if batch_size > 0 else ""
-    return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{_NUMBER}){samples}"
+    samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
+    return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
 
 
 def steps_of_samples(samples: int, total: int, batch_size: int) -> int:
@@ -119,6 +127,20 @@ def steps_of_last_epoch(tail: str, steps_total: int) -> int:
     return steps_total if steps_total in counts else counts[1] if drawn else 0
 
 
+def steps_of_full_bar(tail: str) -> int:
+    """Returns the steps of a job by the longest bar that it left behind, full; 0 = none.
+
+    Bars of rich and alive-progress are printed once where there is no terminal, when they are full.
+
+    Args:
+        tail: The end of its log.
+    """
+    found = _FULL_BAR.findall(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:]))
+    return max((int(step) for label, step, steps in found if step == steps and not is_other_work(label)), default=0)
+
+
 def is_other_work(label: str) -> bool:
     """Whether the words before a number say that it counts no training."""
+    if _SAVING.search(label) is not None and _AT_STEP.search(label) is None:
+        return True
     return _OTHER_WORK.search(label) is not None

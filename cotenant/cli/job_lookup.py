@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
+from cotenant.cli.job_views import ENDED, phase_name
 from cotenant.cli.settings import resolve_settings
 from cotenant.client import SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError, InputError, NotFoundError
@@ -14,12 +15,14 @@ from cotenant.v1 import scheduling_pb2
 COMPLETION_TIMEOUT_S = 0.5
 
 
-def find_job(client: SchedulerClient, wanted: str) -> scheduling_pb2.Job:
+def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> scheduling_pb2.Job:
     """Returns the job that a user means.
 
     Args:
         client: Client of the scheduler that is asked.
-        wanted: Whole id, unique start of one, or a name.
+        wanted: Whole id, unique start of one, or a name; a script that was submitted again has the name of its
+            earlier runs.
+        ended: Of several, whether the only one that has ended is meant, or the only one that has not.
 
     Raises:
         NotFoundError: No such job.
@@ -35,7 +38,10 @@ def find_job(client: SchedulerClient, wanted: str) -> scheduling_pb2.Job:
             missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
             raise
         if len(matches) > 1:
-            ids = ", ".join(job.job_id for job in matches[:5])
+            likely = [job for job in matches if (job.phase in ENDED) is ended]
+            matches = likely if len(likely) == 1 else matches
+        if len(matches) > 1:
+            ids = ", ".join(f"{job.job_id} ({phase_name(job)})" for job in matches[:5])
             raise InputError(f"{len(matches)} jobs match {wanted!r}", remedy=f"name one of: {ids}") from None
         return matches[0]
 

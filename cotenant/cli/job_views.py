@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +23,7 @@ AWAITING_PREDICTION = "AWAITING_PREDICTION"
 PAUSED = "paused"
 NOT_CALIBRATED = "estimate, range not calibrated"
 """In place of 90 % and 99 % where no measurement checked how often a range holds."""
+_LONG_ID = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MEMORY_WATCHDOG = "watchdog"
 """Of all that a node enforces the one that ends a job beyond its device memory."""
 _PHASE_STYLES = {
@@ -35,24 +37,24 @@ _PHASE_STYLES = {
 
 _COLUMNS = (
     Column(title="JOB"),
-    Column(title="NAME", shrinks=True),
+    Column(title="NAME", shrinks=True, least=20),
     Column(title="PHASE"),
     Column(title="STEPS", right=True),
     Column(title="GPU", wraps=True),
-    Column(title="SHARES WITH", wraps=True),
-    Column(title="PRED/MEAS", right=True),
+    Column(title="SHARES WITH", wraps=True, leaves=11),
+    Column(title="PRED/MEAS", right=True, leaves=12),
 )
 _WIDE_COLUMNS = (
-    Column(title="AGE", right=True),
-    Column(title="STEP", right=True),
-    Column(title="RESERVED", right=True),
-    Column(title="PEAK", right=True),
-    Column(title="UTIL", right=True),
-    Column(title="TRY", right=True),
-    Column(title="EXIT"),
-    Column(title="SHARE"),
-    Column(title="CLASS", right=True),
-    Column(title="TENANT", shrinks=True),
+    Column(title="AGE", right=True, leaves=10),
+    Column(title="STEP", right=True, leaves=9),
+    Column(title="RESERVED", right=True, leaves=8),
+    Column(title="PEAK", right=True, leaves=7),
+    Column(title="UTIL", right=True, leaves=6),
+    Column(title="TRY", right=True, leaves=5),
+    Column(title="EXIT", leaves=4),
+    Column(title="SHARE", leaves=3),
+    Column(title="CLASS", right=True, leaves=2),
+    Column(title="TENANT", shrinks=True, leaves=1),
 )
 
 
@@ -100,7 +102,7 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         job.spec.name,
         phase,
         f"{job.steps_done}/{steps_text(job)}",
-        (",".join(assignment.gpu_id for assignment in job.assignments) or "-") + _servers_mark(job),
+        (",".join(_short(assignment.gpu_id) for assignment in job.assignments) or "-") + _servers_mark(job),
         neighbour_names(job, names) or "-",
         slowdown_pair(job),
     ]
@@ -110,6 +112,11 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
     note = pause_text(job, at_ms) if phase == PAUSED else coded_reason(job.reason) if wants_note else ""
     notes = "; ".join(part for part in (note, *queue_notes(job, at_ms)) if part)
     return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=notes)
+
+
+def _short(gpu_id: str) -> str:
+    """The first part of a long id, as drivers take it too; `describe` has the whole one."""
+    return _LONG_ID.sub(r"\1", gpu_id)
 
 
 def _servers_mark(job: scheduling_pb2.Job) -> str:

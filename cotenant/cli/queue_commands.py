@@ -42,7 +42,7 @@ def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
     client = session.scheduler()
     again = []
     for job in jobs:
-        answer = client.retry_job(find_job(client, job).job_id, force=force)
+        answer = client.retry_job(find_job(client, job, ended=True).job_id, force=force)
         for warning in answer.warnings:
             tell(f"warning: {warning.code}: {warning.message}", style="yellow")
         again.append(answer.job)

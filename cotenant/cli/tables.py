@@ -22,16 +22,20 @@ class Column:
     Attributes:
         title: Heading.
         right: Right-aligned, for numbers.
-        shrinks: May be cut (with an ellipsis) when the table is too wide.
+        shrinks: May be cut (an ellipsis in its middle: names differ at their ends) when the table is too wide.
+        least: So narrow may one that shrinks become.
         wraps: Goes on in the next line where the table is too wide; for sentences, and for names that somebody types.
         goes_below: Stands under its row where the table is too wide; for what all rows can do without at a glance.
+        leaves: The same where the narrowest table is too wide, lowest numbers first; 0 = never.
     """
 
     title: str
     right: bool = False
     shrinks: bool = False
+    least: int = NARROWEST_CELL
     wraps: bool = False
     goes_below: bool = False
+    leaves: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +117,22 @@ def _with_notes_below(
     columns: Sequence[Column], rows: Sequence[Row], width: int
 ) -> tuple[Sequence[Column], Sequence[Row]]:
     """Takes the columns that may stand below out of a table that is too wide."""
-    widths = _full_widths(columns, rows)
-    if sum(widths) + GAP * (len(widths) - 1) <= width or not any(column.goes_below for column in columns):
-        return columns, rows
-    stays = [index for index, column in enumerate(columns) if not column.goes_below]
-    below = [(index, column.title.lower()) for index, column in enumerate(columns) if column.goes_below]
+    going = [column for column in columns if column.goes_below]
+    if going and _table_width(_full_widths(columns, rows)) > width:
+        columns, rows = _moved_below(columns, rows, going)
+    leaving = sorted((column for column in columns if column.leaves), key=lambda column: column.leaves)
+    least = dict(zip(columns, _least_widths(columns, rows), strict=True))
+    going = []
+    while leaving and _table_width([least[column] for column in columns if column not in going]) > width:
+        going.append(leaving.pop(0))
+    return _moved_below(columns, rows, going) if going else (columns, rows)
+
+
+def _moved_below(
+    columns: Sequence[Column], rows: Sequence[Row], going: Sequence[Column]
+) -> tuple[Sequence[Column], Sequence[Row]]:
+    stays = [index for index, column in enumerate(columns) if column not in going]
+    below = [(index, column.title.lower()) for index, column in enumerate(columns) if column in going]
     places = {index: place for place, index in enumerate(stays)}
 
     def moved(row: Row) -> Row:
@@ -138,6 +153,17 @@ def _full_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     ]
 
 
+def _table_width(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _least_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    return [
+        _least_width(column, [row.cells[index] for row in rows], width)
+        for index, (column, width) in enumerate(zip(columns, _full_widths(columns, rows), strict=True))
+    ]
+
+
 def _least_width(column: Column, cells: Sequence[str], width: int) -> int:
     """Returns how narrow a column may become: a sentence as its longest word, up to a limit."""
     if column.wraps:
@@ -145,13 +171,13 @@ def _least_width(column: Column, cells: Sequence[str], width: int) -> int:
             cell_len(piece) for text in (column.title, *cells) for word in text.split() for piece in _breakable(word)
         ]
         return max(NARROWEST_CELL, min(NARROWEST_SENTENCE, max(pieces, default=0)))
-    return NARROWEST_CELL if column.shrinks else width
+    return min(width, column.least) if column.shrinks else width
 
 
 def _fit_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
     widths = _full_widths(columns, rows)
-    least = [_least_width(column, [row.cells[index] for row in rows], width) for index, column in enumerate(columns)]
-    while sum(widths) + GAP * (len(widths) - 1) > width:
+    least = _least_widths(columns, rows)
+    while _table_width(widths) > width:
         candidates = [index for index in range(len(columns)) if widths[index] > least[index]]
         if not candidates:
             break
@@ -181,7 +207,16 @@ def _render_line(
 
 
 def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+    if cell_len(text) <= width:
+        return text
+    tail = (width - 1) // 3
+    return set_cell_size(text, width - 1 - tail).rstrip() + "…" + _last_cells(text, tail)
+
+
+def _last_cells(text: str, width: int) -> str:
+    while cell_len(text) > width:
+        text = text[1:]
+    return text
 
 
 def _pad(text: str, width: int, *, right: bool) -> str:

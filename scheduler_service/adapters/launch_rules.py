@@ -13,6 +13,7 @@ from posixpath import join, normpath
 
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from scheduler_service.core.inventory import kind_of
+from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.records import Node
 from scheduler_service.core.spanning import checkpoint_pool
 
@@ -108,7 +109,10 @@ def _is_too_much(names: Sequence[str], count_max: int, characters_max: int) -> b
 
 def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.JobSpec) -> Iterator[Obstacle]:
     """Return why a node cannot run a job, whatever else happens there; nothing = it may."""
-    wanted = gpus_at_least(spec)
+    wanted, names = gpus_at_least(spec), tuple(sorted(spec.allowed_devices))
+    if node.gpus and names and not any(is_device_named(names, gpu.device) for gpu in node.gpus):
+        finding = f"has {_some({gpu.device for gpu in node.gpus})}, not {_some(names)}"
+        yield Obstacle(finding, "name a type with --device that `cotenant gpus` lists, or leave it out")
     # One GPU is of one kind: nothing needs to be counted for most jobs, and a submission looks at every node.
     most = 1 if wanted == 1 and node.gpus else gpus_of_one_kind(node)
     if spec.across_nodes:

@@ -21,6 +21,7 @@ WAITS_FOR_ROOM = frozenset({
 })  # fmt: skip
 """Reasons that sound as if waiting, or consent to share, would help."""
 
+_OTHER_MAY_NOT_BE_SLOWED = "A job that ends, or another GPU; the limit is that of the job which would be slowed down."
 REMEDIES: Mapping[str, str] = {
     "NO_NODE": "A node: `cotenant up` on this machine, or an agent elsewhere.",
     "AWAITING_PREDICTION": "The predictor's answer; without it the job starts alone.",
@@ -40,6 +41,7 @@ REMEDIES: Mapping[str, str] = {
     "RESERVED_FOR_NOW": "The end of the jobs there (`cotenant gpus` shows who holds the GPUs), or fewer --gpus.",
     "KEPT_FOR_OTHER": "The start of that job, another GPU, or a higher --priority.",
     "GPUS_NOT_IN_CLUSTER": "Fewer --gpus, or a node that has so many.",
+    "DEVICES_NOT_IN_CLUSTER": "A node with such a GPU, or the job submitted again with another --device.",
     "GANG_NEEDS_MORE_NODES": "Fewer --gpus, GPUs that get free on one node, or --ranks with --across-nodes.",
     "NODES_TOGETHER_TOO_SMALL": "More such nodes, fewer --ranks, or a job for one node (without --across-nodes).",
     "NO_SHARED_STORAGE": "Nodes that share or send their checkpoints, or a job for one node (without --across-nodes).",
@@ -73,5 +75,7 @@ def describe_remedy(reason: Reason, request: JobRequest) -> str:
         return _SHARE_ROOM
     if has_no_gpu(reason):
         return "A node that is back, or `cotenant nodes uncordon`."
+    if reason.code == "SLOWDOWN_TOO_HIGH" and reason.job_ids[:1] != (request.job_id,):
+        return _OTHER_MAY_NOT_BE_SLOWED
     remedy = REMEDIES.get(reason.code, "")
     return "" if remedy and remedy in describe_reason(reason) else remedy

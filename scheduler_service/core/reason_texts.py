@@ -64,6 +64,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "NODES_TOGETHER_TOO_SMALL": "The job may span nodes, and those that go on from each other's checkpoints have "
     "{gpus_in_cluster} usable GPU(s) of one kind together, not {gpus_needed}; start the agents of more nodes likewise, "
     "all with --shared-checkpoints or all without.",
+    "DEVICES_NOT_IN_CLUSTER": "Not one usable GPU is of a type that the job names (--device); `cotenant gpus` lists "
+    "the types.",
     "NODES_NOT_REACHABLE": "The job would be on {nodes_needed} nodes on several machines, and one says an address that "
     "only itself can reach; start its agent with --rendezvous-host.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
@@ -90,9 +92,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "WORKERS_OUT_OF_BALANCE": "The slowdowns of the workers of {jobs} would differ by {difference_ratio}, and the "
     "policy allows {difference_max_ratio}.",
     "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",
-    "SLOWDOWN_TOO_HIGH": "Sharing would slow a job down by {slowdown_ratio}, and it accepts {max_slowdown_ratio} "
-    "({jobs}); "
-    "raise max_slowdown to share sooner.",
+    "SLOWDOWN_TOO_HIGH": "On a GPU shared by {jobs} the first of them would be slowed down by {slowdown_ratio}, and it "
+    "accepts {max_slowdown_ratio} (its max_slowdown).",
     "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so it is not used to "
     "share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts the prediction.",
     "RANGE_NOT_CALIBRATED": "No measurement checked the ranges predicted for {jobs} on this device, so they are not "

@@ -8,6 +8,7 @@ from dataclasses import replace
 from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
 from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
@@ -26,6 +27,11 @@ def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reas
     if job.phase is Phase.PENDING and job.request.terms.across_nodes and reason.code == "GPUS_NOT_IN_CLUSTER":
         # A policy sees no other nodes than those that such a job may span.
         return replace(reason, code="NODES_TOGETHER_TOO_SMALL")
+    if job.phase is Phase.PENDING and reason.code == "GPUS_NOT_IN_CLUSTER":
+        names = job.request.terms.devices
+        # Nor any GPUs but those that the job names.
+        if names and not any(is_device_named(names, gpu.device) for gpu in state.occupancy.inventory.gpus.values()):
+            return replace(reason, code="DEVICES_NOT_IN_CLUSTER")
     if job.phase is not Phase.PENDING or reason.code not in WAITS_FOR_ROOM | {"KEPT_FOR_OTHER"}:
         return reason
 

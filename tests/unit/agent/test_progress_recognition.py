@@ -44,6 +44,8 @@ FORMS = [
     "Шаг {0}, потери 0,532",
     "ステップ {0} 損失 0.5",
     "第 {0} 步 损失 0.5",
+    "\r|████████        | {0}/600 [3%] in 0.7s (~12.1s, 45.0/s)",
+    "saved checkpoint at step {0}, loss 0.5",
 ]
 NO_PROGRESS = [
     "steps: {0}",
@@ -57,7 +59,9 @@ NO_PROGRESS = [
     "step {0} s",
     "Train Epoch: 1 [{0}/60000 (1%)] Loss: 0.3",
     "exit {0}",
-    "step {0},000 of many",
+    "step {0},00 of many",
+    "step {0}.000",
+    "step {0}.000/2.000s",
     "throughput 12 it/s {0}",
     "Map: 100%|####| {0}/5000 [00:01<00:00, 4012.11 examples/s]",
     "Map: 100%|####| {0}/5000 [00:01<00:00, 4012.11it/s]",
@@ -68,6 +72,8 @@ NO_PROGRESS = [
     "loss: 2.303494  [{0}/60000]",
     "Epoch 1/5:  10%|# | {0}/4000 [00:10<01:30, 40.00img/s]",
     "Etappe {0}, Verlust 0,5",
+    "Saving shards: 50%|##| {0}/60 [00:01<00:00, 1.2it/s]",
+    "saved sample {0}, at step",
 ]
 
 
@@ -81,6 +87,48 @@ def read(tmp_path: Path, *lines: str, steps_total: int = 0, batch_size: int = 0)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_usual_form_is_recognised(tmp_path: Path, form: str) -> None:
     assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 30
+
+
+def parted(number: int, mark: str) -> str:
+    return f"{number:,}".replace(",", mark)
+
+
+@pytest.mark.parametrize("mark", [",", "_", "'", "\u2019", "\u00a0", "\u202f", " ", "."])
+@pytest.mark.parametrize(
+    "form", ["Step {0}/{1} | loss 1.25", "Epoch 1/5, Step [{0}/{1}]", "Schritt {0} von {1}, Verlust 0,5"]
+)
+def test_thousands_may_be_parted_where_a_total_is_behind(tmp_path: Path, form: str, mark: str) -> None:
+    lines = [form.format(parted(step, mark), parted(12000, mark)) for step in range(500, 12001, 500)]
+    assert read(tmp_path, *lines[:4]) == 2000
+    assert read(tmp_path, *lines) == 12000
+    assert read(tmp_path, *lines, steps_total=12000) == 12000
+
+
+@pytest.mark.parametrize("mark", [",", "_", "'", "\u2019", "\u00a0", "\u202f"])
+def test_thousands_may_be_parted_by_what_parts_nothing_else(tmp_path: Path, mark: str) -> None:
+    assert read(tmp_path, *(f"step {parted(step, mark)} | loss 1.25" for step in range(400, 3000, 400))) == 2800
+    assert read(tmp_path, "iter 1_000_000", f"iter {parted(1234567, mark)} loss 2") == 1234567
+
+
+def test_a_number_of_samples_may_have_its_thousands_parted(tmp_path: Path) -> None:
+    lines = [f"Train Epoch: 1 [{samples:,}/60,000 (1%)]" for samples in (640, 1280, 1920)]
+    assert read(tmp_path, *lines, batch_size=64) == 30
+
+
+def test_a_column_behind_a_total_is_none_of_its_thousands(tmp_path: Path) -> None:
+    assert (
+        read(
+            tmp_path,
+            *(f"step {step}/600 128 img/s" for step in range(100, 601, 100)),
+            *(f"step {step}/600 128 img/s" for step in range(100, 601, 100)),
+        )
+        == 1200
+    )
+
+
+def test_a_stated_total_may_have_its_thousands_parted(tmp_path: Path) -> None:
+    lines = [f"Etappe {step:,} von 12,000" for step in (1000, 2000, 3000)]
+    assert read(tmp_path, *lines, steps_total=12000) == 3000
 
 
 @pytest.mark.parametrize("form", NO_PROGRESS)
@@ -284,6 +332,12 @@ RICH = "Epoch 2/2  \x1b[35m━━━━━━━━━━━━━\x1b[0m 100/10
         ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1\n", 600, 0),
         ("Epoch: 199, Loss: 2\nEpoch: 200, Loss: 1\n", 0, 0),
         ("validation after epoch 3/3\n", 3, 0),
+        ("Episode 240\treward 1\nEpisode 250\treward 2\n", 250, 250),
+        ("Episode 240\treward 1\nEpisode 250\treward 2\n", 0, 0),  # how many updates one has is not printed
+        ("training \x1b[32m━━━━━━━━\x1b[0m 500/500 0:00:00\n", 0, 500),
+        ("validating ━━━━━━━━ 900/900 0:00:00\ntraining ━━━━━━━━ 500/500 0:00:00\n", 500, 500),
+        ("training ━━━━━━━━ 300/500 0:00:00\n", 0, 0),
+        ("|████████| 450/450 [100%] in 3.0s (148.02/s)\n", 0, 450),
     ],
 )
 def test_the_end_of_the_last_epoch_counts_once_the_program_has_ended_with_success(

@@ -21,7 +21,7 @@ def paused(scheduler: FakeScheduler) -> FakeScheduler:
 
 def test_the_list_says_since_when_and_why_a_job_is_paused(cotenant: CommandLine, paused: FakeScheduler) -> None:
     text = " ".join(cotenant("ps").out.split())
-    assert "job-000002 lstm-waiti… paused" in text
+    assert "job-000002 lstm-waiting paused" in text
     assert "(12s), until" in text
     assert "at the latest: SLOWDOWN_TOO_HIGH: Steps took 31 % longer" in text.replace(" └", "")
     assert "job-000001 cnn-waiting running" in text

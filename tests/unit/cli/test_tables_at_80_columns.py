@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from cotenant.cli.job_views import job_columns, job_rows
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
+from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
@@ -112,3 +114,57 @@ def test_wide_characters_are_wrapped_by_the_cells_that_they_take(text: str) -> N
 def test_a_command_is_shown_as_it_would_be_typed(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
     scheduler.jobs["job-000003"].spec.command[:] = ["python", "my script.py", "--name", "a b"]
     assert "python 'my script.py' --name 'a b'" in cotenant("describe", "job-000003").out
+
+
+LISTED = (
+    Column(title="JOB"),
+    Column(title="NAME", shrinks=True, least=12),
+    Column(title="SHARES WITH", wraps=True, leaves=2),
+    Column(title="TENANT", leaves=1),
+)
+LISTED_ROWS = [
+    Row(cells=("job-1", "bert-finetune-seed-41", "resnet-with-a-long-name", "vision")),
+    Row(cells=("job-2", "bert-finetune-seed-42", "-", "-"), note="waits"),
+]
+
+
+def listed(width: int) -> list[str]:
+    return render_table(LISTED, LISTED_ROWS, width).plain.splitlines()
+
+
+def test_names_that_differ_at_their_ends_can_be_told_apart_where_they_are_cut() -> None:
+    assert listed(52)[1].startswith("job-1  bert-finet…d-41  ")
+    assert listed(52)[3].startswith("job-2  bert-finet…d-42  ")
+
+
+def test_columns_leave_one_by_one_where_even_the_narrowest_table_is_too_wide() -> None:
+    assert listed(44) == [
+        "JOB    NAME             SHARES WITH",
+        "job-1  bert-finet…d-41  resnet-with-a-long-n",
+        "                        ame",
+        "  └ tenant: vision",
+        "job-2  bert-finet…d-42  -",
+        "  └ waits",
+    ]
+    assert listed(24)[:2] == ["JOB    NAME", "job-1  bert-finetu…ed-41"]
+    assert " ".join(line.strip() for line in listed(24)[2:5]).endswith("tenant: vision")
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_list_of_jobs_with_long_names_on_real_gpus_fits_any_terminal(width: int, wide: bool) -> None:
+    jobs = [
+        scheduling_pb2.Job(job_id=f"job-{number}", phase=scheduling_pb2.JOB_PHASE_RUNNING, steps_done=number * 1234)
+        for number in range(30)
+    ]
+    for number, job in enumerate(jobs):
+        job.spec.name, job.spec.steps_total = f"imagenet-resnet50-augmented-seed-{number:02}", 120_000
+        job.assignments.add(gpu_id=f"GPU-4b1c1f{number:02x}-1111-2222-3333-444455556666")
+        job.co_located_jobs.add(job_id=f"job-{number ^ 1}")
+        job.predicted_slowdown_ratio, job.measured_slowdown_ratio = 0.12, 1.08
+    text = render_table(job_columns(wide=wide), job_rows(jobs, wide=wide, at_ms=0), width).plain
+    assert [line for line in text.splitlines() if cell_len(line) > width] == []
+    for number in range(30):
+        row = next(line for line in text.splitlines() if line.startswith(f"job-{number} "))
+        assert f"ed-{number:02} " in row
+        assert f"GPU-4b1c1f{number:02x}" in row

@@ -62,3 +62,13 @@ def test_where_no_gpu_is_usable_nobody_is_told_to_ask_for_fewer() -> None:
     too_few = Reason(code="GPUS_NOT_IN_CLUSTER", numbers={"gpus_needed": 8, "gpus_in_cluster": 2})
     assert "fewer" in describe_reason(too_few)
     assert "--gpus" in describe_remedy(too_few, job())
+
+
+@pytest.mark.parametrize(("victim", "helps"), [("job-1", True), ("job-2", False)])
+def test_who_waits_for_the_limit_of_another_job_is_not_told_to_raise_an_own_one(victim: str, helps: bool) -> None:
+    other = "job-2" if victim == "job-1" else "job-1"
+    numbers = {"slowdown_ratio": 1.33, "max_slowdown_ratio": 0.2}
+    reason = Reason(code="SLOWDOWN_TOO_HIGH", numbers=numbers, job_ids=(victim, other))
+    assert f"by {victim}, {other} the first of them" in describe_reason(reason)
+    assert "raise" not in describe_reason(reason)
+    assert ("--max-slowdown" in describe_remedy(reason, job("job-1"))) is helps

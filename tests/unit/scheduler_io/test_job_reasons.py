@@ -85,6 +85,16 @@ def test_a_job_that_may_span_nodes_is_told_which_nodes_count() -> None:
         assert "--shared-checkpoints" in message.message
 
 
+def test_a_job_for_devices_that_no_node_has_is_not_told_that_all_nodes_are_away() -> None:
+    play = Play()
+    play.submit("picky", key="", terms=QueueTerms(devices=("a100", "l4")))
+    for explained in (False, True):
+        message = reason_message(reported(play, "picky", explained=explained))
+        assert message.code == "DEVICES_NOT_IN_CLUSTER"
+        assert "--device" in message.message
+        assert "cordoned" not in message.message
+
+
 def test_a_job_on_several_nodes_names_them_all() -> None:
     play = Play(nodes=0)
     for name in ("n0", "n1"):

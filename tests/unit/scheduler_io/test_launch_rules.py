@@ -165,3 +165,18 @@ def test_an_agent_that_knows_no_ranks_is_sent_no_job_with_ranks(ranks: int, star
     assert [(one.code, one.fence) for one in told if isinstance(one, LaunchRefused)] == (
         [] if is_sent else [("RANKS_NOT_SUPPORTED", 7)]
     )
+
+
+@for_each(
+    ("wanted", "expected"),
+    [
+        ((), []),
+        (("other",), []),
+        (("h200", "other"), []),
+        (("h200", "l4"), ["has other, standin, not h200, l4"]),
+    ],
+)
+def test_a_node_without_the_devices_that_a_job_names_cannot_run_it(
+    wanted: tuple[str, ...], expected: list[str]
+) -> None:
+    assert findings(None, allowed_devices=wanted) == expected

@@ -1,0 +1,42 @@
+"""A name means the job that still goes on where earlier runs of the same script have it too."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+from cotenant.cli.job_lookup import find_job
+from cotenant.client import ChannelOptions, SchedulerClient, open_channel
+from cotenant.v1 import scheduling_pb2
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakeScheduler
+
+
+def add(scheduler: FakeScheduler, job_id: str, phase: scheduling_pb2.JobPhase.ValueType) -> None:
+    job = copy.deepcopy(scheduler.jobs["job-000003"])
+    job.job_id, job.phase = job_id, phase
+    scheduler.jobs[job_id] = job
+
+
+def test_a_name_means_the_only_one_of_several_runs_that_has_not_ended(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    add(scheduler, "job-000007", scheduling_pb2.JOB_PHASE_FINISHED)
+    add(scheduler, "job-000008", scheduling_pb2.JOB_PHASE_FAILED)
+    assert cotenant("cancel", "resnet").out == "job-000003  resnet  cancelled\n"
+
+
+def test_several_that_may_be_meant_are_named_with_their_phases(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    add(scheduler, "job-000007", scheduling_pb2.JOB_PHASE_PENDING)
+    outcome = cotenant("cancel", "resnet")
+    assert outcome.code == 2
+    for each in ("job-000003 (pending)", "job-000007 (pending)"):
+        assert each in outcome.err
+
+
+def test_what_repeats_a_run_means_the_one_that_has_ended(scheduler: FakeScheduler) -> None:
+    add(scheduler, "job-000007", scheduling_pb2.JOB_PHASE_FAILED)
+    with open_channel(ChannelOptions(address=os.environ["COTENANT_SCHEDULER"])) as channel:
+        client = SchedulerClient(channel)
+        assert find_job(client, "resnet", ended=True).job_id == "job-000007"
+        assert find_job(client, "resnet").job_id == "job-000003"
