@@ -46,7 +46,7 @@ def warnings(scheduler: SchedulerProcess, refusal: str) -> list[dict[str, Any]]:
 
 
 def metrics(scheduler: SchedulerProcess) -> str:
-    page = urllib.request.urlopen(f"http://{scheduler.ready['metrics_address']}/metrics", timeout=10).read()
+    page = urllib.request.urlopen(f"http://{scheduler.ready['metrics_address']}/metrics", timeout=90).read()
     return str(page.decode())
 
 

@@ -67,7 +67,7 @@ def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_no_job
             assert done == list(range(1, 21))
         undisturbed = cluster.client.get(steady)
         assert (undisturbed.phase, undisturbed.attempt) == (scheduling_pb2.JOB_PHASE_RUNNING, 1)
-        policies = cluster.client.stub.ListPolicies(scheduling_pb2.ListPoliciesRequest(), timeout=20).policies
+        policies = cluster.client.stub.ListPolicies(scheduling_pb2.ListPoliciesRequest(), timeout=90).policies
         assert [policy.name for policy in policies if policy.active] == ["ojpp"]
 
 

@@ -46,7 +46,7 @@ def export_log(state_dir: Path) -> list[dict[str, object]]:
 
 
 def nodes(client: SchedulerClient) -> list[scheduling_pb2.Node]:
-    return list(client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=10).nodes)
+    return list(client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=90).nodes)
 
 
 def test_a_node_is_lost_only_after_lease_and_grace_and_its_job_starts_elsewhere(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: 
         wait_until(lambda: log.read_text().count("conversation_broken") >= failures, "the agent is refused")
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
     return log.read_text()
 
 

@@ -83,7 +83,7 @@ class AgentProcess:
 
     def wait(self) -> int:
         """Wait for the agent's own end; returns the exit code."""
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=90)
 
     def output(self) -> str:
         """The structured log of every agent that used this state directory."""
@@ -140,7 +140,7 @@ def find_early_processes(folder: Path) -> list[int]:
     return sorted(find_processes("prepared_program.py", str(folder)))
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Wait for something that must come true."""
     until = time.monotonic() + timeout_s
     while not condition():

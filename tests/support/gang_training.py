@@ -21,7 +21,7 @@ from typing import IO, cast
 from cotenant import job, rank_times
 
 CHECKPOINT_EVERY_STEPS = 5
-_MEETING_S = 30.0
+_MEETING_S = 120.0
 
 
 class Collective:

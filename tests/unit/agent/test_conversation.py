@@ -95,7 +95,7 @@ def deadline_after(tmp_path: Path, stream: Stream) -> tuple[int, int]:
     """Milliseconds from the Hello, and from the end, to the deadline of what was launched, less the lease."""
     table, began_ms = Table(tmp_path), boot_ms()
     conversation = conversation_about(table)
-    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=30))
+    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=90))
     (deadline_boot_ms,) = table.deadlines_boot_ms
     return deadline_boot_ms - began_ms - LEASE_MS, deadline_boot_ms - boot_ms() - LEASE_MS
 
@@ -147,7 +147,7 @@ def test_the_reader_of_what_is_said_ends_with_a_refused_conversation(tmp_path: P
                 talking.announce_start(AttemptKey(job_id="job-1", attempt=1, fence=1))
         with pytest.raises(ConnectionRefusedError):
             await talking.hold(cast("Any", stream))
-        await asyncio.wait_for(stream.reader, timeout=10)
+        await asyncio.wait_for(stream.reader, timeout=90)
 
     asyncio.run(main())
 
@@ -206,7 +206,7 @@ def test_a_stop_that_the_disk_does_not_take_is_tried_again_and_never_refused(
     monkeypatch.setattr("cotenant_agent.conversation._STOP_RETRY_S", 0.01)
     table = FullDisk(tmp_path)
     stream = StoppingStream(table)
-    asyncio.run(asyncio.wait_for(conversation_about(table).hold(cast("Any", stream)), timeout=30))
+    asyncio.run(asyncio.wait_for(conversation_about(table).hold(cast("Any", stream)), timeout=90))
     assert (table.tries, stream.refusals) == (3, [])
 
 
@@ -263,7 +263,7 @@ def test_a_launch_that_waits_for_its_checkpoint_is_stopped_and_holds_up_no_other
     table, transfers = StoppableTable(tmp_path), Fetching(comes=comes)
     conversation = conversation_about(table, transfers=transfers)
     stream = StoppedLaunch(wait_s=0, confirms=False)
-    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=30))
+    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=90))
     launched = len(table.deadlines_boot_ms)
     assert (transfers.cancelled, launched > 0) == ((0, True) if comes else (1, False))
     assert comes or transfers.begun == 1

