@@ -20,7 +20,6 @@ LONG_FIRST: Final = (
     "tests/end_to_end/test_command_line.py",
     "tests/end_to_end/test_killed_programs.py",
     "tests/end_to_end/test_collected_profiles.py",
-    "tests/end_to_end/test_first_start_calibrates.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_examples_train.py",
     "tests/end_to_end/test_prepared_moves.py",
