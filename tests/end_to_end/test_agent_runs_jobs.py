@@ -204,7 +204,10 @@ def test_a_job_that_ignores_a_stop_is_killed_with_its_helpers_after_the_grace(
 
 
 def test_a_job_ends_itself_when_its_lease_is_no_longer_renewed(tmp_path: Path) -> None:
-    with FakeScheduler(lease_ms=1500, grace_ms=300) as scheduler, running_agent(tmp_path / "state", scheduler) as agent:
+    with (
+        FakeScheduler(lease_ms=4000, grace_ms=300) as scheduler,
+        running_agent(tmp_path / "state", scheduler) as agent,
+    ):
         scheduler.renew = False
         script = write_script(
             tmp_path, "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"
@@ -222,14 +225,17 @@ def test_a_job_ends_itself_when_its_lease_is_no_longer_renewed(tmp_path: Path) -
 
 
 def test_a_lease_that_is_renewed_keeps_the_job_alive(tmp_path: Path) -> None:
-    with FakeScheduler(lease_ms=2000, grace_ms=300) as scheduler, running_agent(tmp_path / "state", scheduler):
-        scheduler.send(launch_job=launch("job-1", train(tmp_path, 90, 0.05), GPU))
+    with FakeScheduler(lease_ms=5000, grace_ms=300) as scheduler, running_agent(tmp_path / "state", scheduler):
+        scheduler.send(launch_job=launch("job-1", train(tmp_path, 140, 0.05), GPU))
         assert scheduler.wait_for_exit("job-1").exit_class == "done"
 
 
 def test_a_full_disk_costs_neither_the_agent_nor_its_jobs(tmp_path: Path) -> None:
-    with FakeScheduler(lease_ms=2000, grace_ms=300) as scheduler, running_agent(tmp_path / "state", scheduler) as agent:
-        scheduler.send(launch_job=launch("job-1", train(tmp_path, 90, 0.05), GPU))
+    with (
+        FakeScheduler(lease_ms=5000, grace_ms=300) as scheduler,
+        running_agent(tmp_path / "state", scheduler) as agent,
+    ):
+        scheduler.send(launch_job=launch("job-1", train(tmp_path, 140, 0.05), GPU))
         scheduler.wait_for_start("job-1")
         attempt = agent.state / "jobs" / "job-1.1"
         # A folder in the place of a temporary file refuses every write, as a full disk does.

@@ -17,7 +17,7 @@ from tests.support.log_schema import read_lines
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
-SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "1500", "--grace-ms", "500", "--progress-interval-ms", "50")
+SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "4000", "--grace-ms", "500", "--progress-interval-ms", "50")
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_a_job_whose_shim_stands_still_ends_with_its_renewed_lease(user: User) -
     if user.wanted is None:
         return
     directory = user.prepare("import time; time.sleep(600)")
-    write_lease(directory, boot_ms() + 2_000)  # longer than a start takes on a busy machine
+    write_lease(directory, boot_ms() + 20_000)  # longer than a start takes on a busy machine
     shim = user.start(directory)
     wait_until((directory / "state.json").exists, "the job runs")
     leader = LinuxProcesses().identify(json.loads((directory / "state.json").read_text())["job_pid"])
