@@ -101,9 +101,8 @@ def _answered(fit: Fit, asked: Collection[Any], event: SpeedFitted | TaskSpeedFi
     if event.code or not is_possible(event.step_ms, asked, [sample[-1] for sample in fit.samples]):
         return answered
     step.is_decision_due = True
-    return replace(
-        answered, step_ms=dict(event.step_ms), fitted_samples=len(fit.samples), error_ratio=event.error_ratio
-    )
+    curve: Any = dict(event.step_ms)
+    return replace(answered, step_ms=curve, fitted_samples=len(fit.samples), error_ratio=event.error_ratio)
 
 
 def is_possible(curve_ms: Mapping[Any, float], asked: Collection[Any], measured_ms: Collection[float]) -> bool:

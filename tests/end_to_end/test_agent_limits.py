@@ -210,3 +210,28 @@ def test_an_agent_measures_the_states_of_a_job_that_releases_memory(tmp_path: Pa
         assert 0.2 < states.high_state_ratio < 0.5
         assert states.low_bytes <= found.allocated_bytes <= states.low_bytes + states.extra_bytes
         assert found.steps_done == 1
+
+
+def test_a_full_disk_costs_neither_the_agent_nor_its_jobs(tmp_path: Path) -> None:
+    with (
+        FakeScheduler(lease_ms=5000, grace_ms=300) as scheduler,
+        running_agent(tmp_path / "state", scheduler) as agent,
+    ):
+        scheduler.send(
+            launch_job=launch("job-1", [sys.executable, write_script(tmp_path, TRAINING), "140", "0.05"], GPU)
+        )
+        scheduler.wait_for_start("job-1")
+        attempt = agent.state / "jobs" / "job-1.1"
+        # A folder in the place of a temporary file refuses every write, as a full disk does.
+        obstacles = [attempt / f".{name}.{agent.pid}" for name in ("lease.json", "observed.json", "stored")]
+        for obstacle in obstacles:
+            obstacle.mkdir()
+        assert scheduler.wait_for_exit("job-1").exit_class == "done"
+        scheduler.forget()
+        assert scheduler.wait_for_exit("job-1").exit_class == "done", (
+            "reported again while its storing is not written down"
+        )
+        assert agent.is_alive()
+        for obstacle in obstacles:
+            obstacle.rmdir()
+        wait_until((attempt / "stored").exists, "the agent writes down that the end is stored")
