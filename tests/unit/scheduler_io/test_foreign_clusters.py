@@ -31,14 +31,9 @@ from tests.support.live_loop import FillingLog, run
 RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
 OWN, PARENT, STRANGER = (letter * 32 for letter in "abc")
 LINEAGE = (Incarnation(incarnation_id=PARENT), Incarnation(incarnation_id=OWN, first_fence=501))
-IDENTITY = ClusterIdentity(
-    lineage=LINEAGE,
-    generations=(
-        Generation(generation=1, start_id="one", first_sequence=0),
-        Generation(generation=2, start_id="two", first_sequence=40),
-    ),
-    seal_key=b"key",
-)
+FIRST = Generation(generation=1, start_id="one", first_sequence=0)
+SECOND = Generation(generation=2, start_id="two", first_sequence=40)
+IDENTITY = ClusterIdentity(lineage=LINEAGE, generations=(FIRST, SECOND), seal_key=b"key")
 NOWHERE = messages.LogPosition()
 Work = Callable[[Cluster, FillingLog], Awaitable[None]]
 
