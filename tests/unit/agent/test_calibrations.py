@@ -76,7 +76,7 @@ def run_and_count_changes(subject: Calibrations) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2_000):
+    for _ in range(9_000):
         if condition():
             return
         await asyncio.sleep(0.01)
