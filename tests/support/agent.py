@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -53,6 +54,14 @@ class Dialled(Protocol):
     @property
     def address(self) -> str:
         """Host and port."""
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest closes its own whenever it starts anew, in another process too."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-test-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
 
 
 class AgentProcess:
