@@ -67,7 +67,14 @@ def open_folder() -> Iterator[Path]:
 class AgentProcess:
     """`python -m cotenant_agent run` in a process of its own."""
 
-    def __init__(self, state: Path, scheduler: Dialled, *flags: str, devices: Sequence[str] = STANDIN) -> None:
+    def __init__(
+        self,
+        state: Path,
+        scheduler: Dialled,
+        *flags: str,
+        devices: Sequence[str] = STANDIN,
+        program: str = "cotenant_agent",
+    ) -> None:
         self.state = state
         self._log = state.parent / f"{state.name}.stderr"
         arguments = [
@@ -76,7 +83,7 @@ class AgentProcess:
         ]  # fmt: skip
         with self._log.open("ab") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cotenant_agent", "run", *arguments], cwd=REPOSITORY, stderr=stream
+                [sys.executable, "-m", program, "run", *arguments], cwd=REPOSITORY, stderr=stream
             )
 
     @property

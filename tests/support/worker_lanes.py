@@ -22,6 +22,7 @@ LONG_FIRST: Final = (
     "tests/end_to_end/test_collected_profiles.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_examples_train.py",
+    "tests/end_to_end/test_parameter_servers.py",
     "tests/end_to_end/test_prepared_moves.py",
     "tests/end_to_end/test_drained_nodes.py",
     "tests/end_to_end/test_pair_table_survives_kills.py",
