@@ -57,7 +57,9 @@ OUR_ERRORS: Mapping[str, Mapping[str, float]] = {
     "stand-in": {"step": 0.21, "memory": 0.054, "utilization": 0.15, "slowdown": 0.14},
     "gpu": {"step": 0.25, "memory": 0.128, "utilization": 0.15, "slowdown": 0.55},
 }
-"""Sigma of the logarithm: 1.25 times the mean error on families never seen (docs/accuracy.md, docs/interference.md).
+"""Sigma of the logarithm: 1.25 times the mean error on families never seen.
+
+Of jobs alone: docs/accuracy.md; slowdowns: docs/research/interference-accuracy.md.
 
 On GPUs: timm's step times (RTX 3090) and memory (A100), and Gavel's slowdowns of 2019 over their mean, K80 and V100.
 """

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 DEFAULT_POLICY = "sjf_bsbf"
-"""Chosen by `python -m benchmarks.default_policy`; docs/policies.md has the table."""
+"""Chosen by `python -m benchmarks.default_policy`; docs/research/policy-comparisons.md has the table."""

@@ -36,7 +36,10 @@ class Settings:
 
     address: str = setting("127.0.0.1:7070", "HOST:PORT of gRPC; port 0 = any free one.", metavar="HOST:PORT")
     metrics_address: str = setting(
-        "127.0.0.1:7170", "HOST:PORT of /metrics and /healthz; empty = none.", metavar="HOST:PORT", may_be_empty=True
+        "127.0.0.1:7170",
+        "HOST:PORT of /metrics, /healthz and /readyz; empty = none.",
+        metavar="HOST:PORT",
+        may_be_empty=True,
     )
     state_dir: Path = setting(default_state_dir, "Models, uploaded graphs, journal.", kind=_PATH)
     datasets: Path = setting(default_datasets_dir, "Folder of dataset folders to train on.", kind=_PATH)

@@ -30,7 +30,10 @@ class Settings:
 
     address: str = setting("127.0.0.1:7071", "HOST:PORT of gRPC; port 0 = any free one.", metavar="HOST:PORT")
     metrics_address: str = setting(
-        "127.0.0.1:7171", "HOST:PORT of /metrics and /healthz; empty = none.", metavar="HOST:PORT", may_be_empty=True
+        "127.0.0.1:7171",
+        "HOST:PORT of /metrics, /healthz and /readyz; empty = none.",
+        metavar="HOST:PORT",
+        may_be_empty=True,
     )
     state_dir: str = setting(_state_dir, "Directory of the event log.", kind=click.STRING)
     predictor: str = setting(

@@ -12,14 +12,13 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from cotenant.addresses import split_address
 from cotenant.structured_log import start_logging
 from cotenant.tls_settings import check_listening
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
-from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
+from predictor_service.grpc_api.metrics import ServiceMetrics, serve_metrics
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.profile_metrics import ProfileMetrics
@@ -99,9 +98,8 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     server.start()
     stack.callback(server.stop, settings.drain_s)
     if settings.metrics_address:
-        metrics_host, metrics_port = split_address(settings.metrics_address)
-        page = MetricsServer(metrics, metrics_host, metrics_port, is_healthy=lambda: not stop.is_set())
-        stack.callback(page.close)
+        page = serve_metrics(settings.metrics_address, metrics.registry, lambda: "draining" if stop.is_set() else "")
+        stack.callback(page.stop)
     _say_ready(settings.ready_file, f"{settings.address.rpartition(':')[0]}:{server.port}")
     drift = DriftMetrics(metrics.registry)
     upkeep = ModelUpkeep(settings, versions, journal, shown=metrics.model, drift=drift, operations=operations)

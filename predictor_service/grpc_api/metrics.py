@@ -1,23 +1,19 @@
-"""Counters for Prometheus, and the page that serves them with /healthz on loopback."""
+"""Counters for Prometheus, and the page that shows them."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from socketserver import ThreadingMixIn
-from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from predictor_service.errors import InvalidRequestError
+from cotenant.metrics_page import MetricsPage
 
-StartResponse = Callable[..., Any]
 BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000)
 
 
@@ -83,61 +79,15 @@ class ServiceMetrics:
         )
 
 
-class _ThreadingServer(ThreadingMixIn, WSGIServer):
-    """Answers clients that send while another one is silent."""
-
-    daemon_threads = True
-
-
-class _QuietHandler(WSGIRequestHandler):
-    """Logs no line per scrape, and closes connections of silent clients."""
-
-    timeout = 10.0
-
-    def handle(self) -> None:
-        """Answers one request."""
-        with suppress(TimeoutError):
-            super().handle()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing."""
-
-
-class MetricsServer:
-    """Serves /metrics and /healthz in a thread of its own.
+def serve_metrics(address: str, registry: CollectorRegistry, failure: Callable[[], str]) -> MetricsPage:
+    """Serves these metrics.
 
     Args:
-        metrics: What to show.
-        host: Address to bind; loopback unless the operator decided otherwise.
-        port: 0 = any free one.
-        is_healthy: Asked for every /healthz.
+        address: HOST:PORT.
+        registry: Of what is shown.
+        failure: Returns why the service is not ready; empty = it is.
 
     Raises:
-        InvalidRequestError: The address cannot be bound.
+        InputError: The address is none, or another program has it.
     """
-
-    def __init__(self, metrics: ServiceMetrics, host: str, port: int, is_healthy: Callable[[], bool]) -> None:
-        page: Callable[[dict[str, Any], StartResponse], Iterable[bytes]] = make_wsgi_app(metrics.registry)
-
-        def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-            if environ.get("PATH_INFO") != "/healthz":
-                return page(environ, start_response)
-            healthy = is_healthy()
-            start_response("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "text/plain")])
-            return [b"ok\n" if healthy else b"not serving\n"]
-
-        try:
-            self._server = make_server(host, port, answer, _ThreadingServer, _QuietHandler)
-        except OSError as error:
-            raise InvalidRequestError(
-                f"{host}:{port} cannot be bound ({error.strerror})", remedy="choose another metrics address"
-            ) from error
-        self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    return MetricsPage(address, show=lambda: (CONTENT_TYPE_LATEST, generate_latest(registry)), failure=failure)

@@ -36,6 +36,7 @@ from scheduler_service.core.events import (
     NodeJoined,
     PauseRefused,
     PreparationEnded,
+    PreparationReport,
     RunningAttempt,
 )
 from scheduler_service.core.job_records import JobRecord
@@ -233,7 +234,7 @@ def ended_parts(
     ]
 
 
-def preparation_change(message: node_agent_pb2.ConnectRequest) -> AttemptPrepared | PreparationEnded:
+def preparation_change(message: node_agent_pb2.ConnectRequest) -> PreparationReport:
     """Read that an attempt, started early, waits for its launch, or why it does not."""
     if message.HasField("attempt_prepared"):
         return AttemptPrepared(**of_attempt(message.attempt_prepared.key))

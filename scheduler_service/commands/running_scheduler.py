@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.access.roles import Role
+from cotenant.metrics_page import MetricsPage
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.clock_healing import heal_clock
@@ -34,8 +35,7 @@ from scheduler_service.core.records import ENDED_PHASES, Phase
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.metrics import Metrics
-from scheduler_service.grpc_api.metrics_server import MetricsServer
+from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
 from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.server import GrpcServer
@@ -63,7 +63,7 @@ class RunningScheduler:
         policies.effective_parameters(settings.policy, {})
         self._tenants = read_tenants(settings.tenants) if settings.tenants is not None else None
         self._log = SqliteEventLog(Path(settings.state_dir))
-        self._metrics_server: MetricsServer | None = None
+        self._metrics_page: MetricsPage | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = AgentSessions()
         self._watch_hub: WatchHub | None = None
@@ -127,11 +127,8 @@ class RunningScheduler:
             self._spawn(windows.run())
         self._spawn(_tick(loop, agents, watch_hub))
         if settings.metrics_address:
-            self._metrics_server = MetricsServer(
-                address=settings.metrics_address,
-                registry=metrics.registry,
-                failure=lambda: loop.storage_failure or self._standstill.message,
-                insecure=settings.insecure,
+            self._metrics_page = serve_metrics(
+                settings.metrics_address, metrics.registry, lambda: loop.storage_failure or self._standstill.message
             )
         await self._server.start(SchedulingServicer(cluster), agents)
         return self._report(recovered)
@@ -276,7 +273,7 @@ class RunningScheduler:
     def _report(self, recovered: Recovered) -> Mapping[str, object]:
         addresses = {
             "address": self._server.address,
-            "metrics_address": self._metrics_server.address if self._metrics_server is not None else "",
+            "metrics_address": self._metrics_page.address if self._metrics_page is not None else "",
             "pid": os.getpid(),
         }
         place = {"incarnation_id": self._identity.incarnation_id, "event_id": recovered.sequence}
@@ -319,8 +316,8 @@ class RunningScheduler:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._metrics_server is not None:
-            await asyncio.to_thread(self._metrics_server.stop)
+        if self._metrics_page is not None:
+            await asyncio.to_thread(self._metrics_page.stop)
         self._log.close()
         _log.info("stopped")
 

@@ -40,7 +40,13 @@ _FLAT_PARTS: Mapping[str, tuple[str, ...]] = {"JobRecord": ("measured", "counts"
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_CONTAINERS_OF_EVENTS = (events.Event, events.AttemptReport, events.PartReport, events.CommandGiven)
+_CONTAINERS_OF_EVENTS = (
+    events.Event,
+    events.AttemptReport,
+    events.PartReport,
+    events.PreparationReport,
+    events.CommandGiven,
+)
 
 EVENT_KINDS: Mapping[str, type[events.Event]] = {
     name: value

@@ -221,8 +221,8 @@ class JobStarted(PartReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptPrepared(Event):
-    """The agent has started an attempt early, which waits for its launch; it is none that the job has yet."""
+class PreparationReport(Event):
+    """What an agent says of an attempt that it starts early; it is none that the job has yet."""
 
     job_id: str
     attempt: int
@@ -230,12 +230,14 @@ class AttemptPrepared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparationEnded(Event):
+class AttemptPrepared(PreparationReport):
+    """The agent has started an attempt early, which waits for its launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparationEnded(PreparationReport):
     """An attempt cannot be started early, or ended before its launch; nothing of it runs."""
 
-    job_id: str
-    attempt: int
-    fence: int
     code: str
     message: str = ""
 

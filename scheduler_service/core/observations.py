@@ -22,10 +22,9 @@ from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.records import Level, Phase
 from scheduler_service.core.replica_groups import has_choice
-from scheduler_service.core.speed_fits import ask_about_speed
+from scheduler_service.core.speed_fits import ask_about_speed, ask_about_task_speed
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.stragglers import look_for_straggler
-from scheduler_service.core.task_speed_fits import ask_about_task_speed
 from scheduler_service.core.training_ends import ask_about_end, with_loss
 from scheduler_service.core.trials import note_trial_window, refit_memory
 

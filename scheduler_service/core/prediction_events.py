@@ -9,9 +9,8 @@ from scheduler_service.core import events, fit_events
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.pair_refreshes import pairs_refreshed, reissue_refreshes
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
-from scheduler_service.core.speed_fits import reissue_speed_fits, speed_fitted
+from scheduler_service.core.speed_fits import reissue_speed_fits, speed_fitted, task_speed_fitted
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.task_speed_fits import reissue_task_speed_fits, task_speed_fitted
 from scheduler_service.core.training_ends import loss_fitted, reissue_loss_fits
 
 
@@ -61,7 +60,6 @@ def reissue(state: ClusterState, step: EventEffects) -> None:
     reissue_questions(state, step)
     reissue_refreshes(state, step)
     reissue_speed_fits(state, step)
-    reissue_task_speed_fits(state, step)
     reissue_loss_fits(state, step)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from scheduler_service.core.attempt_orders import launch_commands, stop_commands
 from scheduler_service.core.commands import PrepareJob
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.events import AttemptPrepared, PreparationEnded
+from scheduler_service.core.events import AttemptPrepared, PreparationEnded, PreparationReport
 from scheduler_service.core.job_records import JobRecord, Target, with_history
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
@@ -177,9 +177,7 @@ def _stay(state: ClusterState, job: JobRecord, message: str) -> None:
     state.put_job(stayed)
 
 
-def _awaited(
-    state: ClusterState, event: AttemptPrepared | PreparationEnded, *, or_handed_over: bool = False
-) -> JobRecord | None:
+def _awaited(state: ClusterState, event: PreparationReport, *, or_handed_over: bool = False) -> JobRecord | None:
     """Return the job that waits for this attempt; None = a report that came too late."""
     job = state.jobs.get(event.job_id)
     if job is None or job.preparation is None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from cotenant.metrics_page import MetricsPage
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.core.commands import Command
@@ -21,6 +23,8 @@ from scheduler_service.grpc_api.job_reasons import present_reason
 
 _DECISION_BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
 _WAIT_BUCKETS_S = (1, 5, 15, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)
+_LOOK_S_MAX = 5.0
+"""A loop that does not answer for so long is not healthy."""
 GPU_STATES = ("free", "allocated", "shared", "releasing", "unhealthy", "unreachable")
 
 
@@ -184,3 +188,27 @@ def _gpu_state(state: ClusterState, view: GpuView) -> str:
     if view.is_releasing:
         return "releasing"
     return "shared" if len(view.job_ids) > 1 else "allocated" if view.job_ids else "free"
+
+
+def serve_metrics(address: str, registry: CollectorRegistry, failure: Callable[[], str]) -> MetricsPage:
+    """Serve these metrics, which are taken in the running loop's thread.
+
+    Args:
+        address: HOST:PORT.
+        registry: Of what is shown.
+        failure: Returns why the service is not ready; empty = it is.
+
+    Raises:
+        InputError: The address is none, or another program has it.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def make(call: Callable[[], object]) -> None:
+        call()
+
+    def look(call: Callable[[], object]) -> None:
+        asyncio.run_coroutine_threadsafe(make(call), loop).result(timeout=_LOOK_S_MAX)
+
+    return MetricsPage(
+        address, show=lambda: (CONTENT_TYPE_LATEST, generate_latest(registry)), failure=failure, look=look
+    )

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from tests.support.agent import GPU, TRAINING, AgentProcess, find_processes, running_agent, wait_until, write_script
+from tests.support.agent import (
+    GPU,
+    TRAINING,
+    AgentProcess,
+    find_processes,
+    open_folder,
+    running_agent,
+    wait_until,
+    write_script,
+)
 from tests.support.fake_scheduler import FakeScheduler, key, launch
 
 
@@ -64,7 +73,8 @@ def test_of_two_jobs_on_one_device_the_one_that_takes_the_others_memory_ends(
     tmp_path: Path, scheduler: FakeScheduler
 ) -> None:
     greedy = write_script(tmp_path, "import time\nheld = b'x' * (80 << 20)\ntime.sleep(600)\n")
-    modest = [sys.executable, write_script(tmp_path, TRAINING, "train.py"), "60", "0.1"]
+    gate = tmp_path / "may end"
+    modest = [sys.executable, write_script(tmp_path, TRAINING, "train.py"), "20", "0.1", str(gate)]
     with running_agent(tmp_path / "state", scheduler, "--standin-memory-bytes", str(260 << 20)):
         scheduler.send(launch_job=launch("modest", modest, GPU, memory_limit_bytes=200 << 20))
         scheduler.wait_for_start("modest")
@@ -72,20 +82,17 @@ def test_of_two_jobs_on_one_device_the_one_that_takes_the_others_memory_ends(
         exited = scheduler.wait_for_exit("greedy")
         assert exited.exit_class == "gpu_oom"
         assert "modest" in exited.detail
+        gate.touch()
         assert scheduler.wait_for_exit("modest").exit_class == "done"
 
 
-def test_jobs_run_as_the_unprivileged_user_when_there_is_one(tmp_path: Path, scheduler: FakeScheduler) -> None:
+def test_jobs_run_as_the_unprivileged_user_when_there_is_one(scheduler: FakeScheduler) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may become another user")
     flags = ("--job-user", "65534", "--allow-executable", "/bin/sh")
-    for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
-        mode = directory.stat().st_mode
-        if mode & 0o011 != 0o011:
-            directory.chmod(mode | 0o011)
-    with running_agent(tmp_path / "state", scheduler, *flags):
+    with open_folder() as folder, running_agent(folder / "state", scheduler, *flags):
         program = 'id -u; cat "$0"; echo kept > "$COTENANT_CHECKPOINT_DIR/x" && echo written'
-        spec = str(tmp_path / "state" / "jobs" / "job-1.1" / "spec.json")
+        spec = str(folder / "state" / "jobs" / "job-1.1" / "spec.json")
         scheduler.send(launch_job=launch("job-1", ["/bin/sh", "-c", program, spec], GPU))
         exited = scheduler.wait_for_exit("job-1")
         assert exited.log_tail.splitlines()[0] == "65534"
@@ -94,16 +101,12 @@ def test_jobs_run_as_the_unprivileged_user_when_there_is_one(tmp_path: Path, sch
         assert exited.log_tail.splitlines()[-1] == "written"
 
 
-def test_tenants_do_not_read_each_others_files(tmp_path: Path, scheduler: FakeScheduler) -> None:
+def test_tenants_do_not_read_each_others_files(scheduler: FakeScheduler) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may become another user")
-    for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
-        mode = directory.stat().st_mode
-        if mode & 0o011 != 0o011:
-            directory.chmod(mode | 0o011)
     flags = ("--job-users", "700000-700009", "--no-namespaces", "--allow-executable", "/bin/sh")
-    with running_agent(tmp_path / "state", scheduler, *flags):
-        secret = tmp_path / "state" / "checkpoints" / "first" / "1" / "secret"
+    with open_folder() as folder, running_agent(folder / "state", scheduler, *flags):
+        secret = folder / "state" / "checkpoints" / "first" / "1" / "secret"
         for name, program in (
             ("first", f"id -u; echo $USER; umask 0; echo mine > {secret} && cat {secret}"),
             ("second", f"id -u; cat {secret} {secret.parents[3]}/run/first.1/progress.json"),
@@ -158,14 +161,16 @@ def test_a_job_of_the_agents_user_forges_neither_anothers_end_nor_its_stop(
     tmp_path: Path, scheduler: FakeScheduler, flag: str
 ) -> None:
     forger, training = write_script(tmp_path, FORGER, "forger.py"), write_script(tmp_path, TRAINING, "train.py")
+    gate = tmp_path / "may end"
     with running_agent(tmp_path / "state", scheduler, flag) as agent:
         can_write = "sealed_files" in scheduler.wait_for_hello().enforcements
-        scheduler.send(launch_job=launch("victim", [sys.executable, training, "60", "0.05"], GPU))
+        scheduler.send(launch_job=launch("victim", [sys.executable, training, "20", "0.05", str(gate)], GPU))
         scheduler.wait_for_observation("victim", lambda item: item.steps_done > 0)
         scheduler.send(launch_job=launch("forger", [sys.executable, forger, str(agent.state / "jobs")], GPU))
         assert ("wrote exit.json" in scheduler.wait_for_exit("forger").log_tail) == can_write
+        gate.touch()
         exited = scheduler.wait_for_exit("victim")
-        assert (exited.exit_class, exited.steps_done) == ("done", 60)
+        assert (exited.exit_class, exited.steps_done) == ("done", 20)
         assert ('"record_refused"' in agent.output()) == can_write
 
 
@@ -210,3 +215,28 @@ def test_an_agent_measures_the_states_of_a_job_that_releases_memory(tmp_path: Pa
         assert 0.2 < states.high_state_ratio < 0.5
         assert states.low_bytes <= found.allocated_bytes <= states.low_bytes + states.extra_bytes
         assert found.steps_done == 1
+
+
+def test_a_full_disk_costs_neither_the_agent_nor_its_jobs(tmp_path: Path) -> None:
+    with (
+        FakeScheduler(lease_ms=5000, grace_ms=300) as scheduler,
+        running_agent(tmp_path / "state", scheduler) as agent,
+    ):
+        scheduler.send(
+            launch_job=launch("job-1", [sys.executable, write_script(tmp_path, TRAINING), "140", "0.05"], GPU)
+        )
+        scheduler.wait_for_start("job-1")
+        attempt = agent.state / "jobs" / "job-1.1"
+        # A folder in the place of a temporary file refuses every write, as a full disk does.
+        obstacles = [attempt / f".{name}.{agent.pid}" for name in ("lease.json", "observed.json", "stored")]
+        for obstacle in obstacles:
+            obstacle.mkdir()
+        assert scheduler.wait_for_exit("job-1").exit_class == "done"
+        scheduler.forget()
+        assert scheduler.wait_for_exit("job-1").exit_class == "done", (
+            "reported again while its storing is not written down"
+        )
+        assert agent.is_alive()
+        for obstacle in obstacles:
+            obstacle.rmdir()
+        wait_until((attempt / "stored").exists, "the agent writes down that the end is stored")

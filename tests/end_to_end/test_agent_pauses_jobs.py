@@ -167,13 +167,13 @@ def test_a_pause_ends_by_itself_while_no_agent_is_there_and_the_next_agent_knows
 
 def test_a_job_whose_lease_ends_while_it_is_paused_leaves_in_good_order(tmp_path: Path) -> None:
     with (
-        FakeScheduler(lease_ms=3_000, grace_ms=20_000) as scheduler,
+        FakeScheduler(lease_ms=6_000, grace_ms=20_000) as scheduler,
         running_agent(tmp_path / "state", scheduler),
     ):
         start_training(tmp_path, scheduler)
         pause(scheduler, "job-1")
         # Renewed all the while: a pause is no reason for the end of a lease.
-        time.sleep(5.0)
+        time.sleep(8.0)
         assert not any(item.HasField("attempt_exited") for item in scheduler.received)
         scheduler.renew = False
         exited = scheduler.wait_for_exit("job-1")

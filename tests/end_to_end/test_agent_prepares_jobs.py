@@ -27,7 +27,7 @@ goes_on = f"from {job.resume_step()}" if job.resume_directory() else ""
 print("step", os.environ["COTENANT_ATTEMPT"], *goes_on.split(), flush=True)
 time.sleep(600)
 """
-LEASE_MS = 2_000
+LEASE_MS = 6_000
 
 
 @pytest.fixture

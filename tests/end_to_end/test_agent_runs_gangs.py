@@ -38,6 +38,9 @@ def test_a_gang_goes_on_with_as_many_ranks_as_it_is_given_devices(tmp_path: Path
         FakeScheduler() as scheduler,
         running_agent(tmp_path / "state", scheduler, *flags, devices=("--standin-cores", "0,1")),
     ):
+        # Steps are slow until the last attempt, so that each is still under way when it is stopped.
+        pace = tmp_path / "job-1.step_ms"
+        pace.write_text("200")
         for attempt, ranks in ((1, 2), (2, 1)):
             scheduler.send(launch_job=order(tmp_path, attempt, ranks))
             scheduler.wait_for_observation("job-1", lambda seen, least=15 * attempt: seen.steps_done >= least)  # type: ignore[misc]
@@ -46,6 +49,7 @@ def test_a_gang_goes_on_with_as_many_ranks_as_it_is_given_devices(tmp_path: Path
             )
             left = scheduler.wait_for_exit("job-1", attempt)
             assert (left.exit_class, left.checkpoint_step) == ("checkpointed", left.steps_done)
+        pace.unlink()
         scheduler.send(launch_job=order(tmp_path, 3, 2))
         assert scheduler.wait_for_exit("job-1", 3).exit_class == "done"
     starts = [line for line in journal(tmp_path, 0) if line[0] == "start"]

@@ -34,7 +34,7 @@ def test_the_demo_loses_nothing_and_leaves_nothing() -> None:
     assert [check["claim"] for check in report["checks"] if not check["holds"]] == []
     assert len(report["jobs"]) >= 6
     assert report["calibration"]["calibrated"], report["calibration"]["cause"]
-    assert len(report["calibration"]["anchors_step_ms"]) == 3
+    assert report["calibration"]["anchors_step_ms"].keys() == {"resnet", "mlp", "lstm"}
     assert report["crash"]["jobs_before"] == len(report["jobs"])
     assert report["processes_left"] == []
     assert report["shared"]["makespan_ms"] > 0

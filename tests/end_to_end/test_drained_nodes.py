@@ -15,7 +15,7 @@ from tests.support.scheduler_process import wait_until
 
 STATES = ("state-0", "state-1")
 STEPS, ENDLESS = 200, 100_000
-STALL_MS = 3_000
+STALL_MS = 8_000
 pytestmark = pytest.mark.timeout(300)
 
 SILENT_ONCE = """
@@ -58,6 +58,7 @@ class DrainedNodes(LiveCluster):
         """Start a training and wait for its first steps; returns its id and its node."""
         script = [sys.executable, journalled_training.__file__, str(self.folder), str(steps), "60"]
         job_id = self.submit("--steps", str(steps), "--", *script)
+        self.slow_down(job_id)
         return job_id, self.wait_until(job_id, lambda job: job.steps_done > 6, "its first steps").node_id
 
 
@@ -74,6 +75,7 @@ def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(
     (other,) = {"node-0", "node-1"} - {first}
     nodes.cotenant("nodes", "drain", first)
     nodes.wait_until(job_id, lambda job: job.node_id == other and job.attempt == 2, f"it goes on on {other}")
+    nodes.slow_down(job_id).unlink()
     assert nodes.node_states() == {first: (False, True), other: (True, False)}
     # A job that comes now does not start on the drained node either.
     waiting = nodes.submit("--steps", "1", "--", sys.executable, "-c", "pass")
@@ -94,7 +96,7 @@ def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(
 
 def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: DrainedNodes) -> None:
     script = [sys.executable, journalled_training.__file__, str(nodes.folder), "5000", "50"]
-    job_id = nodes.submit("--steps", "5000", "--time-limit", "3s", "--priority", "high", "--", *script)
+    job_id = nodes.submit("--steps", "5000", "--time-limit", "8s", "--priority", "high", "--", *script)
     failed = nodes.client.wait_for_phase(job_id, "FAILED", timeout_s=PATIENCE_S)
     assert failed.reason.code == "TIME_LIMIT"
     last = max(int(words[2]) for words in nodes.journal(job_id) if words[0] == "step")

@@ -83,9 +83,11 @@ def test_workers_of_torchrun_end_with_their_job(cluster: GangCluster) -> None:
 def test_a_gang_whose_rank_is_killed_starts_again_from_the_shards_of_all(cluster: GangCluster) -> None:
     """With checkpoints of rank 0 too: test_killed_gangs.py, which takes minutes."""
     job_id = cluster.witness("sharded", steps=STEPS, step_ms=40)
+    pace = cluster.slow_down(job_id)
     wait_until(lambda: len(cluster.journal(job_id, 1)) > 8, what="some steps", timeout_s=PATIENCE_S)
     [victim] = [pid for pid in cluster.rank_processes() if b"\0RANK=1\0" in environment_of(pid)]
     os.kill(victim, signal.SIGKILL)
+    pace.unlink()
     finished = cluster.wait(job_id, "FINISHED")
     assert (finished.restarts, finished.steps_done) == (1, STEPS)
     check_sums(cluster, job_id, steps=STEPS)
@@ -93,11 +95,13 @@ def test_a_gang_whose_rank_is_killed_starts_again_from_the_shards_of_all(cluster
 
 def test_a_paused_gang_stands_still_as_a_whole_and_goes_on(cluster: GangCluster) -> None:
     job_id = cluster.witness(steps=60, step_ms=40)
+    pace = cluster.slow_down(job_id)
     wait_until(lambda: len(cluster.journal(job_id, 0)) > 3, what="some steps", timeout_s=PATIENCE_S)
     cluster.cotenant("pause", job_id, "--seconds", "50")
     wait_until(lambda: cluster.client.get(job_id).HasField("pause"), what="it is paused", timeout_s=PATIENCE_S)
     pids = cluster.rank_processes()
     assert [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids] == ["T", "T"]
     cluster.cotenant("resume", job_id)
+    pace.unlink()
     finished = cluster.wait(job_id, "FINISHED")
     assert (finished.attempt, finished.steps_done) == (1, 60)

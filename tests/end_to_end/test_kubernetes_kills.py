@@ -61,7 +61,7 @@ class OurPrograms:
         process = self._running.pop(name, None)
         if process is not None:
             process.kill()
-            process.wait(20)
+            process.wait(90)
 
 
 def plugin_node(name: str) -> dict[str, Any]:

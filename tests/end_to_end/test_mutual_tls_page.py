@@ -63,7 +63,7 @@ def program(command: str, folder: Path, log: Path) -> Iterator[subprocess.Popen[
         yield process
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from tests.support.log_schema import read_lines
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
-SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "1500", "--grace-ms", "500", "--progress-interval-ms", "50")
+SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "4000", "--grace-ms", "500", "--progress-interval-ms", "50")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def warnings(scheduler: SchedulerProcess, refusal: str) -> list[dict[str, Any]]:
 
 
 def metrics(scheduler: SchedulerProcess) -> str:
-    page = urllib.request.urlopen(f"http://{scheduler.ready['metrics_address']}/metrics", timeout=10).read()
+    page = urllib.request.urlopen(f"http://{scheduler.ready['metrics_address']}/metrics", timeout=90).read()
     return str(page.decode())
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from tests.support import gang_training
+from tests.support import gang_training, undisturbed_agent
 from tests.support.agent import REPOSITORY
 from tests.support.gang_cluster import GangCluster, environment_of
 from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
@@ -29,6 +29,7 @@ STEP_MS = 40
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangCluster]:
     folder = tmp_path_factory.mktemp("servers")
     with live_cluster(GangCluster, folder, ["agent"], ("--policy", "fifo", *SHORT_TIMES)) as found:
+        found.agent_program = undisturbed_agent.__name__
         found.start_agents()
         yield found
 
@@ -62,12 +63,14 @@ def test_a_training_with_a_parameter_server_runs_to_its_end(cluster: GangCluster
 def test_a_server_that_is_killed_ends_its_gang_which_goes_on_from_its_checkpoint(cluster: GangCluster) -> None:
     servers = {"count": 1, "blocks": {"weight": 7}}
     job_id = cluster.witness(steps=40, step_ms=STEP_MS, servers=servers)
+    pace = cluster.slow_down(job_id)
     wait_until(lambda: len(cluster.journal(job_id, 2)) > 8, what="some steps of the server", timeout_s=PATIENCE_S)
     victim = process_of(cluster, 2)
     variables = dict(one.partition(b"=")[::2] for one in environment_of(victim).split(b"\0"))
     assignment = json.loads(Path(os.fsdecode(variables[b"COTENANT_PARAMETER_ASSIGNMENT"])).read_text())
     assert assignment["blocks"] == {"weight": [{"server": 0, "offset": 0, "parameters": 7}]}
     os.kill(victim, signal.SIGKILL)
+    pace.unlink()
     finished = cluster.wait(job_id, "FINISHED")
     assert (finished.attempt, finished.steps_done) == (2, 40)
     starts = [line for line in cluster.journal(job_id, 2) if line[0] == "start"]
@@ -82,7 +85,6 @@ def measured_servers(cluster: GangCluster, job_id: str) -> set[int]:
     return {one.servers for one in known if one.measurements}
 
 
-@pytest.mark.alone  # windows count only while nobody else uses the cores
 def test_optimus_measures_a_range_of_servers_and_goes_on_with_its_choice(cluster: GangCluster) -> None:
     cluster.cotenant("policies", "use", "optimus")
     job_id = cluster.witness(steps=5_000, step_ms=STEP_MS, servers={"count": 1, "allowed_counts": [1, 2]})

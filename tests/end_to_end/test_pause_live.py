@@ -28,8 +28,13 @@ class PausedCluster(LiveCluster):
         submitted = self.client.submit(
             name="witness", command=command, steps_total=STEPS, working_directory=str(REPOSITORY)
         )
+        self.slow_down(submitted.job_id)
         self.wait_until(submitted.job_id, lambda job: job.steps_done > 2, "its first steps")
         return submitted.job_id
+
+    def hurry(self, job_id: str) -> None:
+        """Let the training go on at its own pace."""
+        self.slow_down(job_id).unlink()
 
 
 @pytest.fixture
@@ -53,6 +58,7 @@ def test_a_job_is_paused_and_resumed_by_name_and_loses_no_step(cluster: PausedCl
     assert cluster.journal(job_id) == before
     assert cluster.client.get(job_id).attained_gpu_ms == served_ms
     cluster.cotenant("resume", job_id)
+    cluster.hurry(job_id)
     done = cluster.client.wait_for_phase(job_id, "FINISHED", timeout_s=PATIENCE_S)
     assert (done.steps_done, done.restarts, done.attempt) == (STEPS, 0, 1)
     assert done.paused_ms >= 2_000
@@ -68,6 +74,7 @@ def test_a_paused_job_goes_on_in_time_although_the_scheduler_was_killed(cluster:
     before = len(cluster.journal(job_id))
     wait_until(lambda: len(cluster.journal(job_id)) > before, what="it goes on by itself", timeout_s=PATIENCE_S)
     cluster.scheduler.restart()
+    cluster.hurry(job_id)
     done = cluster.client.wait_for_phase(job_id, "FINISHED", timeout_s=PATIENCE_S)
     assert (done.steps_done, done.restarts, done.attempt) == (STEPS, 0, 1)
     assert not done.HasField("pause")

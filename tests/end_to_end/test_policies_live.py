@@ -67,17 +67,19 @@ def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_no_job
             assert done == list(range(1, 21))
         undisturbed = cluster.client.get(steady)
         assert (undisturbed.phase, undisturbed.attempt) == (scheduling_pb2.JOB_PHASE_RUNNING, 1)
-        policies = cluster.client.stub.ListPolicies(scheduling_pb2.ListPoliciesRequest(), timeout=20).policies
+        policies = cluster.client.stub.ListPolicies(scheduling_pb2.ListPoliciesRequest(), timeout=90).policies
         assert [policy.name for policy in policies if policy.active] == ["ojpp"]
 
 
 def test_a_policy_that_does_not_exist_changes_nothing(tmp_path: Path) -> None:
     with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster:
         job_id = cluster.witness("steady", steps=20)
+        pace = cluster.slow_down(job_id)
         cluster.wait(job_id, "RUNNING")
         refused = cluster.run("policies", "use", "ojpp", "--set", "theta_max=-1")
         assert refused.returncode != 0
         assert "must not be negative" in refused.stderr
+        pace.unlink()
         assert cluster.wait(job_id, "FINISHED").attempt == 1
 
 
@@ -117,8 +119,10 @@ def test_elastic_knows_what_more_gpus_would_give_and_reshapes_by_it(tmp_path: Pa
         assert len(cluster.wait(first, "RUNNING").assignments) == 2
         wait_until(lambda: cluster.client.get(first).steps_done > 5, what="some steps", timeout_s=PATIENCE_S)
         second = cluster.witness("narrow", steps=20, share="SHARE_MODE_NEVER")
+        pace = cluster.slow_down(second)
         cluster.wait(second, "RUNNING")
         assert len(cluster.client.get(first).assignments) == 1
+        pace.unlink()
         cluster.wait(second, "FINISHED")
         wait_until(lambda: len(cluster.client.get(first).assignments) == 2, what="growth", timeout_s=PATIENCE_S)
         before = cluster.client.get(first).steps_done

@@ -156,9 +156,9 @@ def test_a_hostile_graph_is_refused_with_a_remedy_while_others_are_answered(serv
     sha256 = upload(service, GRAPHS["medium"]).graph_sha256
     settings: Any = {"global_batch_size": 8}
     hostile = messages.PredictJobRequest(onnx_graph=HOSTILE[name](), settings=settings, device="cpu-standin")
-    refusal = service.stub.PredictJob.future(hostile, timeout=30)
-    assert service.stub.PredictJob(job_request(sha256), timeout=30).step_ms.value > 0
-    error = refusal.exception(timeout=30)
+    refusal = service.stub.PredictJob.future(hostile, timeout=90)
+    assert service.stub.PredictJob(job_request(sha256), timeout=90).step_ms.value > 0
+    error = refusal.exception(timeout=90)
     assert error is not None
     assert code_of(error) in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
     info = error_info_of(error)
@@ -183,7 +183,7 @@ def test_absurd_numbers_are_refused_by_name(service: Service, change: dict[str, 
     fields: dict[str, Any] = {"settings": {"global_batch_size": 8}, "device": "cpu-standin", **change}
     request = messages.PredictJobRequest(graph_sha256=upload(service, GRAPHS["medium"]).graph_sha256, **fields)
     with pytest.raises(grpc.RpcError) as caught:
-        service.stub.PredictJob(request, timeout=30)
+        service.stub.PredictJob(request, timeout=90)
     assert code_of(caught.value) == grpc.StatusCode.INVALID_ARGUMENT
     assert named in details_of(caught.value)
 

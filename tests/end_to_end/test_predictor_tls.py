@@ -46,7 +46,7 @@ def tls_options(certificates: Path, name: str) -> ServerOptions:
 
 
 def list_devices(channel: grpc.Channel) -> int:
-    return len(stub_of(channel).ListDevices(messages.ListDevicesRequest(), timeout=10).devices)
+    return len(stub_of(channel).ListDevices(messages.ListDevicesRequest(), timeout=90).devices)
 
 
 def test_a_client_that_trusts_the_authority_is_served(address: str, certificates: Path) -> None:

@@ -28,7 +28,7 @@ def state_command(*arguments: str) -> None:
 
 
 def standstill(client: SchedulerClient) -> str:
-    answer = client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=20, wait_for_ready=True)
+    answer = client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=90, wait_for_ready=True)
     return "".join(warning.code for warning in answer.warnings)
 
 
@@ -72,7 +72,7 @@ def test_a_running_job_outlives_a_strangers_state_and_a_restore(tmp_path: Path) 
             scheduler.start()
             wait_until(lambda: refusals(agent, "cotenant nodes confirm") > 0, "the node waits for a person")
             assert standstill(client) == "RESTORE_UNCONFIRMED"
-            client.stub.ConfirmRestore(scheduling_pb2.ConfirmRestoreRequest(), timeout=20)
+            client.stub.ConfirmRestore(scheduling_pb2.ConfirmRestoreRequest(), timeout=90)
             wait_for_steps(client, 1)
             assert client.get("job-1").attempt == 1
             assert client.submit(command=[sys.executable, script, "1", "0"]).job_id == "job-10002"

@@ -55,11 +55,11 @@ class Service:
 
     def start(self, seed: int) -> str:
         request = models_pb2.StartRetrainingRequest(seed=seed, why="a test", request_id=f"seed-{seed}")
-        return self.ask(lambda stub: stub.StartRetraining(request, timeout=30).retraining).retraining_id
+        return self.ask(lambda stub: stub.StartRetraining(request, timeout=90).retraining).retraining_id
 
     def get(self, retraining_id: str) -> models_pb2.Retraining:
         request = models_pb2.GetRetrainingRequest(retraining_id=retraining_id)
-        return self.ask(lambda stub: stub.GetRetraining(request, timeout=30).retraining)
+        return self.ask(lambda stub: stub.GetRetraining(request, timeout=90).retraining)
 
     def predicts(self) -> bool:
         with grpc.insecure_channel(self.address) as channel:
@@ -68,7 +68,7 @@ class Service:
                 device="cpu-standin",
                 settings={"global_batch_size": 32},  # type: ignore[arg-type]  # the stubs lack mappings
             )
-            answer = prediction_pb2_grpc.PredictionServiceStub(channel).PredictJob(request, timeout=30)
+            answer = prediction_pb2_grpc.PredictionServiceStub(channel).PredictJob(request, timeout=90)
         return bool(answer.model_version)
 
 
@@ -111,7 +111,7 @@ def test_a_retraining_runs_on_without_its_caller_and_another_one_is_cancelled(se
 
     second = service.start(seed=10)
     request = models_pb2.CancelRetrainingRequest(retraining_id=second)
-    cancelled = service.ask(lambda stub: stub.CancelRetraining(request, timeout=30).retraining)
+    cancelled = service.ask(lambda stub: stub.CancelRetraining(request, timeout=90).retraining)
     assert cancelled.state == models_pb2.RETRAINING_STATE_CANCELLED
     assert cancelled.served_version == ended.served_version
     with pytest.raises(grpc.RpcError) as unknown:

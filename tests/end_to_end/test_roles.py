@@ -59,7 +59,7 @@ class Caller:
         self._metadata = (token_metadata(read_token(folder / f"{name}.token")),)
 
     def ask(self, method: str, request: Any) -> Any:
-        return getattr(self._stub, method)(request, timeout=20, metadata=self._metadata)
+        return getattr(self._stub, method)(request, timeout=90, metadata=self._metadata)
 
     def submit(self, *, request_id: str = "", **fields: Any) -> scheduling_pb2.Job:
         spec = job_spec(environment={"KEY": SECRET}, **fields)
@@ -175,7 +175,7 @@ def test_the_private_socket_is_the_owners(scheduler: SchedulerProcess, folder: P
     assert socket.stat().st_mode & 0o777 == 0o600
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
-        stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="fifo", validate_only=True), timeout=20)
+        stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="fifo", validate_only=True), timeout=90)
 
 
 def test_the_log_says_who_did_what(scheduler: SchedulerProcess, callers: dict[str, Caller]) -> None:
@@ -213,7 +213,7 @@ def test_no_call_of_a_stranger_leaves_a_traceback_in_the_log(
 def test_another_account_is_refused_on_socket_and_port(scheduler: SchedulerProcess, folder: Path) -> None:
     script = (
         "import sys, grpc; from cotenant.v1 import scheduling_pb2 as m, scheduling_pb2_grpc as s\n"
-        "try: s.SchedulingServiceStub(grpc.insecure_channel(sys.argv[1])).ListJobs(m.ListJobsRequest(), timeout=10)\n"
+        "try: s.SchedulingServiceStub(grpc.insecure_channel(sys.argv[1])).ListJobs(m.ListJobsRequest(), timeout=90)\n"
         "except grpc.RpcError as error: print(error.code().name)"
     )
     told = []

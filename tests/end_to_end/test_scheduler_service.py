@@ -48,7 +48,7 @@ def test_a_job_is_submitted_runs_and_finishes(scheduler: SchedulerProcess, clien
         finished = client.wait_for_phase("job-1", "FINISHED")
         assert (finished.steps_done, finished.exit_class) == (10, "done")
         wait_until(lambda: key in agent.ends_stored, what="the end is confirmed to the agent")
-        explained = client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id="job-1"), timeout=10)
+        explained = client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id="job-1"), timeout=90)
         assert explained.policy == "fifo"
         assert [event.at_ms for event in explained.history] == sorted(event.at_ms for event in explained.history)
         assert len(explained.history) >= 3
@@ -61,7 +61,7 @@ def test_a_waiting_job_says_why_and_its_log_needs_a_start(client: SchedulerClien
     assert job.reason.code
     assert job.reason.message
     with pytest.raises(grpc.RpcError) as caught:
-        list(client.stub.ReadJobLog(scheduling_pb2.ReadJobLogRequest(job_id=job.job_id), timeout=10))
+        list(client.stub.ReadJobLog(scheduling_pb2.ReadJobLogRequest(job_id=job.job_id), timeout=90))
     assert code_of(caught.value) is grpc.StatusCode.FAILED_PRECONDITION
 
 
@@ -119,7 +119,7 @@ def test_jobs_are_listed_newest_first_in_pages(client: SchedulerClient) -> None:
     pages, token = [], ""
     while True:
         request = scheduling_pb2.ListJobsRequest(page_size=2, page_token=token)
-        page = client.stub.ListJobs(request, timeout=10)
+        page = client.stub.ListJobs(request, timeout=90)
         pages.append([job.job_id for job in page.jobs])
         token = page.next_page_token
         if not token:
@@ -128,9 +128,9 @@ def test_jobs_are_listed_newest_first_in_pages(client: SchedulerClient) -> None:
     assert [job.job_id for job in client.list_all(tenant="a")] == ["job-4", "job-2"]
     assert client.list_all(phases=[scheduling_pb2.JOB_PHASE_RUNNING]) == []
     # "1:abc" as tokens are written: a place, but none of a job.
-    assert not client.stub.ListJobs(scheduling_pb2.ListJobsRequest(page_token="MTphYmM="), timeout=10).jobs
+    assert not client.stub.ListJobs(scheduling_pb2.ListJobsRequest(page_token="MTphYmM="), timeout=90).jobs
     with pytest.raises(grpc.RpcError) as caught:
-        client.stub.ListJobs(scheduling_pb2.ListJobsRequest(page_token="nonsense"), timeout=10)
+        client.stub.ListJobs(scheduling_pb2.ListJobsRequest(page_token="nonsense"), timeout=90)
     assert code_of(caught.value) is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -152,22 +152,22 @@ def test_a_log_is_relayed_from_the_agent(scheduler: SchedulerProcess, client: Sc
         client.submit()
         client.wait_for_phase("job-1", "RUNNING")
         whole = scheduling_pb2.ReadJobLogRequest(job_id="job-1")
-        read = b"".join(answer.chunk for answer in client.stub.ReadJobLog(whole, timeout=20))
+        read = b"".join(answer.chunk for answer in client.stub.ReadJobLog(whole, timeout=90))
         assert read == agent.logs
         tail = scheduling_pb2.ReadJobLogRequest(job_id="job-1", tail_bytes=7)
-        assert [answer.chunk for answer in client.stub.ReadJobLog(tail, timeout=20)] == [b"the end"]
+        assert [answer.chunk for answer in client.stub.ReadJobLog(tail, timeout=90)] == [b"the end"]
         agent.finish(agent.running()[0])
         client.wait_for_phase("job-1", "FINISHED")
-        assert b"".join(answer.chunk for answer in client.stub.ReadJobLog(tail, timeout=20)) == b"the end"
+        assert b"".join(answer.chunk for answer in client.stub.ReadJobLog(tail, timeout=90)) == b"the end"
         agent.go_away()
         wait_until(lambda: not nodes(client)[0].connected, what="the node is gone")
         with pytest.raises(grpc.RpcError) as caught:
-            list(client.stub.ReadJobLog(whole, timeout=20))
+            list(client.stub.ReadJobLog(whole, timeout=90))
         assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
 
 
 def nodes(client: SchedulerClient) -> list[scheduling_pb2.Node]:
-    return list(client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=10).nodes)
+    return list(client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=90).nodes)
 
 
 def test_predictions_are_asked_shown_and_their_outcomes_reported(tmp_path: Path) -> None:
@@ -234,42 +234,42 @@ def test_a_predictor_that_is_down_only_costs_sharing(tmp_path: Path) -> None:
 def test_policies_are_listed_checked_and_kept_over_a_restart(
     scheduler: SchedulerProcess, client: SchedulerClient
 ) -> None:
-    listed = client.stub.ListPolicies(scheduling_pb2.ListPoliciesRequest(), timeout=10).policies
+    listed = client.stub.ListPolicies(scheduling_pb2.ListPoliciesRequest(), timeout=90).policies
     assert [policy.name for policy in listed if policy.active] == ["fifo"]
     with pytest.raises(grpc.RpcError) as caught:
-        client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="magic"), timeout=10)
+        client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="magic"), timeout=90)
     assert code_of(caught.value) is grpc.StatusCode.INVALID_ARGUMENT
     assert "fifo" in details_of(caught.value)
-    client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="horus", validate_only=True), timeout=10)
+    client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="horus", validate_only=True), timeout=90)
     assert (
-        client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=client.submit().job_id), timeout=10).policy
+        client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=client.submit().job_id), timeout=90).policy
         == "fifo"
     )
-    client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="horus"), timeout=10)
+    client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="horus"), timeout=90)
     scheduler.restart()
     request = scheduling_pb2.ListPoliciesRequest()
-    listed = client.stub.ListPolicies(request, timeout=20, wait_for_ready=True).policies
+    listed = client.stub.ListPolicies(request, timeout=90, wait_for_ready=True).policies
     assert [policy.name for policy in listed if policy.active] == ["horus"]
 
 
 def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: SchedulerClient) -> None:
     with grpc.insecure_channel(scheduler.address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]
-            health_pb2.HealthCheckRequest(service="cotenant.v1.SchedulingService"), timeout=10
+            health_pb2.HealthCheckRequest(service="cotenant.v1.SchedulingService"), timeout=90
         )
-        watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)  # type: ignore[attr-defined]
+        watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=90)  # type: ignore[attr-defined]
         assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
         watching.cancel()
     assert check.status == health_pb2.HealthCheckResponse.SERVING
     client.submit()
     base = f"http://{scheduler.ready['metrics_address']}"
-    metrics = urllib.request.urlopen(f"{base}/metrics", timeout=10).read().decode()
+    metrics = urllib.request.urlopen(f"{base}/metrics", timeout=90).read().decode()
     assert 'cotenant_scheduler_events_total{kind="JobSubmitted"} 1.0' in metrics
     assert 'cotenant_scheduler_jobs{phase="pending"} 1.0' in metrics
-    assert urllib.request.urlopen(f"{base}/readyz", timeout=10).status == 200
+    assert urllib.request.urlopen(f"{base}/readyz", timeout=90).status == 200
     with FakeAgent(scheduler.address):
         client.wait_for_phase("job-1", "RUNNING")
-        metrics = urllib.request.urlopen(f"{base}/metrics", timeout=10).read().decode()
+        metrics = urllib.request.urlopen(f"{base}/metrics", timeout=90).read().decode()
         assert "cotenant_scheduler_first_wait_seconds_count 1.0" in metrics
         assert scheduler.terminate() == 0
     submitted = [line for line in scheduler.log_lines() if line["fields"].get("kind") == "JobSubmitted"]
@@ -320,15 +320,15 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
             for job_id in ("a", "b")
         ],
     )
-    answer = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
+    answer = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=90)
     assert [(one.job_id, one.WhichOneof("action")) for one in answer.decisions] == [("a", "start"), ("b", "hold")]
     assert client.list_all() == []
     snapshot.pending[0].job.job_key = "known"
-    graphless = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
+    graphless = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=90)
     assert [(one.job_id, one.WhichOneof("action")) for one in graphless.decisions] == [("a", "start"), ("b", "hold")]
     assert [warning.code for warning in graphless.warnings] == ["NO_GRAPH"]
     snapshot.pending[0].job.graph_sha256 = "ab" * 32
-    unpredicted = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
+    unpredicted = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=90)
     assert [(one.job_id, one.WhichOneof("action")) for one in unpredicted.decisions] == [("a", "start"), ("b", "hold")]
     assert "no prediction for a" in unpredicted.warnings[0].message
 

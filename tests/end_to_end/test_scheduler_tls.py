@@ -46,13 +46,13 @@ def channel_to(scheduler: SchedulerProcess, certificates: Path, *, name: str = "
 
 def list_jobs(channel: grpc.Channel) -> None:
     stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
-    stub.ListJobs(scheduling_pb2.ListJobsRequest(), timeout=10)
+    stub.ListJobs(scheduling_pb2.ListJobsRequest(), timeout=90)
 
 
 def hello(channel: grpc.Channel, node_id: str) -> node_agent_pb2.ConnectResponse:
     stub = node_agent_pb2_grpc.NodeAgentServiceStub(channel)
     message = node_agent_pb2.ConnectRequest(hello=node_agent_pb2.Hello(node_id=node_id))
-    return next(iter(stub.Connect(iter([message]), timeout=10)))
+    return next(iter(stub.Connect(iter([message]), timeout=90)))
 
 
 def test_a_node_joins_and_a_user_lists_jobs_and_neither_does_what_the_other_may(

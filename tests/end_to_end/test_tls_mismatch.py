@@ -194,7 +194,7 @@ def test_a_port_that_never_finishes_its_greeting_is_left(certificates: Path, mon
         threading.Thread(target=trickle, daemon=True).start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         tls_probe.find_tls_mismatch(address, tls_probe.TlsFiles(ca_file=certificates / "ca.pem"), peer="scheduler")
-        assert gone.wait(20)
+        assert gone.wait(90)
 
 
 # --- the agent and the scheduler --------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: 
         wait_until(lambda: log.read_text().count("conversation_broken") >= failures, "the agent is refused")
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
     return log.read_text()
 
 

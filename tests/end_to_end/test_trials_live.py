@@ -125,7 +125,7 @@ def test_where_a_consent_breaks_the_later_job_leaves_with_a_checkpoint_and_the_p
         assert [key[0] for key in cluster.agent.stopped] == [second]
         undisturbed = cluster.client.get(first)
         assert (undisturbed.phase, undisturbed.attempt) == (scheduling_pb2.JOB_PHASE_RUNNING, 1)
-        history = cluster.client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=second), timeout=20).history
+        history = cluster.client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=second), timeout=90).history
         assert [line.message for line in history if line.kind == "trial"][-1].startswith("The trial is over")
         third = cluster.submit("third")
         cluster.wait_for(third, "SLOWDOWN_TOO_HIGH")

@@ -46,7 +46,7 @@ def serving(state: Path) -> Iterator[prediction_pb2_grpc.PredictionServiceStub]:
             yield prediction_pb2_grpc.PredictionServiceStub(channel)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=90)
 
 
 def write_state(state: Path) -> dict[str, Any]:
@@ -56,13 +56,13 @@ def write_state(state: Path) -> dict[str, Any]:
     ModelRegistry(state / "models", "the writer of goldens")
     with serving(state) as stub:
         sha256 = _upload(stub)
-        answer = stub.PredictJob(question(sha256), timeout=30)
+        answer = stub.PredictJob(question(sha256), timeout=90)
         outcome = messages.Outcome(
             prediction_id=answer.prediction_id, step_ms_mean=3.0, memory_peak_bytes=50_000_000, window_ms=20_000
         )
         recorded = stub.RecordOutcomes(messages.RecordOutcomesRequest(request_id="first", outcomes=[outcome]))
         kept = stub.RecordMeasurementWindows(
-            messages.RecordMeasurementWindowsRequest(measurement_windows=[_window(sha256)]), timeout=30
+            messages.RecordMeasurementWindowsRequest(measurement_windows=[_window(sha256)]), timeout=90
         )
     assert (recorded.recorded, kept.recorded) == (1, 1)
     return {
@@ -86,7 +86,7 @@ def stretches_again(sha256: str) -> messages.RecordMeasurementWindowsRequest:
 
 def _upload(stub: prediction_pb2_grpc.PredictionServiceStub) -> str:
     content = graphs()["medium"]
-    return stub.UploadGraph(iter([messages.UploadGraphRequest(chunk=content)]), timeout=30).graph_sha256
+    return stub.UploadGraph(iter([messages.UploadGraphRequest(chunk=content)]), timeout=90).graph_sha256
 
 
 def _window(sha256: str) -> resources_pb2.MeasurementWindow:

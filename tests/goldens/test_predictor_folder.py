@@ -29,7 +29,7 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prediction_p
 def test_a_stored_graph_is_known_by_its_hash_and_its_job_by_its_key(
     predictor: prediction_pb2_grpc.PredictionServiceStub,
 ) -> None:
-    answer = predictor.PredictJob(question(TRUTH["graph_sha256"]), timeout=30)
+    answer = predictor.PredictJob(question(TRUTH["graph_sha256"]), timeout=90)
     assert answer.job_key == TRUTH["job_key"]
     assert answer.model_version == TRUTH["model_version"]
 
@@ -43,7 +43,7 @@ def test_an_outcome_of_an_earlier_prediction_is_joined_to_it(
 
 
 def test_what_was_measured_then_is_still_told(predictor: prediction_pb2_grpc.PredictionServiceStub) -> None:
-    answer = predictor.PredictJob(question(TRUTH["graph_sha256"]), timeout=30)
+    answer = predictor.PredictJob(question(TRUTH["graph_sha256"]), timeout=90)
     assert answer.step_ms.level == resources_pb2.ESTIMATE_LEVEL_OBSERVED
     assert 2.0 < answer.step_ms.value < 6.0
 
@@ -51,5 +51,5 @@ def test_what_was_measured_then_is_still_told(predictor: prediction_pb2_grpc.Pre
 def test_a_stretch_that_was_kept_then_is_not_kept_twice(
     predictor: prediction_pb2_grpc.PredictionServiceStub,
 ) -> None:
-    answer = predictor.RecordMeasurementWindows(stretches_again(TRUTH["graph_sha256"]), timeout=30)
+    answer = predictor.RecordMeasurementWindows(stretches_again(TRUTH["graph_sha256"]), timeout=90)
     assert (answer.recorded, answer.already_recorded) == (0, 1)

@@ -43,7 +43,7 @@ SIZES = st.integers(1, 2_000)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ExtractionPool]:
-    with ExtractionPool(workers=1, timeout_s=30.0) as pool:
+    with ExtractionPool(workers=1, timeout_s=120.0) as pool:
         yield pool
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,23 +23,29 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Counts steps, answers stops with a checkpoint, and continues from one.
 TRAINING = """
-import sys, time
+import os, sys, time
 from cotenant import job
 start = job.resume_step()
-total, step_s = int(sys.argv[1]), float(sys.argv[2])
+total, step_s, gates = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 print("start at", start, flush=True)
-for step in range(start, total):
-    time.sleep(step_s)
-    job.report(step + 1, epoch=step // 10, loss=1.0 / (step + 1))
+def look(done):
     if job.should_checkpoint() or job.should_stop():
-        path = job.checkpoint_directory() / f"step-{step + 1}.txt"
-        path.write_text(str(step + 1))
-        job.checkpointed(path, step + 1)
-        print("checkpoint at", step + 1, flush=True)
+        path = job.checkpoint_directory() / f"step-{done}.txt"
+        path.write_text(str(done))
+        job.checkpointed(path, done)
+        print("checkpoint at", done, flush=True)
     if job.should_stop():
         job.leave()
+for step in range(start, total):
+    time.sleep(step_s)
+    while step == total - 1 and not all(map(os.path.exists, gates)):
+        look(step)
+        time.sleep(0.01)
+    job.report(step + 1, epoch=step // 10, loss=1.0 / (step + 1))
+    look(step + 1)
 print("end at", total, flush=True)
 """
+"""Steps, their seconds, and files without which the last step is not made: till then it runs on any machine."""
 
 
 class Dialled(Protocol):
@@ -49,10 +56,25 @@ class Dialled(Protocol):
         """Host and port."""
 
 
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest closes its own whenever it starts anew, in another process too."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-test-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
 class AgentProcess:
     """`python -m cotenant_agent run` in a process of its own."""
 
-    def __init__(self, state: Path, scheduler: Dialled, *flags: str, devices: Sequence[str] = STANDIN) -> None:
+    def __init__(
+        self,
+        state: Path,
+        scheduler: Dialled,
+        *flags: str,
+        devices: Sequence[str] = STANDIN,
+        program: str = "cotenant_agent",
+    ) -> None:
         self.state = state
         self._log = state.parent / f"{state.name}.stderr"
         arguments = [
@@ -61,7 +83,7 @@ class AgentProcess:
         ]  # fmt: skip
         with self._log.open("ab") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cotenant_agent", "run", *arguments], cwd=REPOSITORY, stderr=stream
+                [sys.executable, "-m", program, "run", *arguments], cwd=REPOSITORY, stderr=stream
             )
 
     @property
@@ -83,7 +105,7 @@ class AgentProcess:
 
     def wait(self) -> int:
         """Wait for the agent's own end; returns the exit code."""
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=90)
 
     def output(self) -> str:
         """The structured log of every agent that used this state directory."""
@@ -140,7 +162,7 @@ def find_early_processes(folder: Path) -> list[int]:
     return sorted(find_processes("prepared_program.py", str(folder)))
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Wait for something that must come true."""
     until = time.monotonic() + timeout_s
     while not condition():

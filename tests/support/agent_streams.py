@@ -58,11 +58,11 @@ def hello(
 
 async def until(condition: Callable[[], object], what: str) -> None:
     """Wait for something that must come true."""
-    for _ in range(3_000):
+    for _ in range(9_000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"not within half a minute: {what}")
+    raise AssertionError(f"not within a minute and a half: {what}")
 
 
 @dataclass

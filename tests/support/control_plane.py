@@ -116,10 +116,10 @@ class ControlPlane:
         if process is not None:
             process.send_signal(number)
             try:
-                process.wait(30)
+                process.wait(90)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(30)
+                process.wait(90)
 
     def revive(self) -> None:
         """Start again what has ended by itself, as a kubelet does: controllers give up on a slow API server."""

@@ -77,7 +77,7 @@ class FakeAgent:
     ) -> None:
         self._closing.set()
         self.cut()
-        self._thread.join(timeout=20)
+        self._thread.join(timeout=90)
 
     def cut(self) -> None:
         """Break the stream once."""

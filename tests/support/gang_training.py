@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from cotenant import job, rank_times
+from tests.support.journalled_training import paced_step_ms
 
 CHECKPOINT_EVERY_STEPS = 5
-_MEETING_S = 30.0
+_MEETING_S = 120.0
 
 
 class Collective:
@@ -83,7 +84,7 @@ def main(directory: Path, steps_total: int, step_ms: int, *, is_sharded: bool) -
         collective = Collective()
         journal.write(f"start {fence} {first} {total}\n")
         for step in range(first + 1, steps_total + 1):
-            time.sleep(step_ms / 1000)
+            time.sleep(paced_step_ms(directory, os.environ["COTENANT_JOB_ID"], step_ms) / 1000)
             # A rank that asks no more is told nothing more.
             is_due = job.should_stop() or job.should_checkpoint() or step % CHECKPOINT_EVERY_STEPS == 0
             with rank_times.waiting():

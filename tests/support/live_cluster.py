@@ -27,6 +27,7 @@ class LiveCluster:
     Attributes:
         patience_s: How long a test waits for what must come.
         agents: By the name of the folder in which each keeps its state.
+        agent_program: Module that is run as the agent.
     """
 
     folder: Path
@@ -34,10 +35,13 @@ class LiveCluster:
     scheduler: SchedulerProcess
     patience_s: float = PATIENCE_S
     agents: dict[str, AgentProcess] = field(default_factory=dict)
+    agent_program: str = "cotenant_agent"
 
     def start_agent(self, name: str, *flags: str, devices: Sequence[str] = STANDIN) -> None:
         """Start an agent on the state that it had before, if it had one."""
-        self.agents[name] = AgentProcess(self.folder / name, self.scheduler, *flags, devices=devices)
+        self.agents[name] = AgentProcess(
+            self.folder / name, self.scheduler, *flags, devices=devices, program=self.agent_program
+        )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command line against this scheduler."""
@@ -70,6 +74,15 @@ class LiveCluster:
             return job if accept(job) else None
 
         return wait_until(look, what=what, timeout_s=self.patience_s)
+
+    def slow_down(self, job_id: str) -> Path:
+        """Let a witness take 0.3 s for a step, so that it is not over before a verb has run; returns what does.
+
+        Without that file it goes on at its own pace.
+        """
+        pace = self.folder / f"{job_id}.step_ms"
+        pace.write_text("300")
+        return pace
 
     def journal(self, job_id: str, rank: int | None = None) -> list[list[str]]:
         """Return the lines that a job, or one rank of it, wrote into its journal so far, each by its words."""

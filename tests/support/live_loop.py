@@ -123,10 +123,10 @@ def run(
         loop = make_loop(log, engine)
         running = asyncio.create_task(loop.run())
         try:
-            await asyncio.wait_for(work(loop), timeout=30)
+            await asyncio.wait_for(work(loop), timeout=90)
         finally:
             loop.close()
-            await asyncio.wait_for(running, timeout=20)
+            await asyncio.wait_for(running, timeout=90)
         return loop
 
     return asyncio.run(main())

@@ -46,6 +46,6 @@ def running_scheduler(state_dir: Path, **settings: Any) -> Iterator[str]:
         yield address[0]
     finally:
         loop.call_soon_threadsafe(ending.set)
-        thread.join(timeout=30)
+        thread.join(timeout=90)
         loop.close()
     assert not failures, failures

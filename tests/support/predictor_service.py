@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -39,8 +41,9 @@ class InProcessDescriber:
 
 @cache
 def trained_store() -> VersionStore:
-    """Returns a store with one version trained on the invented dataset; trained once per test run."""
+    """Returns a store with one version trained on the invented dataset; trained once per process, which removes it."""
     folder = Path(mkdtemp(prefix="cotenant-test-models-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_dataset(folder / "datasets" / "invented")
     store = VersionStore(folder / "models")
     train(folder / "datasets", store, SEED)

@@ -21,10 +21,10 @@ from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
 from tests.support.log_schema import read_lines
 
 T = TypeVar("T")
-READY_TIMEOUT_S = 40.0
+READY_TIMEOUT_S = 120.0
 
 
-def wait_until(look: Callable[[], T | None], *, what: str, timeout_s: float = 30.0) -> T:
+def wait_until(look: Callable[[], T | None], *, what: str, timeout_s: float = 120.0) -> T:
     """Ask until the answer is true; a generous limit on liveness, not a measurement."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -103,7 +103,7 @@ class SchedulerProcess:
     def terminate(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=90)
 
     def log_lines(self) -> list[dict[str, Any]]:
         return read_lines(self.log_file.read_text(), "scheduler")
@@ -133,21 +133,21 @@ class SchedulerClient:
         request = scheduling_pb2.SubmitJobRequest(
             request_id=request_id, validate_only=validate_only, spec=job_spec(**fields), force=force
         )
-        return self.stub.SubmitJob(request, timeout=20, wait_for_ready=True)
+        return self.stub.SubmitJob(request, timeout=90, wait_for_ready=True)
 
     def get(self, job_id: str) -> scheduling_pb2.Job:
         request = scheduling_pb2.GetJobRequest(job_id=job_id)
-        return self.stub.GetJob(request, timeout=20, wait_for_ready=True).job
+        return self.stub.GetJob(request, timeout=90, wait_for_ready=True).job
 
     def list_all(self, **fields: Any) -> list[scheduling_pb2.Job]:
         request = scheduling_pb2.ListJobsRequest(page_size=1000, **fields)
-        return list(self.stub.ListJobs(request, timeout=20, wait_for_ready=True).jobs)
+        return list(self.stub.ListJobs(request, timeout=90, wait_for_ready=True).jobs)
 
     def cancel(self, job_id: str, *, request_id: str = "") -> scheduling_pb2.Job:
         request = scheduling_pb2.CancelJobRequest(job_id=job_id, request_id=request_id)
-        return self.stub.CancelJob(request, timeout=20, wait_for_ready=True).job
+        return self.stub.CancelJob(request, timeout=90, wait_for_ready=True).job
 
-    def wait_for_phase(self, job_id: str, phase: str, *, timeout_s: float = 30.0) -> scheduling_pb2.Job:
+    def wait_for_phase(self, job_id: str, phase: str, *, timeout_s: float = 120.0) -> scheduling_pb2.Job:
         wanted = scheduling_pb2.JobPhase.Value(f"JOB_PHASE_{phase}")
 
         def look() -> scheduling_pb2.Job | None:

@@ -42,7 +42,7 @@ class Bench:
 
     def run(self, source: str, **changes: object) -> dict[str, object]:
         directory = self.prepare(source, changes=changes)
-        assert self.start(directory).wait(30) == 0
+        assert self.start(directory).wait(90) == 0
         return dict(json.loads((directory / "exit.json").read_text()))
 
     def stop(self, directory: Path, grace_ms: int = 20_000) -> dict[str, object]:

@@ -118,10 +118,10 @@ class SlurmDaemons:
         if process is not None:
             process.send_signal(number)
             try:
-                process.wait(20)
+                process.wait(90)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(20)
+                process.wait(90)
 
     def run(self, command: Sequence[str]) -> str:
         """Run one of Slurm's commands and return what it writes."""

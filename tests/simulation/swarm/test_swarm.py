@@ -21,7 +21,8 @@ import pytest
 from tests.simulation.swarm.faults import RATES, SWITCHED_OFF, TRANSFER_RATES
 from tests.simulation.swarm.world import RunReport, run_seed
 
-SEEDS = range(200)
+SEEDS = range(100)
+MORE_SEEDS = range(100, 400)
 ROOT = Path(__file__).resolve().parents[3]
 DESCRIPTORS = Path("/proc/self/fd")
 HASHES = """
@@ -52,6 +53,12 @@ def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: lis
     assert min(report.jobs for report in reports) >= 20
     assert min(report.events for report in reports) >= 200
     assert min(report.struck.total() for report in reports) >= 3
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(1800)
+def test_nothing_bad_happens_under_more_seeds_either() -> None:
+    assert {seed: found for seed in MORE_SEEDS if (found := run_seed(seed).violations)} == {}
 
 
 def test_equal_seeds_give_equal_stories_in_every_process() -> None:

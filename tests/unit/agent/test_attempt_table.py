@@ -163,7 +163,7 @@ def test_what_outlived_its_shim_is_found_by_the_attempts_marker_and_ended(
     table.adopt()
     try:
         assert [end.exit_class for end in table.find_ended()] == ["lost"]
-        assert escaped.wait(30) == -signal.SIGKILL
+        assert escaped.wait(90) == -signal.SIGKILL
         assert other.poll() is None
     finally:
         for process in (escaped, other):

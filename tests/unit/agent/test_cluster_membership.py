@@ -300,7 +300,7 @@ def converse(membership: ClusterMembership, table: Table, *said: messages.Connec
         metrics=AgentMetrics(),
         membership=membership,
     )
-    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", Stream(*said))), timeout=30))
+    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", Stream(*said))), timeout=90))
 
 
 def welcome(position: LogPosition) -> messages.ConnectResponse:

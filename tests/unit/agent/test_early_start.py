@@ -58,7 +58,7 @@ class Early:
         (self.directory / "go.tmp").replace(self.directory / "go.json")
 
     def end(self) -> dict[str, object]:
-        assert self.shim.wait(30) == 0
+        assert self.shim.wait(90) == 0
         return dict(json.loads((self.directory / "exit.json").read_text()))
 
 
@@ -119,7 +119,7 @@ def test_a_module_is_run_as_python_runs_it(bench: Bench) -> None:
     wait_until((directory / "prepared.json").exists, "it is prepared")
     assert (directory / "out.log").read_text() == "part\n"
     (directory / "go.json").write_text(json.dumps({"environment": {}}))
-    assert shim.wait(30) == 0
+    assert shim.wait(90) == 0
     assert (directory / "out.log").read_text() == "part\n3 ['--lr', '1'] package.__main__\n"
 
 
@@ -180,7 +180,7 @@ def test_whatever_ends_it_before_it_may_begin_leaves_nothing_and_no_step(bench: 
         (early.directory / "lease.json").write_text(json.dumps({"deadline_boot_ms": 1, "grace_ms": 0}))
     else:
         early.shim.kill()
-    early.shim.wait(30)
+    early.shim.wait(90)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "nothing of it runs")
     assert "step" not in early.log
 

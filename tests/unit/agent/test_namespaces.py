@@ -21,7 +21,7 @@ from cotenant_agent import isolation_means, namespaces
 from cotenant_agent.isolation_means import find_namespace_obstacle
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.system_clock import boot_ms
-from tests.support.agent import find_processes, wait_until
+from tests.support.agent import find_processes, open_folder, wait_until
 from tests.support.shim_bench import SHIM, Bench
 
 NOBODY = 65534
@@ -73,7 +73,7 @@ class User:
     def run(self, source: str) -> list[str]:
         """Run a job to its end; returns the lines that it printed."""
         directory = self.prepare(source)
-        assert self.start(directory).wait(30) == 0
+        assert self.start(directory).wait(90) == 0
         return str(json.loads((directory / "exit.json").read_text())["log_tail"]).splitlines()
 
 
@@ -95,22 +95,19 @@ def _probe_as(uid: int, directory: Path, prepare: Callable[[], None] | None) -> 
 
 
 @pytest.fixture(params=["as the tests' user", "as an unprivileged user", DOCKER])
-def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[User]:
+def user(request: pytest.FixtureRequest) -> Iterator[User]:
     uid = NOBODY if request.param == "as an unprivileged user" and os.geteuid() == 0 else os.geteuid()
-    for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
-        mode = directory.stat().st_mode
-        if mode & 0o011 != 0o011:
-            directory.chmod(mode | 0o011)
-    (tmp_path / "state").mkdir()
-    found = User(tmp_path / "state", uid, is_contained=request.param == DOCKER and os.geteuid() == 0)
-    if request.param == DOCKER:
-        found.wanted = None
-    yield found
-    for process in found.bench.processes:
-        process.kill()
-        process.wait()
-    for pid in find_processes(str(tmp_path)):
-        os.kill(pid, signal.SIGKILL)
+    with open_folder() as folder:
+        (folder / "state").mkdir()
+        found = User(folder / "state", uid, is_contained=request.param == DOCKER and os.geteuid() == 0)
+        if request.param == DOCKER:
+            found.wanted = None
+        yield found
+        for process in found.bench.processes:
+            process.kill()
+            process.wait()
+        for pid in find_processes(str(folder)):
+            os.kill(pid, signal.SIGKILL)
 
 
 def in_run_folder(user: User, source: str) -> Path:
@@ -154,7 +151,7 @@ def test_a_job_whose_shim_stands_still_ends_with_its_renewed_lease(user: User) -
     if user.wanted is None:
         return
     directory = user.prepare("import time; time.sleep(600)")
-    write_lease(directory, boot_ms() + 2_000)  # longer than a start takes on a busy machine
+    write_lease(directory, boot_ms() + 20_000)  # longer than a start takes on a busy machine
     shim = user.start(directory)
     wait_until((directory / "state.json").exists, "the job runs")
     leader = LinuxProcesses().identify(json.loads((directory / "state.json").read_text())["job_pid"])
@@ -189,7 +186,7 @@ for name in ("run/job.1/mine", "jobs/job.1/lease.json", "jobs/job.2/exit.json", 
     victim = user.prepare("", name="job.2")
     (root / "run" / "job.2" / "progress.json").write_text("{}")
     directory = in_run_folder(user, source)
-    assert user.start(directory).wait(30) == 0
+    assert user.start(directory).wait(90) == 0
     assert (root / "run" / "job.1" / "mine").read_text() == "0"
     log = str(json.loads((directory / "exit.json").read_text())["log_tail"]).splitlines()
     if user.wanted is not None:
@@ -222,7 +219,7 @@ print(os.path.exists({str(user.bench.root / "jobs")!r}))
 
 def test_the_end_of_a_job_is_told_by_its_own_code_although_another_process_collects_it(user: User) -> None:
     directory = user.prepare("held = b'x' * (64 << 20)\nraise SystemExit(7)")
-    assert user.start(directory).wait(30) == 0
+    assert user.start(directory).wait(90) == 0
     record = json.loads((directory / "exit.json").read_text())
     assert (record["return_code"], record["killed"]) == (7, False)
     assert record["max_resident_bytes"] > 64 << 20
@@ -248,7 +245,7 @@ def test_a_view_that_cannot_be_made_starts_no_job_and_says_why_in_its_log(user: 
     if user.wanted is not None:
         user.wanted = {**user.wanted, "kept": [str(user.bench.root / "run" / "nowhere")]}
     directory = user.prepare("print('ran')")
-    code = user.start(directory).wait(30)
+    code = user.start(directory).wait(90)
     log = (directory / "out.log").read_text()
     if user.wanted is None:
         assert (code, log) == (0, "ran\n")

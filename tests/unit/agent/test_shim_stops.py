@@ -176,7 +176,7 @@ def test_a_bearer_of_the_marker_is_signalled_and_waited_for_and_no_other_process
     wait_for(bench, "other_job")
     try:
         assert bench.stop(directory)["return_code"] == -signal.SIGTERM
-        assert own.wait(30) == 85
+        assert own.wait(90) == 85
         assert foreign.poll() is None
         assert checkpoints(bench) == {"own": 1}
     finally:
@@ -198,7 +198,7 @@ def test_a_bearer_of_the_marker_that_ignores_the_stop_is_killed_after_the_grace(
     deaf.stdout.readline()
     try:
         bench.stop(directory, grace_ms=300)
-        assert deaf.wait(30) == -signal.SIGKILL
+        assert deaf.wait(90) == -signal.SIGKILL
     finally:
         deaf.kill()
         deaf.stdout.close()
@@ -217,7 +217,7 @@ def test_members_of_the_control_group_are_signalled_and_a_number_without_a_proce
     members.write_text(f"0\n999999999\n{member.pid}\n")
     try:
         bench.stop(directory)
-        assert member.wait(30) == 85
+        assert member.wait(90) == 85
         assert checkpoints(bench) == {"member": 1}
     finally:
         member.kill()

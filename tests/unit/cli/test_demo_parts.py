@@ -51,7 +51,7 @@ def test_the_demo_serves_its_own_account_only_and_calls_its_services_by_their_so
         asking.start()
         server.accept()[0].close()
         server.close()
-        asking.join(timeout=20)
+        asking.join(timeout=90)
 
 
 def test_exclusive_execution_is_first_in_first_out() -> None:

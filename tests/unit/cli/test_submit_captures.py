@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cotenant.cli import capture_command, submit_capture
 from cotenant.cli.submit_capture import is_torch_script
 from cotenant.graph_file import graph_sha256, read_graph
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from tests.support.cli_cluster import CommandLine
+from tests.support.cli_cluster import CommandLine, Outcome
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
 GRAPH = Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.onnx"
@@ -33,17 +34,58 @@ FOUND = CapturedJob(
 Capture = Callable[..., CapturedJob]
 
 
+@dataclass(frozen=True)
+class Submission:
+    """The command line in a folder with a script, and the services that it talks to."""
+
+    cotenant: CommandLine
+    scheduler: FakeScheduler
+    script: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def submit(self, *words: str) -> Outcome:
+        return self.cotenant("submit", *words)
+
+    def capture_by(self, capture: Capture) -> None:
+        """Let this function stand for running the script."""
+        for module in (submit_capture, capture_command):
+            self.monkeypatch.setattr(module, "capture_script", capture)
+
+    def captured_commands(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Let every capture succeed; returns their commands and environments, as they come."""
+        seen: list[tuple[list[str], dict[str, str]]] = []
+        for module in (submit_capture, capture_command):
+            self.monkeypatch.setattr(module, "with_python_of_here", lambda command, _: list(command))
+
+        def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
+            seen.append((command, environment))
+            return FOUND
+
+        self.capture_by(capture)
+        return seen
+
+    def spec(self) -> scheduling_pb2.JobSpec:
+        """What the scheduler was given; a validation is none."""
+        (request,) = [
+            one
+            for one in self.scheduler.seen
+            if isinstance(one, scheduling_pb2.SubmitJobRequest) and not one.validate_only
+        ]
+        return request.spec
+
+
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def submission(
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Submission:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "train.py"
-    path.write_text("import sys\nfrom torch import nn\n")
-    return path
-
-
-def capture_by(monkeypatch: pytest.MonkeyPatch, capture: Capture) -> None:
-    monkeypatch.setattr(submit_capture, "capture_script", capture)
-    monkeypatch.setattr(capture_command, "capture_script", capture)
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nfrom torch import nn\n")
+    return Submission(cotenant, scheduler, script, monkeypatch)
 
 
 def fail_with(error: Exception) -> Capture:
@@ -53,26 +95,12 @@ def fail_with(error: Exception) -> Capture:
     return capture
 
 
-def submitted(scheduler: FakeScheduler) -> scheduling_pb2.JobSpec:
-    (request,) = [
-        one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest) and not one.validate_only
-    ]
-    return request.spec
-
-
-def test_what_was_captured_becomes_the_job_and_flags_win(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    capture_by(monkeypatch, lambda *words, **named: FOUND)
-    outcome = cotenant("submit", "--steps", "5", "--optimizer", "sgd", "--", "python", "train.py")
+def test_what_was_captured_becomes_the_job_and_flags_win(submission: Submission) -> None:
+    submission.capture_by(lambda *words, **named: FOUND)
+    outcome = submission.submit("--steps", "5", "--optimizer", "sgd", "--", "python", "train.py")
     assert outcome.code == 0
     assert "batch 32, adam, fp16, accumulation 4, 11.2 M parameters, covered 100 %" in outcome.err
-    spec = submitted(scheduler)
+    spec = submission.spec()
     assert spec.graph_sha256 == graph_sha256(FOUND.graph)
     assert spec.settings.global_batch_size == 32
     assert spec.settings.optimizer == resources_pb2.OPTIMIZER_SGD
@@ -87,35 +115,22 @@ def test_what_was_captured_becomes_the_job_and_flags_win(
     ],
 )
 def test_a_job_that_cannot_be_captured_is_accepted_without_a_graph(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    told: str,
+    submission: Submission, error: Exception, told: str
 ) -> None:
-    capture_by(monkeypatch, fail_with(error))
-    outcome = cotenant("submit", "--steps", "5", "--", "python", "train.py")
+    submission.capture_by(fail_with(error))
+    outcome = submission.submit("--steps", "5", "--", "python", "train.py")
     assert outcome.code == 0
     assert told in outcome.err
-    assert submitted(scheduler).graph_sha256 == ""
+    assert submission.spec().graph_sha256 == ""
 
 
 @pytest.mark.parametrize("words", [(), ("--capture",), ("--array", "1-3")])
 def test_what_is_refused_in_any_case_is_refused_before_it_is_captured(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
+    submission: Submission, words: tuple[str, ...]
 ) -> None:
-    capture_by(monkeypatch, fail_with(AssertionError("it was run")))
-    scheduler.refusals["SubmitJob"] = (code_pb2.FAILED_PRECONDITION, "2 GPUs, not 9", "NO_NODE_RUNS_IT", "")
-    outcome = cotenant("submit", "--gpus", "9", *words, "--", "python", "train.py")
+    submission.capture_by(fail_with(AssertionError("it was run")))
+    submission.scheduler.refusals["SubmitJob"] = (code_pb2.FAILED_PRECONDITION, "2 GPUs, not 9", "NO_NODE_RUNS_IT", "")
+    outcome = submission.submit("--gpus", "9", *words, "--", "python", "train.py")
     assert outcome.code == 4
     assert "2 GPUs, not 9" in outcome.err
     assert "captur" not in outcome.err
@@ -131,45 +146,17 @@ def test_what_is_refused_in_any_case_is_refused_before_it_is_captured(
         ("--graph", str(GRAPH), "--batch-size", "8", "--", "python", "train.py"),
     ],
 )
-def test_nothing_is_run_that_was_not_meant_to_be(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-) -> None:
-    capture_by(monkeypatch, fail_with(AssertionError("it was run")))
-    assert cotenant("submit", "--steps", "5", *words).code == 0
+def test_nothing_is_run_that_was_not_meant_to_be(submission: Submission, words: tuple[str, ...]) -> None:
+    submission.capture_by(fail_with(AssertionError("it was run")))
+    assert submission.submit("--steps", "5", *words).code == 0
 
 
-def captured_commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
-    seen: list[tuple[list[str], dict[str, str]]] = []
-    for module in (submit_capture, capture_command):
-        monkeypatch.setattr(module, "with_python_of_here", lambda command, _: list(command))
-
-    def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
-        seen.append((command, environment))
-        return FOUND
-
-    capture_by(monkeypatch, capture)
-    return seen
-
-
-def test_a_job_with_ranks_is_captured_with_all_its_ranks(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = captured_commands(monkeypatch)
-    assert cotenant("submit", "--ranks", "2", "--", "python", "train.py", "--lr", "1").code == 0
+def test_a_job_with_ranks_is_captured_with_all_its_ranks(submission: Submission) -> None:
+    seen = submission.captured_commands()
+    assert submission.submit("--ranks", "2", "--", "python", "train.py", "--lr", "1").code == 0
     launcher = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     assert [command for command, _ in seen] == [[*launcher, "train.py", "--lr", "1"]]
-    spec = submitted(scheduler)
+    spec = submission.spec()
     assert (list(spec.command), spec.ranks) == (["python", "train.py", "--lr", "1"], 2)
     assert (spec.graph_sha256, spec.settings.global_batch_size) == (graph_sha256(FOUND.graph), 32)
 
@@ -184,17 +171,11 @@ def test_a_job_with_ranks_is_captured_with_all_its_ranks(
     ],
 )
 def test_many_ranks_launchers_and_the_rows_of_a_sweep_are_not_captured_unasked(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
+    submission: Submission, words: tuple[str, ...]
 ) -> None:
-    script.with_name("runs.csv").write_text("batch\n8\n16\n")
-    seen = captured_commands(monkeypatch)
-    assert cotenant("submit", *words).code == 0
+    submission.script.with_name("runs.csv").write_text("batch\n8\n16\n")
+    seen = submission.captured_commands()
+    assert submission.submit(*words).code == 0
     assert seen == []
 
 
@@ -209,27 +190,20 @@ def test_many_ranks_launchers_and_the_rows_of_a_sweep_are_not_captured_unasked(
     ],
 )
 def test_an_array_is_captured_by_its_first_task(
-    cotenant: CommandLine,
-    scheduler: FakeScheduler,
-    predictor: FakePredictor,
-    script: Path,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    first: tuple[list[str], dict[str, str]],
+    submission: Submission, words: tuple[str, ...], first: tuple[list[str], dict[str, str]]
 ) -> None:
-    script.with_name("runs.csv").write_text("lr\n0.1\n0.2\n")
-    seen = captured_commands(monkeypatch)
-    outcome = cotenant("submit", *words, "python", "train.py", "--seed", "{index}")
+    submission.script.with_name("runs.csv").write_text("lr\n0.1\n0.2\n")
+    seen = submission.captured_commands()
+    outcome = submission.submit(*words, "python", "train.py", "--seed", "{index}")
     assert (outcome.code, seen) == (0, [first])
     assert "all tasks are predicted as it" in outcome.err
-    (request,) = [one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
+    (request,) = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
     assert request.spec.graph_sha256 == graph_sha256(FOUND.graph)
     assert list(request.spec.command) == ["python", "train.py", "--seed", "{index}"]
 
 
-def test_a_capture_beside_a_graph_is_wrong_use(cotenant: CommandLine, script: Path) -> None:
-    outcome = cotenant("submit", "--steps", "5", "--graph", str(GRAPH), "--capture", "--", "python", "train.py")
+def test_a_capture_beside_a_graph_is_wrong_use(submission: Submission) -> None:
+    outcome = submission.submit("--steps", "5", "--graph", str(GRAPH), "--capture", "--", "python", "train.py")
     assert outcome.code == 2
     assert "leave out --graph or --capture" in outcome.err
 

@@ -178,7 +178,7 @@ def server(cluster: Cluster) -> Iterator[ExtenderServer]:
 
 
 def post(server: ExtenderServer, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
-    with closing(http.client.HTTPConnection(server.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(server.address, timeout=90)) as connection:
         connection.request("POST", path, body=body, headers=headers)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
@@ -209,7 +209,7 @@ def test_what_is_no_question_gets_an_answer_and_no_crash(
 
 
 def test_a_body_without_end_is_not_read(server: ExtenderServer) -> None:
-    with closing(http.client.HTTPConnection(server.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(server.address, timeout=90)) as connection:
         connection.putrequest("POST", "/filter")
         connection.putheader("Content-Length", str(BODY_BYTES_MAX + 1))
         connection.endheaders()
@@ -229,7 +229,7 @@ def test_a_caller_that_no_longer_waits_is_no_news(
     has_hung_up, has_answered = threading.Event(), threading.Event()
 
     def answer_late(_arguments: object) -> list[str]:
-        has_hung_up.wait(10)
+        has_hung_up.wait(90)
         return ["x" * 2**22]
 
     monkeypatch.setattr(cluster.extender, "prioritize", answer_late)
@@ -240,8 +240,8 @@ def test_a_caller_that_no_longer_waits_is_no_news(
         has_answered.set()
 
     monkeypatch.setattr(server._server, "shutdown_request", end_and_tell)
-    with closing(http.client.HTTPConnection(server.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(server.address, timeout=90)) as connection:
         connection.request("POST", "/prioritize", body=b"{}")
     has_hung_up.set()
-    assert has_answered.wait(10)
+    assert has_answered.wait(90)
     assert capfd.readouterr().err == ""

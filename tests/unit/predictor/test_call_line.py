@@ -11,7 +11,7 @@ import pytest
 from predictor_service.errors import OverloadedError
 from predictor_service.grpc_api.admission_queue import AdmissionQueue, QueuedCall
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 @pytest.fixture

@@ -5,37 +5,60 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
+from cotenant.addresses import split_address
 from cotenant.client_errors import InputError
+from cotenant.metrics_page import MetricsPage
 from cotenant.tls_settings import check_metrics_exposure
-from predictor_service.errors import InvalidRequestError
-from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
+from predictor_service.grpc_api.metrics import ServiceMetrics, serve_metrics
 
 
 @pytest.fixture
-def page() -> Iterator[MetricsServer]:
-    page = MetricsServer(ServiceMetrics(), "127.0.0.1", 0, is_healthy=lambda: True)
+def page() -> Iterator[MetricsPage]:
+    page = serve_metrics("127.0.0.1:0", ServiceMetrics().registry, str)
     yield page
-    page.close()
+    page.stop()
 
 
-def test_a_silent_connection_keeps_no_client_waiting(page: MetricsServer) -> None:
-    with socket.create_connection(("127.0.0.1", page.port)) as silent:
+def test_a_silent_connection_keeps_no_client_waiting(page: MetricsPage) -> None:
+    with socket.create_connection(split_address(page.address)) as silent:
         silent.sendall(b"GET /met")
-        with urlopen(f"http://127.0.0.1:{page.port}/healthz", timeout=20) as answer:
+        with urlopen(f"http://{page.address}/healthz", timeout=90) as answer:
             assert answer.read() == b"ok\n"
-        with urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=20) as answer:
+        with urlopen(f"http://{page.address}/metrics", timeout=90) as answer:
             assert b"cotenant_predictor_requests" in answer.read()
 
 
-def test_an_address_that_is_taken_is_named(page: MetricsServer) -> None:
-    with pytest.raises(InvalidRequestError, match=f"127.0.0.1:{page.port} cannot be bound"):
-        MetricsServer(ServiceMetrics(), "127.0.0.1", page.port, is_healthy=lambda: True)
+def test_an_address_that_is_taken_is_named(page: MetricsPage) -> None:
+    with pytest.raises(InputError, match=rf"{page.address} cannot be served \(Address already in use\)"):
+        serve_metrics(page.address, ServiceMetrics().registry, str)
+
+
+def test_a_service_that_is_not_ready_says_why_and_lives(page: MetricsPage) -> None:
+    assert page.answer("/readyz")[::2] == (200, b"ok\n")
+    draining = serve_metrics("127.0.0.1:0", ServiceMetrics().registry, lambda: "draining")
+    try:
+        assert draining.answer("/readyz")[::2] == (503, b"draining\n")
+        assert draining.answer("/healthz")[::2] == draining.answer("/livez")[::2] == (200, b"ok\n")
+        assert draining.answer("/")[0] == 404
+    finally:
+        draining.stop()
+
+
+def test_a_state_that_nobody_can_look_at_in_time_is_no_answer_of_its_service() -> None:
+    def look(call: Callable[[], object]) -> None:
+        raise TimeoutError
+
+    page = MetricsPage("127.0.0.1:0", show=lambda: ("text/plain", b""), failure=str, look=look)
+    try:
+        assert [page.answer(path)[0] for path in ("/metrics", "/healthz", "/readyz")] == [503] * 3
+    finally:
+        page.stop()
 
 
 def test_a_foreign_address_of_metrics_needs_the_same_promise_as_the_scheduler_s(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_load_elsewhere_is_the_mean_over_the_other_cores() -> None:
 
 
 def test_the_processor_time_of_another_process_is_read_exactly() -> None:
-    assert abs(system_clock.processor_time_ns(os.getpid()) - system_clock.own_processor_time_ns()) < 50 * MS
+    before_ns = system_clock.own_processor_time_ns()
+    read_ns = system_clock.processor_time_ns(os.getpid())
+    assert before_ns <= read_ns <= system_clock.own_processor_time_ns()
 
 
 def test_a_busy_loop_on_the_device_core_is_measured_as_foreign_load() -> None:

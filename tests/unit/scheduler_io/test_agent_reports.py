@@ -38,11 +38,11 @@ def agents_of(loop: LiveLoop, progress: ProgressReports) -> NodeAgentServicer:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    for _ in range(3_000):
+    for _ in range(9_000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("not within half a minute")
+    raise AssertionError("not within a minute and a half")
 
 
 def kinds(log: FillingLog) -> list[str]:

@@ -17,7 +17,7 @@ MESSAGE = node_agent_pb2.ConnectResponse()
 
 
 async def within(work: Awaitable[None]) -> None:
-    await asyncio.wait_for(work, timeout=20)
+    await asyncio.wait_for(work, timeout=90)
 
 
 async def read_all(sessions: AgentSessions) -> bytes:

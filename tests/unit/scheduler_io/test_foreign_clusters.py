@@ -30,18 +30,10 @@ from tests.support.live_loop import FillingLog, run
 
 RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
 OWN, PARENT, STRANGER = (letter * 32 for letter in "abc")
-PARENTS_LAST_FENCE = 500
-IDENTITY = ClusterIdentity(
-    lineage=(
-        Incarnation(incarnation_id=PARENT),
-        Incarnation(incarnation_id=OWN, first_fence=PARENTS_LAST_FENCE + 1),
-    ),
-    generations=(
-        Generation(generation=1, start_id="one", first_sequence=0),
-        Generation(generation=2, start_id="two", first_sequence=40),
-    ),
-    seal_key=b"key",
-)
+LINEAGE = (Incarnation(incarnation_id=PARENT), Incarnation(incarnation_id=OWN, first_fence=501))
+FIRST = Generation(generation=1, start_id="one", first_sequence=0)
+SECOND = Generation(generation=2, start_id="two", first_sequence=40)
+IDENTITY = ClusterIdentity(lineage=LINEAGE, generations=(FIRST, SECOND), seal_key=b"key")
 NOWHERE = messages.LogPosition()
 Work = Callable[[Cluster, FillingLog], Awaitable[None]]
 
@@ -220,14 +212,11 @@ def test_the_end_of_what_a_replaced_state_started_frees_its_gpu_even_where_its_f
         agent = await cluster.dial(greeting(STRANGER, unknown))
         assert cluster.loop.engine.state.gpus["node-1-0"].is_releasing
         # The same numbers under another incarnation are another attempt.
-        agent.say(attempt_exited=messages.AttemptExited(key=key_of(PARENT, "job-77", 2, 900), exit_class="done"))
-        await agent.beat()
-        await cluster.settle()
-        assert cluster.loop.engine.state.gpus["node-1-0"].is_releasing
-        agent.say(attempt_exited=messages.AttemptExited(key=unknown.key, exit_class="checkpointed"))
-        await agent.beat()
-        await cluster.settle()
-        assert not cluster.loop.engine.state.gpus["node-1-0"].is_releasing
+        for ended, is_releasing in ((key_of(PARENT, "job-77", 2, 900), True), (unknown.key, False)):
+            agent.say(attempt_exited=messages.AttemptExited(key=ended, exit_class="checkpointed"))
+            await agent.beat()
+            await cluster.settle()
+            assert cluster.loop.engine.state.gpus["node-1-0"].is_releasing == is_releasing
 
     play(work, identity=identity)
 

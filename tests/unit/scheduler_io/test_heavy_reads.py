@@ -82,7 +82,7 @@ def in_thread(monkeypatch: pytest.MonkeyPatch, *, release: threading.Event) -> l
 
     def decide(_: object, view: SchedulingView) -> Sequence[Decision]:
         threads.append(threading.current_thread().name)
-        assert release.wait(timeout=20)
+        assert release.wait(timeout=90)
         return Fifo().decide(view)
 
     monkeypatch.setattr(Horus, "decide", decide)

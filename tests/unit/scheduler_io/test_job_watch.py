@@ -125,7 +125,7 @@ def test_a_watcher_of_one_job_misses_nothing_by_what_happens_to_others(monkeypat
         await asyncio.sleep(0)
         cluster.cancel("job-1")
         cluster.hub.sweep()
-        return await asyncio.wait_for(waiting, timeout=20)
+        return await asyncio.wait_for(waiting, timeout=90)
 
     message = asyncio.run(work())
     assert (message.job.job_id, message.job.phase) == ("job-1", scheduling_pb2.JOB_PHASE_CANCELLED)
@@ -200,6 +200,6 @@ def test_a_stopping_scheduler_ends_every_watch() -> None:
         waiting = asyncio.ensure_future(anext(watching))
         await asyncio.sleep(0)
         hub.close()
-        return (await asyncio.wait_for(waiting, timeout=20)).overflowed
+        return (await asyncio.wait_for(waiting, timeout=90)).overflowed
 
     assert asyncio.run(work())

@@ -92,7 +92,7 @@ def test_a_full_disk_refuses_requests_but_keeps_facts_until_there_is_space() -> 
             assert loop.storage_failure
             assert not reported.done()
             assert not loop.engine.state.nodes
-        await asyncio.wait_for(reported, timeout=20)
+        await asyncio.wait_for(reported, timeout=90)
         assert list(loop.engine.state.nodes) == ["n"]
         assert await loop.mutate(submission("job-2")) == "job-2"
         assert loop.storage_failure == ""
@@ -165,7 +165,7 @@ def test_facts_are_stored_and_handled_while_a_snapshot_is_made() -> None:
     class SlowSnapshots(MemoryEventLog):
         def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
             making.set()
-            assert go_on.wait(timeout=20)
+            assert go_on.wait(timeout=90)
             super().store_snapshot(snapshot, retained_events=retained_events)
 
     log = SlowSnapshots()

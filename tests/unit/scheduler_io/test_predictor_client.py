@@ -74,13 +74,13 @@ def predictor() -> Iterator[FakePredictor]:
         yield made
 
 
-def ask(address: str, command: Question, *, deadline_s: float = 20) -> Event:
+def ask(address: str, command: Question, *, deadline_s: float = 80) -> Event:
     async def main() -> Event:
         client = PredictorClient(open_channel(address) if address else None, deadline_s=deadline_s)
         answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         client.request(command, answer.set_result)
         try:
-            return await asyncio.wait_for(answer, timeout=40)
+            return await asyncio.wait_for(answer, timeout=90)
         finally:
             await client.close()
 

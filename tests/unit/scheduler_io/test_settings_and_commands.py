@@ -23,7 +23,7 @@ from scheduler_service.adapters.state_backup import back_up
 from scheduler_service.commands.main import cli
 from scheduler_service.core.events import TimerFired
 from scheduler_service.errors import SettingsError
-from scheduler_service.grpc_api.metrics_server import MetricsServer
+from scheduler_service.grpc_api.metrics import serve_metrics
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.settings import SETTINGS, Settings
 from tests.support.cases import for_each
@@ -131,7 +131,7 @@ def test_a_backup_into_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_metrics_on_a_port_that_no_machine_has_are_refused() -> None:
     async def serve() -> None:
-        MetricsServer(address="127.0.0.1:70000", registry=CollectorRegistry(), failure=str)
+        serve_metrics("127.0.0.1:70000", CollectorRegistry(), str)
 
     with pytest.raises(InputError, match="70000"):
         asyncio.run(serve())
