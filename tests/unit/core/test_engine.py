@@ -237,47 +237,6 @@ def test_a_rejoining_node_without_the_gpu_of_an_order_has_lost_the_job() -> None
     assert (play.phase(), play.engine.state.jobs["j0"].counts.restarts) == (Phase.PENDING, 1)
 
 
-def test_an_unwanted_attempt_is_stopped_and_its_gpu_waits_for_that() -> None:
-    play = Play()
-    (stop,) = joined(play, held(attempt=3, fence=9))
-    assert isinstance(stop, commands.StopJob)
-    assert (stop.cause, stop.fence) == ("stale", 9)
-    play.submit("j1")
-    assert play.code("j1") == "CLUSTER_FULL"
-    found = play.tell(events.JobStopped, job_id="j0", attempt=3, fence=9, exit_class="stopped")
-    assert kinds(found) == ["LaunchJob"]
-
-
-def test_a_job_of_which_a_node_still_runs_an_attempt_that_was_given_up_starts_on_no_other_gpu() -> None:
-    """Seed 400346: its next attempt began beside the one that had been told to end."""
-    play = Play(nodes=2)
-    joined(play, held(attempt=3, fence=9))
-    assert play.submit() == []
-    assert play.code() == "FORMER_ATTEMPT_RUNS"
-    found = play.tell(events.JobStopped, job_id="j0", attempt=3, fence=9, exit_class="stopped")
-    assert kinds(found) == ["LaunchJob"]
-
-
-def test_a_job_waits_for_a_lost_nodes_attempt_no_longer() -> None:
-    play = Play(nodes=2)
-    joined(play, held(attempt=3, fence=9))
-    play.submit()
-    play.tell(events.NodeDisconnected, node_id="n0")
-    play.tell(events.NodeLost, node_id="n0")
-    assert play.phase() is Phase.STARTING
-
-
-def test_a_job_that_waits_when_a_node_tells_of_an_attempt_given_up_starts_when_the_node_takes_it_back() -> None:
-    play = Play()
-    play.submit("j1")
-    play.submit()
-    joined(play, events.RunningAttempt(job_id="j0", attempt=3, fence=9, gpu_ids=()))
-    play.report(events.JobFinished, "j1", steps_done=1)
-    assert (play.phase(), play.code()) == (Phase.PENDING, "FORMER_ATTEMPT_RUNS")
-    joined(play)
-    assert play.phase() is Phase.STARTING
-
-
 def test_a_lost_node_gives_its_jobs_back_to_the_queue() -> None:
     play = Play(nodes=2)
     play.submit()
