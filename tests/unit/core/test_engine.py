@@ -203,8 +203,8 @@ def joined(play: Play, *attempts: events.RunningAttempt) -> list[commands.Comman
     return play.tell(events.NodeJoined, node=node("n0", 1), attempts=attempts)
 
 
-def held(attempt: int = 1, fence: int = 1) -> events.RunningAttempt:
-    return events.RunningAttempt(job_id="j0", attempt=attempt, fence=fence, gpu_ids=("n0.0",))
+def held() -> events.RunningAttempt:
+    return events.RunningAttempt(job_id="j0", attempt=1, fence=1, gpu_ids=("n0.0",))
 
 
 def test_a_rejoining_node_keeps_what_both_sides_know() -> None:
