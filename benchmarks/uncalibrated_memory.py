@@ -241,8 +241,8 @@ def to_vector(constants: Mapping[str, float]) -> FloatArray:
 
 
 def with_largest_context(vector: FloatArray) -> FloatArray:
-    """The same constants with the context that bounds are served with: the rows know that of one machine."""
-    return np.concatenate([[CONTEXT_SEEN_BYTES[1]], vector[1:]])
+    """The same constants with at least the context that bounds are served with: the rows know that of one machine."""
+    return np.concatenate([[max(vector[0], CONTEXT_SEEN_BYTES[1])], vector[1:]])
 
 
 def bound_without_family(rows: MemoryRows) -> FloatArray:

@@ -84,7 +84,7 @@ class GenerationMemory:
         low: The same with an excess 19 times as dear as a shortfall; 1 row in 20 holds less.
         high: The same with a shortfall 19 times as dear.
         bound: The same with a shortfall some 670 times as dear as an excess, which covers 99.5 % of families left out,
-            with the largest context that was seen.
+            with no less than the largest context that was seen.
         widening: Ends and bound are those of the generation that was measured, so many times as far; at least 1.
     """
 
@@ -155,7 +155,7 @@ HIGH: Final = MemoryConstants(
 )
 _LOW_SEEN: Final = replace(LOW, context_bytes=CONTEXT_SEEN_BYTES[0], convolution_bytes=0.0)
 _HIGH_SEEN: Final = replace(HIGH, context_bytes=CONTEXT_SEEN_BYTES[1])
-_BOUND_SEEN: Final = replace(BOUND, context_bytes=CONTEXT_SEEN_BYTES[1])
+_BOUND_SEEN: Final = replace(BOUND, context_bytes=max(BOUND.context_bytes, CONTEXT_SEEN_BYTES[1]))
 _WIDENING: Final = 1.25
 _AMPERE: Final = GenerationMemory(expected=EXPECTED, low=_LOW_SEEN, high=_HIGH_SEEN, bound=_BOUND_SEEN)
 _WITHOUT_ROWS: Final = replace(
