@@ -13,6 +13,7 @@ SEEDS_MAX = 2_000
 FIRST_SEEDS = {
     "stale_fence_accepted": 41,
     "starts_right_after_a_restore": 41,
+    "forged_checkpoint_accepted": 139,
     "incarnation_dropped": 13,
     "rank_end_ignored": 19,
     "silent_ranks_unnoticed": 9,
