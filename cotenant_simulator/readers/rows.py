@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from cotenant_simulator.errors import TraceError
 
 ROWS_MAX = 5_000_000
 FIELD_CHARACTERS_MAX = 100_000
+LINE_CHARACTERS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file), None)
+            header = next(csv.reader(_lines(path, file)), None)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
     if not header:
@@ -94,7 +96,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     csv.field_size_limit(FIELD_CHARACTERS_MAX)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(_lines(path, file))
             next(reader)
             for cells in reader:
                 if not cells:
@@ -102,6 +104,14 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                 yield _row(path, reader.line_num, header, cells)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield a file's lines: a file of another kind may be one line, as large as it is."""
+    while line := file.readline(LINE_CHARACTERS_MAX):
+        if len(line) == LINE_CHARACTERS_MAX:
+            raise TraceError(path, f"has a line of {LINE_CHARACTERS_MAX} characters; a trace is a CSV file")
+        yield line
 
 
 def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> Row:

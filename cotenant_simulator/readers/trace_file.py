@@ -23,6 +23,7 @@ from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import read_header
 from cotenant_simulator.truth.trace import Trace
 
+_SHOWN_CHARACTERS_MAX = 300
 Reader = Callable[[Path, Consent], Trace]
 
 
@@ -87,8 +88,7 @@ def _read(path: Path, consent: Consent, seed: int | None, profiles: Path | None)
             return read_pollux(path, consent, profiles=profiles) if name == "pollux" else form.read(path, consent)
     raise TraceError(
         path,
-        f"is of no known format; its columns are {', '.join(sorted(header))}; known are {', '.join(FORMATS)}"
-        " (docs/simulate.md)",
+        f"is of no known format; its columns are {_shown(header)}; known are {', '.join(FORMATS)} (docs/simulate.md)",
     )
 
 
@@ -99,3 +99,9 @@ def fingerprint(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _shown(header: frozenset[str]) -> str:
+    names = ", ".join(sorted(header))
+    names = f"{names[:_SHOWN_CHARACTERS_MAX]} ..." if len(names) > _SHOWN_CHARACTERS_MAX else names
+    return f"{names} (parted by something else than commas?)" if len(header) == 1 else names

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,8 +23,13 @@ from predictor_service.learning.learning_task import (
     LearningTask,
     Method,
 )
+from predictor_service.system_clock import monotonic_ms
 
 Tell = Callable[[str], None]
+_ROWS_OF_MINUTES: Final = 2_000
+_SHOWN_AS_SECONDS: Final = 120
+_SOONER: Final = "--rows-max 1000, --folds 3 or --time-limit-s 600"
+"""Flags that bound an evaluation."""
 
 
 @runtime_checkable
@@ -125,12 +130,15 @@ def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early
     """
     collected = _Collected()
     finished: list[Round] = []
+    begun_ms = monotonic_ms()
     for number, part in enumerate(rounds, start=1):
         if finished and is_over():
             tell(f"out of time after {len(finished)} of {len(rounds)} rounds: the report is of their rows alone")
             break
         train_rows = len(part.train) if part.train else 0
         tell(f"{number} of {len(rounds)}: {train_rows} rows to learn from, {len(part.test)} to predict")
+        if number == 1 and train_rows > _ROWS_OF_MINUTES:
+            tell(f"so many rows may take minutes a split; for a first look: {_SOONER}")
         hidden = dataclasses.replace(part.test, measured=np.full(len(part.test), np.nan))
         fitted = _fit(method, part, seed)
         collected.forecasts.append(_checked(_predict(fitted, hidden, method), len(part.test), method))
@@ -139,6 +147,8 @@ def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early
             values = None if part.train is None else baseline(part.train, hidden, level, seed)
             collected.baselines[name].append(values)
         finished.append(part)
+        if number < len(rounds):
+            tell(_time_left((monotonic_ms() - begun_ms) / 1_000, number, len(rounds) - number))
     return HeldOutPredictions(
         rows=np.concatenate([part.rows for part in finished]),
         forecast=_join(collected.forecasts),
@@ -146,6 +156,13 @@ def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early
         selected=collected.selected.most_common(1)[0][0],
         candidates=collected.table(),
     )
+
+
+def _time_left(taken_s: float, finished: int, left: int) -> str:
+    expected_s = taken_s / finished * left
+    is_short = expected_s < _SHOWN_AS_SECONDS
+    shown = f"{expected_s:.0f} s to go" if is_short else f"{expected_s / 60:.0f} minutes to go (sooner: {_SOONER})"
+    return f"{finished} of {finished + left} done after {taken_s:.0f} s; about {shown}"
 
 
 @dataclass(slots=True)

@@ -106,6 +106,16 @@ def test_what_is_out_of_time_is_counted_and_never_averaged_in() -> None:
     assert "out of time after 1 of 6 rounds" in lines[-1]
 
 
+def test_what_took_so_long_and_how_long_the_rest_may_take_is_told_after_every_split() -> None:
+    profiles = MeasuredProfiles(name="x", solo=tuple(solo_rows(architectures=1)), pairs=())
+    learning_task = read_learning_task(profiles, MEMORY, DEVICE).learning_task
+    rounds = plan_rounds(learning_task, "family", 3, 0)
+    lines: list[str] = []
+    predict_rounds(rounds, quick_method("family"), "family", 0, lines.append)
+    told = [line.split(" after ")[0] for line in lines if "to go" in line]
+    assert told == ["1 of 3 done", "2 of 3 done"]
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_time_limit_that_is_over_still_gives_a_report_of_the_first_split(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path / "set", solo_rows())

@@ -114,6 +114,9 @@ def test_pollux_jobs_do_the_steps_of_their_batch(tmp_path: Path) -> None:
 BAD: dict[str, tuple[str, str]] = {
     "no file": ("", "is empty"),
     "unknown columns": ("a,b\n1,2\n", "is of no known format; its columns are a, b; known are muri"),
+    "semicolons": ("a;b\n1;2\n", "its columns are a;b .parted by something else than commas"),
+    "another kind of file": ("\0" * 2_500_000, "has a line of 1000000 characters"),
+    "one endless row": (MURI + "7" * 2_500_000, "has a line of 1000000 characters"),
     "a word": (MURI + "7,two,1,3,v,16,6,0,2,1,2,3,0\n", r":2: num_gpu is 'two', not a number; correct or remove"),
     "no GPU": (MURI + "7,0,1,3,v,16,6,0,2,1,2,3,0\n", r":2: num_gpu is 0, outside 1 to"),
     "half a GPU": (MURI + "7,0.5,1,3,v,16,6,0,2,1,2,3,0\n", r":2: num_gpu is 0.5, outside"),
