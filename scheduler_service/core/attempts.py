@@ -96,10 +96,14 @@ def launch(
         request=with_servers(job.request, start.servers),
     )
     state.put_job(job)
-    if job.request.terms.time_limit_ms:
-        step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
+    _wake_at_limit(state, job, step)
     _note_neighbours(state, job, start, step)
     step.commands += launch_commands(state, job)
+
+
+def _wake_at_limit(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
+    if job.request.terms.time_limit_ms:
+        step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
 
 
 def _in_words(attempt: int, assignments: Iterable[Assignment], preparation: Preparation | None) -> str:
