@@ -31,6 +31,9 @@ LAUNCH_REFUSALS_MAX = 5
 """Refusals in a row after which a job fails: the agent's own file will not change by waiting."""
 
 
+_NO_EXIT = AttemptExit()
+
+
 def backoff_ms(failures: int) -> int:
     """Return how long to wait after this many failures: doubling from one second to five minutes."""
     return min(BACKOFF_FIRST_MS << min(failures - 1, 20), BACKOFF_MAX_MS)
@@ -62,7 +65,7 @@ def launch(
     is_gang = job.request.terms.across_nodes and len(node_ids) > 1
     assignments = _node_by_node(state, assignments, node_ids) if is_gang else assignments
     job = with_history(
-        job.changed(memory_surge=start.memory_surge),
+        job,
         at_ms=state.now_ms,
         kind="launch",
         message=_in_words(attempt, assignments, preparation),
@@ -75,6 +78,7 @@ def launch(
         micro_batch_size=micro_batch_size,
         accumulation_steps=accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
+        memory_surge=start.memory_surge,
         predicted_slowdown_ratio=start.predicted_slowdown_ratio,
         started_at_ms=state.now_ms,
         first_started_at_ms=job.first_started_at_ms or state.now_ms,
@@ -88,14 +92,18 @@ def launch(
         progressed_ran_ms=-1,
         stalled_since_ms=0,
         rank_watch=None,
-        exit=AttemptExit(),
+        exit=_NO_EXIT,
         request=with_servers(job.request, start.servers),
     )
     state.put_job(job)
-    if job.request.terms.time_limit_ms:
-        step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
+    _wake_at_limit(state, job, step)
     _note_neighbours(state, job, start, step)
     step.commands += launch_commands(state, job)
+
+
+def _wake_at_limit(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
+    if job.request.terms.time_limit_ms:
+        step.wakes_at_ms.append(state.now_ms + max(job.request.terms.time_limit_ms - job.ran_ms, 1))
 
 
 def _in_words(attempt: int, assignments: Iterable[Assignment], preparation: Preparation | None) -> str:

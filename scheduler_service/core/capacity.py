@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from scheduler_service.core.copied_record import quick_record
 from scheduler_service.core.opportunistic_sharing import MemorySurge, surge_of
 from scheduler_service.core.records import Gpu, JobPrediction, JobRequest, Level, MemoryPoint, Reason, Share
 from scheduler_service.core.view import Predictions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_record
 class Resident:
     """A job on a GPU, as far as co-located jobs are concerned.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.job_settings import JobSettings
-from scheduler_service.core.copied_record import CopiedRecord
+from scheduler_service.core.copied_record import CopiedRecord, quick_record
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.preparation_records import Preparation
@@ -58,7 +58,7 @@ class Target:
     servers: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@quick_record
 class AttemptMeasurements(CopiedRecord):
     """What was measured in windows of the present attempt, and what of it was reported; a launch begins with nothing.
 
@@ -128,7 +128,7 @@ class AttemptExit(CopiedRecord):
     exit_detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@quick_record
 class JobRecord(CopiedRecord):
     """One job as the engine knows it.
 

@@ -38,12 +38,11 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         "windows_seen": windows_seen,
         "attempt_peak_bytes": max(measured.attempt_peak_bytes, report.memory_peak_bytes),
     }
-    changes = accruals(job, state.now_ms) | {
-        "paused_ms": max(job.paused_ms, report.paused_ms),
-        "steps_done": max(job.steps_done, report.steps_done),
-        "checkpoint_step": max(job.checkpoint_step, report.checkpoint_step),
-        "memory_peak_bytes": max(job.memory_peak_bytes, report.memory_peak_bytes),
-    }
+    changes = accruals(job, state.now_ms)
+    changes["paused_ms"] = max(job.paused_ms, report.paused_ms)
+    changes["steps_done"] = max(job.steps_done, report.steps_done)
+    changes["checkpoint_step"] = max(job.checkpoint_step, report.checkpoint_step)
+    changes["memory_peak_bytes"] = max(job.memory_peak_bytes, report.memory_peak_bytes)
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
         others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
@@ -54,10 +53,12 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     if has_window and job.moved_at_ms and job.phase is Phase.RUNNING:
         changes |= _cost_of_move(state, job, report)
     if report.steps_done > job.steps_done:
-        changes |= {"progressed_ran_ms": changes["ran_ms"], "stalled_since_ms": 0}
+        changes["progressed_ran_ms"], changes["stalled_since_ms"] = changes["ran_ms"], 0
     if report.steps_done >= job.steps_done:
         changes |= _newest_values(job, report, has_window=has_window)
-    job = with_loss(job.changed(measured=measured.changed(**measurements), **changes), report)
+    changes["measured"] = measured.changed(**measurements)
+    job = job.changed(**changes)
+    job = with_loss(job, report) if job.request.target_loss else job
     state.put_job(tell_progress(state, job, step))
     if "move_ms" in changes:
         state.note_move(state.jobs[job.job_id])

@@ -96,13 +96,13 @@ class Occupancy:
 
     def neighbours(self, job: JobRecord) -> tuple[str, ...]:
         """Return the other jobs on any GPU of a job."""
-        found: dict[str, None] = {}
+        job_id, found = job.request.job_id, dict[str, None]()
         for part in job.assignments:
             here = self._holders.get(part.gpu_id, ())
-            if len(here) > 1 or job.job_id not in here:
+            if len(here) > 1 or job_id not in here:
                 found.update(dict.fromkeys(here))
-        found.pop(job.job_id, None)
-        return tuple(found)
+        found.pop(job_id, None)
+        return tuple(found) if found else ()
 
     def update(self, job: JobRecord, before: JobRecord | None) -> None:
         """Bring what a job holds up to date."""

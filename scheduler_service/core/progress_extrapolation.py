@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
-from operator import attrgetter
 
 from scheduler_service.core.job_records import JobRecord, running_view
 from scheduler_service.core.view import RunningJob
@@ -121,15 +119,11 @@ def extrapolated(job: RunningJob, now_ms: int) -> RunningJob:
     if passed_ms <= 0:
         return job
     if job.is_paused:
-        return replace(job, accrued_at_ms=now_ms)
+        return job.changed(accrued_at_ms=now_ms)
     steps = int(passed_ms / job.step_ms) if job.step_ms > 0 and not job.is_stopping else 0
     most = max(job.request.steps_total - 1, job.steps_done) if job.request.steps_total else job.steps_done + steps
-    values = dict(zip(_FIELDS, _read(job), strict=True))
-    values["steps_done"] = min(job.steps_done + steps, most)
-    values["attained_gpu_ms"] += passed_ms * len(job.assignments)
-    values["accrued_at_ms"] = now_ms
-    return RunningJob(**values)
-
-
-_FIELDS = tuple(one.name for one in fields(RunningJob))
-_read = attrgetter(*_FIELDS)  # several times faster than dataclasses.replace on a record this wide
+    return job.changed(
+        steps_done=min(job.steps_done + steps, most),
+        attained_gpu_ms=job.attained_gpu_ms + passed_ms * len(job.assignments),
+        accrued_at_ms=now_ms,
+    )

@@ -56,11 +56,13 @@ class KeptRemainingTimes:
     def __init__(self, position_of: Mapping[str, int]) -> None:
         self._position_of = position_of
         size = len(position_of)
+        self._known = np.zeros((12, size))
         # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
         # since when the job runs where that is unknown.
-        self._values = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
+        self._values = self._known[:7]
+        self._values[4] = self._values[6] = inf
         # GPU time until then and how much of it comes in each ms, submission, start, and the cost of a move.
-        self._services = np.zeros((5, size))
+        self._services = self._known[7:]
         self._job_of = np.zeros(size, dtype=np.intp)
 
     def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float, is_now: bool = False) -> None:
@@ -86,11 +88,12 @@ class KeptRemainingTimes:
         is_paused = job.pause is not None and job.pause.paused_at_ms > 0
         gpus = 0 if is_now or is_paused else len(job.assignments)
         service = job.attained_gpu_ms, gpus, job.submitted_at_ms, job.started_at_ms, job.request.migration_cost_ms
-        first = self._position_of[alone[0]]
-        for gpu_id in alone:
-            position = self._position_of[gpu_id]
-            self._values[:, position], self._job_of[position] = values, first
-            self._services[:, position] = service
+        positions = [self._position_of[gpu_id] for gpu_id in alone]
+        if len(positions) == 1:  # most jobs, in half the time
+            self._known[:, positions[0]] = (*values, *service)
+        else:
+            self._known[:, positions] = np.array([*values, *service], dtype=np.float64)[:, np.newaxis]
+        self._job_of[positions] = positions[0]
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from scheduler_service.core.copied_record import CopiedRecord, quick_record
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.inventory import Inventory
@@ -33,8 +34,8 @@ class PendingJob:
     preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
+@quick_record
+class RunningJob(CopiedRecord):
     """A job that holds GPUs (starting, running or stopping).
 
     Attributes:
@@ -206,7 +207,7 @@ class ClusterIndex(Protocol):
         """What a turn of a decision has found, and a later one, about other jobs, need not find again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_record
 class SchedulingView:
     """One instant of the cluster, and one index of it.
 

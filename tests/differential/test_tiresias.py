@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler_service.core.decisions import Start, Stop, unfolded
 from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.tiresias import Tiresias, _Places
 from tests.support.scheduling import gpu, job, node, pending, running, view
 
@@ -122,6 +122,6 @@ def test_jobs_stand_where_a_look_at_each_job_says_though_gpus_are_looked_at_in_c
     seen_now = view(now_ms=NOW_MS, nodes=[node("n0", devices)], waiting=waiting, holding=holding)
     in_columns = _Places(POLICY, seen_now, None, in_columns=True)
     one_by_one = _Places(POLICY, seen_now, None, in_columns=False)
-    everybody = [*seen_now.pending, *seen_now.running.values()]
+    everybody: list[PendingJob | RunningJob] = [*seen_now.pending, *seen_now.running.values()]
     assert [in_columns.of(one) for one in everybody] == [one_by_one.of(one) for one in everybody]
     assert len({one_by_one.of(one) for one in holding}) == len(holding)

@@ -139,10 +139,7 @@ def _with_reservation(one: RunningJob, devices: Mapping[str, Gpu], known: Predic
         return one
     device = devices[one.assignments[0].gpu_id]
     need = reserved_bytes(one.request, known.job(one.request.key, device.device), one.micro_batch_size, device)
-    return RunningJob(
-        **{name: getattr(one, name) for name in RunningJob.__slots__ if name != "memory_reserved_bytes"},
-        memory_reserved_bytes=device.memory_bytes if need is None else need,
-    )
+    return one.changed(memory_reserved_bytes=device.memory_bytes if need is None else need)
 
 
 def _gpu_view(one: Gpu, node_id: str, holders: Sequence[RunningJob]) -> GpuView:

@@ -1,0 +1,64 @@
+"""Records that are made in one copy of a dictionary are frozen dataclasses like all others."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, field, fields, replace
+
+import pytest
+
+from scheduler_service.core.copied_record import CopiedRecord, quick_record
+
+
+@quick_record
+class Sample(CopiedRecord):
+    """One of each kind of field."""
+
+    name: str
+    count: int = 1
+    parts: dict[str, int] = field(default_factory=dict)
+
+
+@quick_record
+class Finished:
+    """Completes itself."""
+
+    seen: int
+    doubled: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doubled", 2 * self.seen)
+
+
+def test_what_is_not_given_takes_its_default_and_no_two_records_share_a_made_one() -> None:
+    first, second = Sample(name="a"), Sample(name="a")
+    assert (first.name, first.count, first.parts) == ("a", 1, {})
+    assert first.parts is not second.parts
+    assert first == second
+    assert first != replace(first, count=2)
+    assert repr(first).endswith("Sample(name='a', count=1, parts={})")
+    assert [part.name for part in fields(first)] == ["name", "count", "parts"]
+
+
+def test_a_record_without_a_field_or_with_an_unknown_one_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="Sample has other fields than it was given: name"):
+        Sample()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Sample has other fields than it was given: kount"):
+        Sample(name="a", kount=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Sample has other fields than it was given: kount, name"):
+        Sample(parts={}, kount=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Sample has no kount"):
+        Sample(name="a").changed(kount=3)
+
+
+def test_a_record_cannot_be_changed_and_a_changed_copy_leaves_it_as_it_was() -> None:
+    one = Sample(name="a")
+    with pytest.raises(FrozenInstanceError):
+        one.count = 2  # type: ignore[misc]
+    assert one.changed(count=2) == Sample(name="a", count=2)
+    assert one.count == 1
+
+
+def test_a_record_finishes_itself_as_a_dataclass_does() -> None:
+    assert Finished(seen=3).doubled == 6
+    assert replace(Finished(seen=3), seen=5).doubled == 10
+    assert hash(Finished(seen=3)) == hash(Finished(seen=3))
