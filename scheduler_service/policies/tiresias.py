@@ -98,7 +98,7 @@ class Tiresias:
             raise PolicyParameterError(f"queue_growth_ratio must be at least 1, but is {self.queue_growth_ratio}")
 
     @property
-    def limits_gpu_ms(self) -> Sequence[float]:
+    def limits_gpu_ms(self) -> tuple[float, ...]:
         """GPU time at which a job leaves each queue but the last, ascending."""
         return _limits_gpu_ms(self.queues, self.queue_limit_gpu_ms, self.queue_growth_ratio)
 
