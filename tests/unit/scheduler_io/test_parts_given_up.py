@@ -29,8 +29,8 @@ def test_the_end_of_a_lost_part_that_came_back_counts_while_the_gang_is_held_on_
     assert play.phase is Phase.STOPPING
     assert dict(state.abandoned_attempts) == {}
     play.say("n1", events.JobStopped, exit_class="stopped")
-    assert play.phase is Phase.PENDING
+    assert not play.record.holds_gpus
     assert not state.gpus["n0.0"].is_releasing
     play.now_ms += 60_000
     play.tell(events.TimerFired)
-    assert play.phase is Phase.STARTING
+    assert play.record.holds_gpus
