@@ -39,7 +39,7 @@ def joined_manifest(parts: Sequence[Mapping[str, object]]) -> bytes:
 
 
 def _shards(manifests: Iterable[Mapping[str, object]]) -> list[dict[str, Any]]:
-    found = [shard for one in manifests if isinstance(one.get("shards"), list) for shard in _list(one["shards"])]
+    found = [shard for one in manifests for shard in _list(one.get("shards"))]
     return [shard for shard in found if isinstance(shard, dict) and isinstance(shard.get("files"), list)]
 
 

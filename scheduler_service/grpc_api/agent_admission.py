@@ -54,14 +54,15 @@ class AttemptStanding(Enum):
 def standing_of(state: ClusterState, key: node_agent_pb2.AttemptKey, node_id: str) -> AttemptStanding:
     """Return what an attempt is to a node at present; the holder of a given attempt never changes."""
     job = state.jobs.get(key.job_id)
-    is_held = job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence)
-    if is_held and job is not None and node_id in job.live_node_ids:
+    if job is not None and not (job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence)):
+        job = None
+    if job is not None and node_id in job.live_node_ids:
         return AttemptStanding.HELD
     holders = [name for *named, name in state.abandoned_attempts if named == [key.job_id, key.attempt, key.fence]]
     # Also of a gang that is still held elsewhere: its part here was lost, and told of itself afterwards.
     if node_id in holders:
         return AttemptStanding.GIVEN_UP
-    if is_held and job is not None:
+    if job is not None:
         return AttemptStanding.STALE if node_id in job.node_ids else AttemptStanding.FOREIGN
     return AttemptStanding.FOREIGN if holders else AttemptStanding.STALE
 
