@@ -181,7 +181,9 @@ class Client:
         begun = asyncio.Event()
         self.begun.append(begun)
         while True:
-            async for message in stub.WatchJobs(scheduling_pb2.WatchJobsRequest(in_batches=True)):
+            async for message in stub.WatchJobs(
+                scheduling_pb2.WatchJobsRequest(in_batches=True, changes_in_batches=True)
+            ):
                 self.messages_watched += max(len(message.jobs), 1)
                 if message.snapshot_end:
                     begun.set()

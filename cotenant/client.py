@@ -229,7 +229,7 @@ class SchedulerClient(DecideCalls, NodeCalls, QueueCalls):
 
         `cotenant.job_watch.watch_jobs` goes on where this ends.
         """
-        request = scheduling_pb2.WatchJobsRequest(job_ids=job_ids, in_batches=True)
+        request = scheduling_pb2.WatchJobsRequest(job_ids=job_ids, in_batches=True, changes_in_batches=True)
         with _translated("scheduler", self._address, self._tls):
             yield from self._stub.WatchJobs(request, timeout=READ_CALL_DEADLINE_S)
 

@@ -78,8 +78,8 @@ def watch_jobs(
 
 
 def _as_events(response: scheduling_pb2.WatchJobsResponse) -> Iterator[WatchEvent]:
-    for job in response.jobs:
-        yield WatchEvent(kind=WatchKind.JOB, job=job)
+    for number, job in enumerate(response.jobs):
+        yield WatchEvent(kind=WatchKind.JOB, job=job, missed_changes=0 if number else response.missed_changes)
     if response.snapshot_end:
         yield WatchEvent(kind=WatchKind.SNAPSHOT_END)
     elif not response.jobs:

@@ -1518,8 +1518,11 @@ class WatchJobsRequest(_message.Message):
 
     JOB_IDS_FIELD_NUMBER: _builtins.int
     IN_BATCHES_FIELD_NUMBER: _builtins.int
+    CHANGES_IN_BATCHES_FIELD_NUMBER: _builtins.int
     in_batches: _builtins.bool
     """The snapshot comes as `jobs`, many in a message: it costs caller and scheduler a fraction. Older schedulers ignore it."""
+    changes_in_batches: _builtins.bool
+    """Changes come as `jobs` too, those of one moment together, a job as often as it has changed. Older schedulers ignore it."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1527,10 +1530,11 @@ class WatchJobsRequest(_message.Message):
         *,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         in_batches: _builtins.bool = ...,
+        changes_in_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_batches", b"in_batches", "job_ids", b"job_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_in_batches", b"changes_in_batches", "in_batches", b"in_batches", "job_ids", b"job_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1550,14 +1554,14 @@ class WatchJobsResponse(_message.Message):
     overflowed: _builtins.bool
     """The scheduler stops, or cannot say what was missed: the watcher must start again."""
     missed_changes: _builtins.int
-    """Above 0: the watcher was too slow, and at most this many changes were left out. This job and those that follow are
-    as they are now, so that nothing else is missing.
+    """Above 0: the watcher was too slow, and at most this many changes were left out. This job, or these, and those that
+    follow are as they are now, so that nothing else is missing.
     """
     @_builtins.property
     def job(self) -> Global___Job: ...
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]:
-        """Jobs of the snapshot, at most 100 in a message; only with in_batches."""
+        """Jobs of the snapshot with in_batches, changed ones with changes_in_batches, at most 100 in a message."""
 
     def __init__(
         self,

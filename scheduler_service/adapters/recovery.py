@@ -11,6 +11,7 @@ from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.event_log import EventLog, LogRecord
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.engine_snapshot import Pace
 from scheduler_service.core.errors import InvalidTransition, PolicyError
 from scheduler_service.core.events import Event, IncarnationBegan, JobSubmitted
 from scheduler_service.errors import StateDamagedError
@@ -71,10 +72,10 @@ def snapshot_state(engine: SchedulerEngine, numbers: JobNumbers) -> Mapping[str,
     return freeze_state(engine, numbers)()
 
 
-def freeze_state(engine: SchedulerEngine, numbers: JobNumbers) -> Callable[[], Mapping[str, Any]]:
-    """Return what returns the same of this instant, in any thread."""
+def freeze_state(engine: SchedulerEngine, numbers: JobNumbers, pace: Pace = iter) -> Callable[[], Mapping[str, Any]]:
+    """Return what returns the same of this instant, in any thread, at a pace."""
     encode, last_job_number = engine.freeze(), numbers.last
-    return lambda: {"engine": encode(), "last_job_number": last_job_number}
+    return lambda: {"engine": encode(pace), "last_job_number": last_job_number}
 
 
 def recover(

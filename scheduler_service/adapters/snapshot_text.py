@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from scheduler_service.core.engine_snapshot import Pace
+
 # Levels whose entries are written one by one: the snapshot, its engine, the state, its tables.
 _LEVELS = 4
 _encode_whole = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def write_json(value: object) -> bytes:
-    """Return what `json.dumps` with the shortest separators returns, encoded.
+def write_json(value: object, pace: Pace = iter) -> bytes:
+    """Return what `json.dumps` with the shortest separators returns, encoded; piece by piece, at a pace.
 
     Raises:
         TypeError: A value or a key is nothing that JSON knows.
     """
-    return "".join(_pieces(value, _LEVELS)).encode()
+    return "".join(pace(_pieces(value, _LEVELS))).encode()
 
 
 def _pieces(value: object, levels: int) -> Iterator[str]:

@@ -52,6 +52,7 @@ from scheduler_service.adapters.stored_records import (
     stored_state_id,
 )
 from scheduler_service.core.codec import encode_event
+from scheduler_service.core.engine_snapshot import Pace
 from scheduler_service.core.events import JobSubmitted
 from scheduler_service.errors import StateLockedError, StateUnwritableError
 
@@ -96,6 +97,7 @@ class SqliteEventLog:
 
     Args:
         state_dir: Created with mode 0700 where it is missing.
+        pace: Of writing snapshots, which a thread beside the event loop does.
 
     Attributes:
         identity: Which cluster this state is; written by whoever writes the events.
@@ -108,8 +110,8 @@ class SqliteEventLog:
         StateUnwritableError: The directory cannot be written.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / DATABASE_NAME
+    def __init__(self, state_dir: Path, *, pace: Pace = iter) -> None:
+        self._path, self._pace = state_dir / DATABASE_NAME, pace
         self._lock_descriptor = lock_state(state_dir)
         # Between the transactions of an append and of a snapshot, which two threads may make.
         self._turn = threading.Lock()
@@ -175,7 +177,7 @@ class SqliteEventLog:
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Store the snapshot, drop old events in small transactions; see `EventLog.store_snapshot`."""
-        body = zlib.compress(write_json(snapshot.state))
+        body = zlib.compress(write_json(snapshot.state, self._pace))
         with self._turn, writing(self._connection, self._path):
             link = link_at(self._connection, self._path, snapshot.sequence)
             self._connection.execute(

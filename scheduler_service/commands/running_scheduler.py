@@ -19,6 +19,7 @@ from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.adapters.paced_work import PacedWork
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, begin_incarnation, freeze_state, recover
@@ -62,7 +63,8 @@ class RunningScheduler:
         )
         policies.effective_parameters(settings.policy, {})
         self._tenants = read_tenants(settings.tenants) if settings.tenants is not None else None
-        self._log = SqliteEventLog(Path(settings.state_dir))
+        self._pace = PacedWork()
+        self._log = SqliteEventLog(Path(settings.state_dir), pace=self._pace)
         self._metrics_page: MetricsPage | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = AgentSessions()
@@ -212,7 +214,7 @@ class RunningScheduler:
             clock=clock,
             perform=performer.perform,
             sequence=recovered.sequence,
-            freeze_state=lambda: freeze_state(engine, recovered.numbers),
+            freeze_state=lambda: freeze_state(engine, recovered.numbers, self._pace),
             snapshot_every_events=self._settings.snapshot_every_events,
             retained_events=self._settings.retained_events,
             refusal=lambda: self._standstill.refusal,
@@ -322,6 +324,7 @@ class RunningScheduler:
         _log.info("stopped")
 
     async def _end_loop(self, loop: LiveLoop) -> None:
+        self._pace.hurry()
         loop.close()
         if not self._tasks:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
-from scheduler_service.core.records import JobRequest
+from scheduler_service.core.records import JobRequest, Reason
 
 _SETTLED = 1 << 62
 """Round of decisions that no later hold for the rest of the queue replaces."""
@@ -30,16 +30,26 @@ class DecisionLog(Mapping[str, Decision]):
         self._lane_holds: dict[object, tuple[int, HoldRest]] = {}
 
     def __getitem__(self, job_id: str) -> Decision:
-        round_, decision = self._decisions[job_id]
-        decision = self._later_hold(job_id, round_) or decision
+        decision = self._stored(job_id)
         if decision is None:
             raise KeyError(job_id)
-        if isinstance(decision, HoldRest) and self._request_of is not None:
-            reason = decision.reason_of(self._request_of(job_id))
-            return Hold(job_id=job_id, reason=reason, until_ms=decision.until_ms)
         if isinstance(decision, HoldMany | HoldRest):
-            return Hold(job_id=job_id, reason=decision.reason, until_ms=decision.until_ms)
+            return Hold(job_id=job_id, reason=self._reason(job_id, decision), until_ms=decision.until_ms)
         return decision
+
+    def reason_of(self, job_id: str) -> Reason | None:
+        """Return why the job is where it is, as its decision says, which is not unfolded for it; None = undecided."""
+        decision = self._stored(job_id)
+        return self._reason(job_id, decision) if decision is not None else None
+
+    def _stored(self, job_id: str) -> Decision | None:
+        known = self._decisions.get(job_id)
+        return (self._later_hold(job_id, known[0]) or known[1]) if known is not None else None
+
+    def _reason(self, job_id: str, decision: Decision) -> Reason:
+        if isinstance(decision, HoldRest) and self._request_of is not None:
+            return decision.reason_of(self._request_of(job_id))
+        return decision.reason
 
     def __iter__(self) -> Iterator[str]:
         return (job_id for job_id in self._decisions if job_id in self)

@@ -331,7 +331,7 @@ class SchedulerEngine:
         """Return everything worth keeping as JSON-able values; `restore` turns it back."""
         return self.freeze()()
 
-    def freeze(self) -> Callable[[], dict[str, object]]:
+    def freeze(self) -> engine_snapshot.EncodeState:
         """Return what gives the snapshot of this instant, in any thread: encoding takes its time."""
         return engine_snapshot.freeze_state(self._state, wakes_at_ms=tuple(sorted(self._wakes)))
 

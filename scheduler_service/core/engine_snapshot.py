@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, encode
 from scheduler_service.core.decisions import Decision, Hold
@@ -16,6 +16,8 @@ from scheduler_service.core.records import Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.stored_predictions import StoredPredictions
 from scheduler_service.core.tenants import TenantRules, UsedTime
+
+_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,21 @@ class StoredState:
     tenant_use: Mapping[str, UsedTime] = field(default_factory=dict)
 
 
-def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Callable[[], dict[str, object]]:
+class Pace(Protocol):
+    """Yields the entries of long work; may pause between two of them."""
+
+    def __call__(self, entries: Iterable[_Entry], /) -> Iterable[_Entry]:
+        """Yield them, in order."""
+
+
+class EncodeState(Protocol):
+    """Returns a frozen state as JSON-able values."""
+
+    def __call__(self, pace: Pace = iter, /) -> dict[str, object]:
+        """Encode, at a pace."""
+
+
+def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> EncodeState:
     """Return what returns the state of this instant as JSON-able values, in any thread and at any time.
 
     To freeze costs a hundredth of what it costs to encode, since records never change.
@@ -86,7 +102,15 @@ def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Callab
         tenant_rules=state.tenants.rules,
         tenant_use=state.tenants.stored(),
     )
-    return lambda: {"format": FORMAT_VERSION, "state": encode(StoredState, stored)}
+
+    def encoded(pace: Pace = iter, /) -> dict[str, object]:
+        body = encode(StoredState, replace(stored, jobs=(), decisions={}))
+        # Thousands of entries, nearly all of the work.
+        body["jobs"] = [encode(JobRecord, job) for job in pace(stored.jobs)]
+        body["decisions"] = {one: encode(StoredHold, hold) for one, hold in pace(stored.decisions.items())}
+        return {"format": FORMAT_VERSION, "state": body}
+
+    return encoded
 
 
 def _stored_decisions(state: ClusterState) -> dict[str, StoredHold]:

@@ -41,18 +41,8 @@ class EncodedJobs:
         self._last_until_ns = 0
 
     def batches(self, state: ClusterState, jobs: Iterable[JobRecord], caller: Caller) -> Iterator[bytes]:
-        """Yield encoded WatchJobsResponse with the jobs as a caller sees them, many in each."""
-        batch: list[bytes] = []
-        size_bytes = 0
-        for job in jobs:
-            encoded = self.of(state, job, visibility_of(caller, owner_of(job)))
-            if batch and (len(batch) >= BATCH_JOBS_MAX or size_bytes + len(encoded) > BATCH_BYTES_MAX):
-                yield b"".join(batch)
-                batch, size_bytes = [], 0
-            batch.append(encoded)
-            size_bytes += len(encoded)
-        if batch:
-            yield b"".join(batch)
+        """Return encoded WatchJobsResponse with the jobs as a caller sees them, many in each."""
+        return joined(self.of(state, job, visibility_of(caller, owner_of(job))) for job in jobs)
 
     def of(self, state: ClusterState, job: JobRecord, visibility: Visibility) -> bytes:
         """Return an encoded WatchJobsResponse with one of `jobs`; joined ones are one with all their jobs."""
@@ -90,3 +80,17 @@ class EncodedJobs:
         """Drop everything."""
         self._kept.clear()
         self._bytes = 0
+
+
+def joined(responses: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield encoded WatchJobsResponse with the jobs of many; a batch is bounded in jobs and in bytes."""
+    batch: list[bytes] = []
+    size_bytes = 0
+    for response in responses:
+        if batch and (len(batch) >= BATCH_JOBS_MAX or size_bytes + len(response) > BATCH_BYTES_MAX):
+            yield b"".join(batch)
+            batch, size_bytes = [], 0
+        batch.append(response)
+        size_bytes += len(response)
+    if batch:
+        yield b"".join(batch)

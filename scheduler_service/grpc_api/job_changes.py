@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Container
+from dataclasses import dataclass, field
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.state import ClusterState
 from scheduler_service.grpc_api.translate_jobs import job_message
+from scheduler_service.grpc_api.visibility import Visibility, redacted
 
 CHANGES_KEPT_MAX = 10_000
 # Watchers read nearly in step; a message may hold some 200 KB.
 MESSAGES_KEPT_MAX = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class _Message:
+    """About one change: as it is, and encoded by what of the job is seen."""
+
+    job: scheduling_pb2.Job
+    encoded: dict[Visibility, bytes] = field(default_factory=dict)
 
 
 class JobChanges:
@@ -21,7 +31,7 @@ class JobChanges:
     def __init__(self) -> None:
         self._changes: deque[JobRecord] = deque(maxlen=CHANGES_KEPT_MAX)
         self._last_of: dict[str, int] = {}
-        self._messages: OrderedDict[int, scheduling_pb2.Job] = OrderedDict()
+        self._messages: OrderedDict[int, _Message] = OrderedDict()
         self.end = 0
 
     @property
@@ -41,9 +51,23 @@ class JobChanges:
 
     def message_at(self, number: int, state: ClusterState) -> scheduling_pb2.Job:
         """Return the message about a change that is kept, made once for all who read it."""
+        return self._message(number, state).job
+
+    def encoded_at(self, number: int, state: ClusterState, visibility: Visibility) -> bytes:
+        """Return a change that is kept as an encoded WatchJobsResponse with one of `jobs`, made once for all."""
+        message = self._message(number, state)
+        encoded = message.encoded.get(visibility)
+        if encoded is None:
+            # The response holds a copy: the message is shared by all.
+            response = scheduling_pb2.WatchJobsResponse(jobs=[message.job])
+            redacted(response.jobs[0], visibility)
+            encoded = message.encoded[visibility] = response.SerializeToString()
+        return encoded
+
+    def _message(self, number: int, state: ClusterState) -> _Message:
         message = self._messages.get(number)
         if message is None:
-            message = self._messages[number] = job_message(state, self.job_at(number))
+            message = self._messages[number] = _Message(job=job_message(state, self.job_at(number)))
             while len(self._messages) > MESSAGES_KEPT_MAX:
                 self._messages.popitem(last=False)
         return message

@@ -18,8 +18,8 @@ from scheduler_service.core.view import Predictions
 
 def present_reason(state: ClusterState, job: JobRecord) -> Reason:
     """Return why a job is where it is: for a waiting one the newest decision about it."""
-    decision = state.decisions.get(job.job_id) if job.phase is Phase.PENDING else None
-    return decision.reason if decision is not None else job.reason
+    decided = state.decisions.reason_of(job.job_id) if job.phase is Phase.PENDING else None
+    return decided if decided is not None else job.reason
 
 
 def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -16,11 +16,11 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api.encoded_jobs import EncodedJobs
+from scheduler_service.grpc_api.encoded_jobs import EncodedJobs, joined
 from scheduler_service.grpc_api.job_changes import JobChanges
 from scheduler_service.grpc_api.job_reasons import present_reason
 from scheduler_service.grpc_api.translate_jobs import job_message
-from scheduler_service.grpc_api.visibility import may_see, shown
+from scheduler_service.grpc_api.visibility import may_see, owner_of, shown, visibility_of
 
 WATCHERS_MAX = 100
 # Several batches share one look at all living jobs; looking may take a twentieth of the time, but comes every second.
@@ -30,6 +30,7 @@ SWEEP_INTERVAL_MAX_NS = 1_000_000_000
 # Messages to all watchers after one look about jobs of which only the progress has changed; the others wait their turn.
 PROGRESS_MESSAGES_MAX = 100
 _ANYBODY = Caller()
+_Told = tuple[JobRecord, Reason]
 _LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
@@ -58,7 +59,7 @@ class WatchHub:
     _watchers: list[_Watcher] = field(default_factory=list)
     _changes: JobChanges = field(default_factory=JobChanges)
     _encoded: EncodedJobs = field(default_factory=EncodedJobs)
-    _told: dict[str, tuple[JobRecord, Reason]] = field(default_factory=dict)
+    _told: dict[str, _Told] = field(default_factory=dict)
     _touched: set[str] = field(default_factory=set)
     _progressed: dict[str, None] = field(default_factory=dict)
     _next_sweep_ns: int = 0
@@ -82,13 +83,13 @@ class WatchHub:
         started_ns = read_monotonic_ns()
         previous, self._told = self._told, self._living()
         state = self.state()
-        for job_id, present in self._told.items():
-            before = previous.pop(job_id, None)
+        for job_id, before, present in _changed(previous, self._told):
             if before is not None and _is_progress(before, present):
                 self._progressed[job_id] = None
-            elif before != present:
+            else:
                 self._tell(present[0])
-        for job_id in dict.fromkeys([*previous, *sorted(self._touched - self._told.keys())]):
+        gone = [job_id for job_id in previous if job_id not in self._told]
+        for job_id in dict.fromkeys([*gone, *sorted(self._touched - self._told.keys())]):
             ended = state.jobs.get(job_id)
             if ended is not None:
                 self._tell(ended)
@@ -102,7 +103,7 @@ class WatchHub:
         pause_ns = min(SWEEP_PAUSE_FACTOR * (ended_ns - started_ns), SWEEP_INTERVAL_MAX_NS)
         self._next_sweep_ns = ended_ns + max(SWEEP_INTERVAL_NS, pause_ns)
 
-    def _living(self) -> dict[str, tuple[JobRecord, Reason]]:
+    def _living(self) -> dict[str, _Told]:
         state = self.state()
         living = [state.jobs[job_id] for phase in _LIVING_PHASES for job_id in state.in_phase(phase)]
         return {job.job_id: (job, present_reason(state, job)) for job in living}
@@ -135,11 +136,16 @@ class WatchHub:
 
     @overload
     def watch(
-        self, job_ids: frozenset[str], *, caller: Caller = _ANYBODY, in_batches: bool
+        self, job_ids: frozenset[str], *, caller: Caller = _ANYBODY, in_batches: bool, changes_in_batches: bool = False
     ) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse | bytes, None]: ...
 
     async def watch(
-        self, job_ids: frozenset[str], *, caller: Caller = _ANYBODY, in_batches: bool = False
+        self,
+        job_ids: frozenset[str],
+        *,
+        caller: Caller = _ANYBODY,
+        in_batches: bool = False,
+        changes_in_batches: bool = False,
     ) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse | bytes, None]:
         """Yield a snapshot, its end, then changes; `overflowed` last, when the scheduler stops.
 
@@ -150,6 +156,7 @@ class WatchHub:
             job_ids: Which jobs; none named = all.
             caller: Who sees only what its role lets it see.
             in_batches: The snapshot comes encoded, many jobs in a message.
+            changes_in_batches: So do the changes: with many watchers sending is most of what a change costs.
 
         Raises:
             OverloadedError: Too many watchers.
@@ -170,7 +177,7 @@ class WatchHub:
             yield scheduling_pb2.WatchJobsResponse(snapshot_end=True)
             while not self._is_closed:
                 watcher.woken.clear()
-                async for message in self._read_on(watcher):
+                for message in self._read_in_batches(watcher) if changes_in_batches else self._read_on(watcher):
                     yield message
                 await watcher.woken.wait()
             yield scheduling_pb2.WatchJobsResponse(overflowed=True)
@@ -191,13 +198,16 @@ class WatchHub:
             if job is not None and may_see(caller, job):
                 yield job
 
-    async def _read_on(self, watcher: _Watcher) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
+    def _read_on(self, watcher: _Watcher) -> Iterator[scheduling_pb2.WatchJobsResponse]:
         """Yield what has changed since the watcher last read."""
         changes = self._changes
         while watcher.position < changes.end and not self._is_closed:
             if watcher.position < changes.start:
-                async for message in self._present(watcher):
-                    yield message
+                missed = changes.end - watcher.position
+                for job in self._missed_jobs(watcher):
+                    message = shown(watcher.caller, job_message(self.state(), job))
+                    yield scheduling_pb2.WatchJobsResponse(job=message, missed_changes=missed)
+                    missed = 0
                 continue
             number, watcher.position = watcher.position, watcher.position + 1
             job = changes.job_at(number)
@@ -207,20 +217,52 @@ class WatchHub:
                 shown(watcher.caller, response.job)
                 yield response
 
-    async def _present(self, watcher: _Watcher) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
-        """Yield, as they are now, the jobs of which changes were missed; the first one says how many."""
-        changes, missed = self._changes, self._changes.end - watcher.position
-        job_ids = changes.changed_since(watcher.position, watcher.wanted)
-        watcher.position = changes.end
+    def _read_in_batches(self, watcher: _Watcher) -> Iterator[bytes]:
+        """Yield the same encoded, many changes in a message."""
+        changes = self._changes
+        while watcher.position < changes.end and not self._is_closed:
+            if watcher.position < changes.start:
+                missed = changes.end - watcher.position
+                for batch in self._encoded.batches(self.state(), self._missed_jobs(watcher), watcher.caller):
+                    yield scheduling_pb2.WatchJobsResponse(missed_changes=missed).SerializeToString() + batch
+                    missed = 0
+                continue
+            yield from joined(self._encoded_changes(watcher))
+
+    def _encoded_changes(self, watcher: _Watcher) -> Iterator[bytes]:
+        changes = self._changes
+        while changes.start <= watcher.position < changes.end and not self._is_closed:
+            number, watcher.position = watcher.position, watcher.position + 1
+            job = changes.job_at(number)
+            if job.job_id in watcher.wanted and may_see(watcher.caller, job):
+                yield changes.encoded_at(number, self.state(), visibility_of(watcher.caller, owner_of(job)))
+
+    def _missed_jobs(self, watcher: _Watcher) -> Iterator[JobRecord]:
+        """Yield the present records of the jobs of which changes were missed; from now on the watcher has read them."""
+        job_ids = self._changes.changed_since(watcher.position, watcher.wanted)
+        watcher.position = self._changes.end
         for job_id in job_ids:
             job = self.state().jobs.get(job_id)
             if job is not None and may_see(watcher.caller, job) and not self._is_closed:
-                message = shown(watcher.caller, job_message(self.state(), job))
-                yield scheduling_pb2.WatchJobsResponse(job=message, missed_changes=missed)
-                missed = 0
+                yield job
 
 
-def _is_progress(before: tuple[JobRecord, Reason], present: tuple[JobRecord, Reason]) -> bool:
+def _changed(previous: Mapping[str, _Told], told: Mapping[str, _Told]) -> Iterator[tuple[str, _Told | None, _Told]]:
+    """Yield the jobs that are not as they were: among ten thousand that wait, few."""
+    # Many jobs wait for one reason, which is another object after each decision: each pair is compared once.
+    is_same: dict[tuple[int, int], bool] = {}
+    for job_id, present in told.items():
+        before = previous.get(job_id)
+        if before is not None and before[0] is present[0]:
+            pair = id(before[1]), id(present[1])
+            if pair not in is_same:
+                is_same[pair] = before[1] == present[1]
+            if is_same[pair]:
+                continue
+        yield job_id, before, present
+
+
+def _is_progress(before: _Told, present: _Told) -> bool:
     """Say whether a job has changed only in how far it is and what was measured of it."""
     (earlier, _), (job, _) = before, present
     is_same = (

@@ -196,7 +196,10 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         for job_id in request.job_ids:
             check_visible(caller, job_requests.known_job(self._cluster.engine, job_id))
         watching = self._cluster.watch_hub.watch(
-            frozenset(request.job_ids), caller=caller, in_batches=request.in_batches
+            frozenset(request.job_ids),
+            caller=caller,
+            in_batches=request.in_batches,
+            changes_in_batches=request.changes_in_batches,
         )
         async with aclosing(watching) as messages:
             async for message in messages:

@@ -203,3 +203,59 @@ def test_a_stopping_scheduler_ends_every_watch() -> None:
         return (await asyncio.wait_for(waiting, timeout=90)).overflowed
 
     assert asyncio.run(work())
+
+
+def read_jobs(answer: scheduling_pb2.WatchJobsResponse | bytes) -> list[scheduling_pb2.Job]:
+    assert isinstance(answer, bytes)
+    return list(scheduling_pb2.WatchJobsResponse.FromString(answer).jobs)
+
+
+def test_the_changes_of_one_moment_come_in_one_message_where_it_is_asked_for() -> None:
+    async def work() -> list[list[scheduling_pb2.Job]]:
+        cluster = Cluster()
+        watches = [cluster.hub.watch(frozenset(), in_batches=True, changes_in_batches=True) for _ in range(3)]
+        for watching in watches:
+            end = await anext(watching)
+            assert isinstance(end, scheduling_pb2.WatchJobsResponse)
+            assert end.snapshot_end
+        cluster.submit("job-1", "job-2", "job-3")
+        cluster.hub.sweep()
+        cluster.cancel("job-2")
+        cluster.hub.sweep()
+        return [read_jobs(await anext(watching)) for watching in watches]
+
+    first, *others = asyncio.run(work())
+    assert [job.job_id for job in first] == ["job-1", "job-2", "job-3", "job-2"]
+    assert first[-1].phase == scheduling_pb2.JOB_PHASE_CANCELLED
+    assert others == [first, first]
+
+
+def test_batches_of_changes_are_bounded_and_hold_wanted_jobs_only() -> None:
+    async def work() -> list[list[str]]:
+        cluster = Cluster()
+        wanted = frozenset(f"job-{number}" for number in range(250))
+        watching = cluster.hub.watch(wanted, in_batches=True, changes_in_batches=True)
+        await anext(watching)
+        cluster.submit(*(f"job-{number}" for number in range(300)))
+        cluster.hub.sweep()
+        return [[job.job_id for job in read_jobs(await anext(watching))] for _ in range(3)]
+
+    batches = asyncio.run(work())
+    assert [len(batch) for batch in batches] == [100, 100, 50]
+    assert sorted(one for batch in batches for one in batch) == sorted(f"job-{number}" for number in range(250))
+
+
+def test_a_slow_watcher_of_batches_learns_how_much_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_changes, "CHANGES_KEPT_MAX", 10)
+
+    async def work() -> list[scheduling_pb2.WatchJobsResponse]:
+        cluster = Cluster()
+        watching = cluster.hub.watch(frozenset(), in_batches=True, changes_in_batches=True)
+        await anext(watching)
+        cluster.submit(*(f"job-{number}" for number in range(130)))
+        cluster.hub.sweep()
+        answers = [await anext(watching) for _ in range(2)]
+        return [scheduling_pb2.WatchJobsResponse.FromString(one) for one in answers if isinstance(one, bytes)]
+
+    told = asyncio.run(work())
+    assert [(len(one.jobs), one.missed_changes) for one in told] == [(100, 130), (30, 0)]

@@ -205,3 +205,39 @@ def test_a_user_learns_what_it_missed_although_others_jobs_changed_first(monkeyp
 
     message = asyncio.run(work())
     assert (message.job.job_id, message.missed_changes) == ("job-9", 10)
+
+
+def test_batches_of_changes_show_each_caller_only_what_it_may_see() -> None:
+    callers = {
+        "viewer": Caller(role=Role.VIEWER, name="alice"),
+        "alice": Caller(role=Role.USER, name="alice"),
+        "operator": Caller(role=Role.OPERATOR, name="carol"),
+        "anybody": ANYBODY,
+    }
+
+    async def work() -> dict[str, dict[str, tuple[str, str]]]:
+        cluster = Cluster()
+        hub = cluster.hub
+        watches = {
+            name: hub.watch(frozenset(), caller=caller, in_batches=True, changes_in_batches=True)
+            for name, caller in callers.items()
+        }
+        for watching in watches.values():
+            await anext(watching)
+        cluster.submit("job-1", "alice")
+        cluster.submit("job-2", "bob")
+        hub.sweep()
+        found = {}
+        for name, watching in watches.items():
+            answer = await anext(watching)
+            assert isinstance(answer, bytes)
+            jobs = scheduling_pb2.WatchJobsResponse.FromString(answer).jobs
+            found[name] = {job.job_id: (job.spec.environment["KEY"], job.spec.command[-1]) for job in jobs}
+        return found
+
+    whole, hidden = ("value", "x"), (HIDDEN, "x")
+    found = asyncio.run(work())
+    assert found["anybody"] == {"job-1": whole, "job-2": whole}
+    assert found["alice"] == {"job-1": whole}
+    assert found["operator"] == {"job-1": hidden, "job-2": hidden}
+    assert found["viewer"] == {"job-1": (HIDDEN, HIDDEN), "job-2": (HIDDEN, HIDDEN)}
