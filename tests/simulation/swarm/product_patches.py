@@ -78,6 +78,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (durable_files, "_temporary", machine.temporary_file),
         (wiring, "StateDirectory", agent_host.LentStateDirectory),
         (running_scheduler, "SqliteEventLog", scheduler_host.CrashingEventLog),
+        (running_scheduler, "PacedWork", scheduler_host.Unpaced),
         # Processes.
         (wiring, "LinuxProcesses", machine.SimulatedProcesses),
         (wiring, "_build_inventory", _inventory),

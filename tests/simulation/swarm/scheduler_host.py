@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cotenant.v1 import scheduling_pb2
 from cotenant.v1.node_agent_pb2 import AttemptKey, LaunchJob, LogPosition
@@ -19,6 +19,7 @@ from scheduler_service.adapters.state_backup import back_up, restore
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.commands.running_scheduler import RunningScheduler
 from scheduler_service.core import commands
+from scheduler_service.core.engine_snapshot import Pace
 from scheduler_service.core.events import (
     Event,
     PairPredictionsArrived,
@@ -39,6 +40,7 @@ from tests.support.scheduling import memory, pair, prediction
 if TYPE_CHECKING:
     from tests.simulation.swarm.world import World
 
+_Entry = TypeVar("_Entry")
 LEASE_MS = 12_000
 GRACE_MS = 6_000
 HEARTBEAT_MS = 4_000
@@ -46,11 +48,22 @@ _STANDS_WITHIN_S = 2.0
 """After the word that it is behind; its sessions are closed at its next tick."""
 
 
+class Unpaced:
+    """In the place of `PacedWork`: how long the machine computes is no part of a seed's story."""
+
+    def __call__(self, entries: Iterable[_Entry]) -> Iterable[_Entry]:
+        """Yield them at once."""
+        return entries
+
+    def hurry(self) -> None:
+        """Nothing ever paused."""
+
+
 class CrashingEventLog(SqliteEventLog):
     """The real log; its files may be found as a crash left them."""
 
-    def __init__(self, state_dir: Path) -> None:
-        super().__init__(state_dir)
+    def __init__(self, state_dir: Path, *, pace: Pace) -> None:
+        super().__init__(state_dir, pace=pace)
         self._is_open = True
         current().machine.world.scheduler_of(current()).log = self
 
