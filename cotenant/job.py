@@ -396,10 +396,13 @@ def _add_shards(root: Path, manifest: dict[str, Any]) -> bool:
     return len(shards) == len(found)
 
 
-def _ranks_here() -> range:
+def _ranks_here() -> Sequence[int]:
     """The ranks that write to this folder: where each node has a folder of its own those of this node."""
+    named = os.environ.get("COTENANT_CHECKPOINT_PART", "")
+    if "," in named:  # Those of parameter servers do not follow the others of their node.
+        return [int(one) for one in named.split(",")]
     first, count = rank() - _integer("LOCAL_RANK"), _integer("LOCAL_WORLD_SIZE")
-    return range(first, first + count) if _integer("COTENANT_CHECKPOINT_PART") else range(world_size())
+    return range(first, first + count) if named else range(world_size())
 
 
 def _seal(root: Path, manifest: dict[str, Any]) -> None:
