@@ -12,7 +12,7 @@ import pytest
 from tests.support.gang_cluster import check_sums, environment_of
 from tests.support.live_cluster import PATIENCE_S
 from tests.support.scheduler_process import wait_until
-from tests.support.two_nodes import two_nodes
+from tests.support.two_nodes import separate_nodes, two_nodes
 
 STEPS = 40
 pytestmark = pytest.mark.timeout(300)
@@ -33,17 +33,18 @@ def test_a_gang_across_two_nodes_survives_a_killed_rank_with_the_shards_of_both(
 
 
 def test_servers_on_both_nodes_end_and_restart_with_their_gang(tmp_path: Path) -> None:
-    with two_nodes(tmp_path) as cluster:
-        job_id = cluster.witness(steps=STEPS, step_ms=40, servers={"count": 2, "blocks": {"weight": 7}})
-        wait_until(lambda: len(cluster.journal(job_id, 3)) > 8, what="some steps", timeout_s=PATIENCE_S)
+    """Each process writes a part of the checkpoint, and the nodes have no folder in common."""
+    with separate_nodes(tmp_path) as cluster:
+        job_id = cluster.witness("sharded", steps=STEPS, step_ms=40, servers={"count": 3, "blocks": {"weight": 7}})
+        wait_until(lambda: len(cluster.journal(job_id, 4)) > 8, what="some steps", timeout_s=PATIENCE_S)
         processes = {pid: environment_of(pid) for pid in cluster.rank_processes()}
         [victim] = [pid for pid, variables in processes.items() if b"\0RANK=3\0" in variables]
-        for variable in (b"COTENANT_ROLE=server", b"ROLE_RANK=1", b"GROUP_RANK=1", b"LOCAL_RANK=1", b"WORLD_SIZE=4"):
+        for variable in (b"COTENANT_ROLE=server", b"ROLE_RANK=1", b"GROUP_RANK=1", b"LOCAL_RANK=1", b"WORLD_SIZE=5"):
             assert b"\0" + variable + b"\0" in processes[victim]
         os.kill(victim, signal.SIGKILL)
         finished = cluster.wait(job_id, "FINISHED")
-        assert (finished.restarts, finished.steps_done, finished.servers) == (1, STEPS, 2)
-        check_sums(cluster, job_id, steps=STEPS, processes=4)
+        assert (finished.restarts, finished.steps_done, finished.servers) == (1, STEPS, 3)
+        check_sums(cluster, job_id, steps=STEPS, processes=5)
 
 
 SERVED = """
