@@ -389,17 +389,17 @@ def _add_shards(root: Path, manifest: dict[str, Any]) -> bool:
     _replace(root / _SHARD_NAME.format(rank()), json.dumps(shard).encode(), durable=True)
     found = [root / _SHARD_NAME.format(other) for other in _ranks_here()]
     shards = [one for one in map(_read, filter(Path.exists, found)) if one["step"] == shard["step"]]
-    manifest["shards"] = shards
+    manifest |= {"shards": shards, "bytes": sum(one["bytes"] for one in shards)}
     manifest["files"] = sorted(name for one in shards for name in one["files"])
-    manifest["bytes"] = sum(one["bytes"] for one in shards)
     manifest["sha256"] = hashlib.sha256("".join(one["sha256"] for one in shards).encode()).hexdigest()
     return len(shards) == len(found)
 
 
-def _ranks_here() -> range:
+def _ranks_here() -> Sequence[int]:
     """The ranks that write to this folder: where each node has a folder of its own those of this node."""
-    first, count = rank() - _integer("LOCAL_RANK"), _integer("LOCAL_WORLD_SIZE")
-    return range(first, first + count) if _integer("COTENANT_CHECKPOINT_PART") else range(world_size())
+    told, first = os.environ.get("COTENANT_CHECKPOINT_PART", ""), rank() - _integer("LOCAL_RANK")
+    named = [int(one) for one in told.split(",")] if "," in told else range(first, first + _integer("LOCAL_WORLD_SIZE"))
+    return named if told else range(world_size())
 
 
 def _seal(root: Path, manifest: dict[str, Any]) -> None:

@@ -312,6 +312,7 @@ class Attempt:
             paused_ms=pause.paused_ms,
             memory_states=memory_states,
             allocated_bytes=allocated_bytes,
+            are_ranks_done=self.directory.ranks_done.exists(),
         )
 
     def conclude(self, *, peak_bytes: int, available_bytes: int, co_located: str) -> AttemptEnd:

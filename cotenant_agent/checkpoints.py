@@ -106,9 +106,10 @@ def _shards(manifest: Mapping[str, object] | None, *, may_be_part: bool = False)
     ranks = [read_integer(shard, "rank", -1) for shard in shards]
     names = [name for shard in shards for name in _names(shard)]
     world_size = read_integer(dict(manifest), "world_size")
-    first = max(0, ranks[0]) if ranks and may_be_part else 0
-    is_row = ranks == list(range(first, first + len(ranks)))
-    has_all = is_row and (first + len(ranks) <= world_size if may_be_part else len(ranks) == world_size)
+    is_whole_gang = len(ranks) == world_size and ranks == list(range(len(ranks)))
+    # A part may hold the last ranks of the world, its parameter servers, beside some in the middle.
+    is_part = ranks == sorted(set(ranks)) and all(0 <= rank < world_size for rank in ranks)
+    has_all = is_whole_gang or (may_be_part and is_part)
     is_whole = has_all and sorted(names) == _names(manifest)
     return shards if is_whole or not shards else None
 

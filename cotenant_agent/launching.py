@@ -22,7 +22,7 @@ from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.memory_watchdog import claimed_bytes, surge_bytes
 from cotenant_agent.parameter_blocks import leave_assignment
 from cotenant_agent.processes import Processes, read_boot_id
-from cotenant_agent.rank_plan import log_limit_bytes
+from cotenant_agent.rank_plan import log_limit_bytes, world_size
 from cotenant_agent.records import LaunchRequest
 from cotenant_agent.rendezvous_ports import choose_port
 from cotenant_agent.seals import SEALED, Seal
@@ -275,14 +275,15 @@ class Launcher:
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),
             "argv": list(plan.argv),
-            "environment": {**plan.environment, **self._told_of_parts(request)},
+            "environment": {**plan.environment, **self._told_of_parts(request, plan)},
             "working_directory": plan.working_directory,
             "cpu_cores": list(plan.cpu_cores),
             "ranks": [rank.to_record() for rank in plan.ranks],
             "collective_timeout_ms": request.collective_timeout_ms,
-            "world_size": request.gang_part.world_size if request.gang_part is not None else len(plan.ranks),
+            "world_size": world_size(request) if request.has_ranks or request.gang_part is not None else 0,
             "watches_ranks": request.watches_ranks,
             "is_part": request.gang_part is not None,
+            "other_parts": 0 if request.gang_part is None else request.gang_part.nodes - 1,
             "first_rank": request.rank,
             "cgroup_procs_files": list(files.procs_files),
             "cgroup_kill_file": files.kill_file,
@@ -294,10 +295,15 @@ class Launcher:
             "gid": gid,
         }
 
-    def _told_of_parts(self, request: LaunchRequest) -> dict[str, str]:
+    def _told_of_parts(self, request: LaunchRequest, plan: LaunchPlan) -> dict[str, str]:
         """Whether a job's helper can see what ranks on other nodes declare; it cannot where each node has a folder."""
-        is_part = request.gang_part is not None and self._rules.gangs_by_transfer
-        return {"COTENANT_CHECKPOINT_PART": "1"} if is_part else {}
+        if request.gang_part is None or not self._rules.gangs_by_transfer:
+            return {}
+        # With a parameter server there are two at least, and not one after the other.
+        here = (
+            [str(process.rank) for process in plan.ranks] if any(one.server is not None for one in plan.ranks) else []
+        )
+        return {"COTENANT_CHECKPOINT_PART": ",".join(here) or "1"}
 
     def _make_places(self, places: LaunchPlaces, owner: Owner | None, *, is_follower: bool) -> None:
         """Make the job's folders; where a gang shares storage its first node has made that of the checkpoints."""

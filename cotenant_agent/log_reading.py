@@ -91,10 +91,10 @@ def find_rank_log(directory: AttemptDirectory, rank: int, server: int | None = N
 
 def _find_server_log(directory: AttemptDirectory, spec: dict[str, object], server: int) -> str:
     servers = read_servers(spec)
-    if 0 <= server < len(servers):
+    if server in servers:
         return read_log_name(spec, servers[server])
-    found = f"the parameter servers 0 to {len(servers) - 1}" if servers else "no parameter servers"
-    raise CommandRefusedError("NO_SUCH_RANK", f"{directory.path.name} has {found}, not server {server}")
+    found = f"the parameter servers {min(servers)} to {max(servers)}" if servers else "no parameter servers"
+    raise CommandRefusedError("NO_SUCH_RANK", f"{directory.path.name} has {found} on this node, not server {server}")
 
 
 def read_tail(directory: AttemptDirectory, size_bytes: int, name: str = "") -> bytes:

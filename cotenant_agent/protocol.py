@@ -110,6 +110,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
     spec = message.spec
     assignments = sorted(message.assignments, key=lambda assignment: assignment.rank)
     gang_part, servers = _gang_part(message), _servers(message)
+    servers_here = 0 if servers is None else len(servers.here)
     part_ratio = len(assignments) / gang_part.world_size if gang_part is not None else 1.0
     return LaunchRequest(
         key=key_from_message(message.key),
@@ -127,9 +128,9 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         memory_held_bytes=message.memory_held_bytes,
         checkpoint_ms=spec.checkpoint_ms,
         host_memory_bytes=_sum_of_limits(
-            math.ceil(spec.host_memory_bytes * part_ratio), message.servers, spec.servers.host_memory_bytes
+            math.ceil(spec.host_memory_bytes * part_ratio), servers_here, spec.servers.host_memory_bytes
         ),
-        cpu_cores=_sum_of_limits(spec.cpu_cores * part_ratio, message.servers, spec.servers.cpu_cores),
+        cpu_cores=_sum_of_limits(spec.cpu_cores * part_ratio, servers_here, spec.servers.cpu_cores),
         progress_regex=spec.progress_regex,
         steps_total=spec.steps_total,
         target_loss=spec.target_loss,
@@ -160,11 +161,18 @@ def _servers(message: messages.LaunchJob) -> ServerGroup | None:
     """
     if not message.servers:
         return None
-    if not 0 < message.servers <= SERVERS_MAX or not message.spec.ranks or message.HasField("gang_part"):
-        detail = f"{message.servers} parameter servers need ranks that are all on this node, and are at most"
+    part = range(message.gang_part.first_server, message.gang_part.first_server + message.gang_part.servers)
+    is_within = 0 <= part.start <= part.stop <= message.servers
+    if not 0 < message.servers <= SERVERS_MAX or not message.spec.ranks or not is_within:
+        detail = f"{message.servers} parameter servers, here {part.start} to {part.stop}, need ranks, and are at most"
         raise CommandRefusedError("INVALID_GANG", f"{detail} {SERVERS_MAX}")
     stated = message.spec.servers
-    return ServerGroup(count=message.servers, command=tuple(stated.command), blocks=dict(stated.blocks))
+    return ServerGroup(
+        count=message.servers,
+        command=tuple(stated.command),
+        blocks=dict(stated.blocks),
+        part=part if message.HasField("gang_part") else None,
+    )
 
 
 def _gang_part(message: messages.LaunchJob) -> GangPart | None:
@@ -264,6 +272,7 @@ def observation_to_message(
         rank_step_times=[messages.RankStepTime(rank=rank, own_step_ms=own_ms) for rank, own_ms in rank_step_ms],
         memory_states=_memory_states(observation.memory_states),
         allocated_bytes=observation.allocated_bytes,
+        are_ranks_done=observation.are_ranks_done,
     )
 
 

@@ -57,13 +57,14 @@ class RankEnds:
         return self.failed_rank is not None and self.failed_rank >= self._workers
 
     @property
-    def _are_workers_done(self) -> bool:
+    def are_ranks_done(self) -> bool:
+        """Whether all have ended with 0, but perhaps for the parameter servers."""
         return not self._is_blamed and all(self._statuses.get(rank) == 0 for rank in range(self._workers))
 
     @property
     def _counted(self) -> dict[int, int]:
         """The ends that say how the attempt has ended."""
-        return dict.fromkeys(range(self._workers), 0) if self._are_workers_done else self._statuses
+        return dict.fromkeys(range(self._workers), 0) if self.are_ranks_done else self._statuses
 
     @property
     def are_complete(self) -> bool:
@@ -90,7 +91,7 @@ class RankEnds:
         if self.are_complete:
             return None
         if rank is None:
-            return lost_grace_ms(stop_grace_ms) if self._are_workers_done else None
+            return lost_grace_ms(stop_grace_ms) if self.are_ranks_done else None
         code = os.waitstatus_to_exitcode(self._statuses[rank])
         is_leaving = code in (EXIT_CHECKPOINTED, -signal.SIGTERM)
         return stop_grace_ms if is_leaving else lost_grace_ms(stop_grace_ms)
@@ -133,7 +134,7 @@ class RankSilence:
         seen = (ends.seen, ended_parts, signs)
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
-        is_left = (ends.seen > 0 or ended_parts > 0) and not ends.are_complete
+        is_left = (ends.seen > 0 or ended_parts > 0) and not (ends.are_complete or ends.are_ranks_done)
         return is_left and now_ms - self._since_ms >= self._silent_ms
 
 

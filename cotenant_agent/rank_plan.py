@@ -16,6 +16,8 @@ RANK_PROCESSES = "rank_processes"
 """In the words of the Hello: this agent starts jobs with ranks; an older one would start one process."""
 SERVER_PROCESSES = "parameter_servers"
 """The same of parameter servers; an older one would start the ranks alone."""
+SPREAD_SERVERS = "parameter_servers_across_nodes"
+"""The same of those of a gang across nodes; an older one refuses its part."""
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOCAL_DEFAULTS = dict.fromkeys(_INTERFACE_VARIABLES, "lo")
 """Of a gang on one node: its ranks talk over the loopback interface only. The job's own values come first."""
@@ -72,8 +74,7 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
         port: Where the ranks meet.
     """
     part = request.gang_part
-    servers = request.servers.count if request.servers is not None else 0
-    world_size = len(request.gpu_ids) + servers if part is None else part.world_size
+    servers, servers_here = _servers_of(request)
     found = []
     for local_rank, binding in enumerate(bindings):
         rank = request.rank + local_rank
@@ -81,14 +82,14 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
         variables = {
             "RANK": rank,
             "LOCAL_RANK": local_rank,
-            "WORLD_SIZE": world_size,
-            "LOCAL_WORLD_SIZE": len(bindings) + servers,
+            "WORLD_SIZE": world_size(request),
+            "LOCAL_WORLD_SIZE": len(bindings) + len(servers_here),
             "GROUP_RANK": 0 if part is None else part.group_rank,
             "MASTER_ADDR": LOOPBACK if part is None else part.master_address,
             "MASTER_PORT": port,
             "COTENANT_RANK": rank,
-            "COTENANT_WORLD_SIZE": world_size,
-            **(role_variables(WORKER, local_rank, len(bindings), servers) if servers else {}),
+            "COTENANT_WORLD_SIZE": world_size(request),
+            **(role_variables(request, WORKER, rank) if servers else {}),
         }
         environment = {**own, **{name: str(value) for name, value in variables.items()}}
         log = log_name(rank, first_rank=request.rank)
@@ -99,25 +100,25 @@ def plan_ranks(request: LaunchRequest, bindings: Sequence[DeviceBinding], *, por
 def plan_servers(
     request: LaunchRequest, ranks: Sequence[RankPlan], argv: tuple[str, ...], *, port: int
 ) -> tuple[RankPlan, ...]:
-    """The parameter servers of a gang, which are the last ranks of its world and see none of its devices.
+    """The parameter servers of a gang on this node: the last ranks of its world, which see none of its devices.
 
     Args:
-        request: A job with ranks on one node.
-        ranks: These, at least one.
+        request: A job with ranks.
+        ranks: Those of this node, at least one.
         argv: Their program and arguments; empty = those of the ranks.
         port: Where all of them meet.
     """
-    count = request.servers.count if request.servers is not None else 0
-    first = ranks[-1].rank + 1 if ranks else 0
+    count, here = _servers_of(request)
+    first = world_size(request) - count
     shared = {name: value for name, value in ranks[0].environment.items() if name in _OF_ALL_RANKS} if ranks else {}
     found = []
-    for server in range(count):
+    for place, server in enumerate(here):
         variables = {
             "RANK": first + server,
-            "LOCAL_RANK": first + server,
+            "LOCAL_RANK": len(ranks) + place,
             "MASTER_PORT": port,
             "COTENANT_RANK": first + server,
-            **role_variables(SERVER, server, count, count),
+            **role_variables(request, SERVER, server),
         }
         environment = {**shared, **{name: str(value) for name, value in variables.items()}, _VISIBLE: ""}
         log = f"out.server-{server}.log"
@@ -125,13 +126,25 @@ def plan_servers(
     return tuple(found)
 
 
-def role_variables(role: str, role_rank: int, role_world_size: int, servers: int) -> dict[str, object]:
+def world_size(request: LaunchRequest) -> int:
+    """How many processes a gang has on all nodes, parameter servers among them."""
+    ranks = len(request.gpu_ids) if request.gang_part is None else request.gang_part.world_size
+    return ranks + _servers_of(request)[0]
+
+
+def _servers_of(request: LaunchRequest) -> tuple[int, range]:
+    """Return how many parameter servers a job has, and which of them are on this node."""
+    return (0, range(0)) if request.servers is None else (request.servers.count, request.servers.here)
+
+
+def role_variables(request: LaunchRequest, role: str, role_rank: int) -> dict[str, object]:
     """What a process of a job with parameter servers is told of its part; the first ones are torchrun's."""
+    servers = _servers_of(request)[0]
     return {
         "ROLE_NAME": role,
         "ROLE_RANK": role_rank,
-        "ROLE_WORLD_SIZE": role_world_size,
-        "GROUP_WORLD_SIZE": 1,
+        "ROLE_WORLD_SIZE": servers if role == SERVER else world_size(request) - servers,
+        "GROUP_WORLD_SIZE": 1 if request.gang_part is None else request.gang_part.nodes,
         "COTENANT_ROLE": role,
         "COTENANT_SERVERS": servers,
     }

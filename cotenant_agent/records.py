@@ -75,7 +75,11 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangPart:
-    """The part of a gang across nodes that this node runs; see the contract's message of that name."""
+    """The part of a gang across nodes that this node runs; see the contract's message of that name.
+
+    Attributes:
+        world_size: its ranks on all nodes, without parameter servers.
+    """
 
     world_size: int
     group_rank: int
@@ -93,11 +97,18 @@ class ServerGroup:
         count: how many, at least 1.
         command: empty = that of the ranks.
         blocks: parameters of each block of the model, by its name; empty = not known.
+        part: the numbers of those on this node, of a gang across nodes; None = all are here.
     """
 
     count: int
     command: tuple[str, ...] = ()
     blocks: Mapping[str, int] = field(default_factory=dict)
+    part: range | None = None
+
+    @property
+    def here(self) -> range:
+        """The numbers of those on this node."""
+        return range(self.count) if self.part is None else self.part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +317,7 @@ class AttemptObservation:
         allocated_bytes: the most that the job says it had allocated, with what its processes hold besides.
         quality_flags: reasons for doubt of the window.
         paused_ms: how long the attempt has stood still by order, in sum; no part of the window.
+        are_ranks_done: of a part of a gang: all have ended with 0, and its parameter servers are left.
     """
 
     key: AttemptKey
@@ -322,6 +334,7 @@ class AttemptObservation:
     paused_ms: int = 0
     memory_states: MemoryStates | None = None
     allocated_bytes: int | None = None
+    are_ranks_done: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+
+from cotenant_agent.system_clock import boot_ms
 
 _TAIL_BYTES = 8192
+_PIPE_READ_BYTES = 65536
+_DRAIN_MS = 1000
 
 
 class RotatingLog:
@@ -54,3 +59,21 @@ class RotatingLog:
 
     def _open(self) -> int:
         return os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def copy_output(output: int, log: RotatingLog) -> bool:
+    """Move what has arrived into the log; False = nothing will arrive any more."""
+    try:
+        content = os.read(output, _PIPE_READ_BYTES)
+    except BlockingIOError:
+        return True
+    log.write(content)
+    return bool(content)
+
+
+def drain_output(output: int, log: RotatingLog) -> None:
+    """Move the rest of what an ended process has written, for a second at most: others may hold its end."""
+    until_ms = boot_ms() + _DRAIN_MS
+    while boot_ms() < until_ms and select.select([output], [], [], 0)[0]:
+        if not copy_output(output, log):
+            return

@@ -31,7 +31,7 @@ from cotenant_agent.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.job_start import EXIT_CANNOT_EXECUTE, become_job
 from cotenant_agent.namespaces import INIT_PID, JobView, control_process, start_namespace
 from cotenant_agent.rank_ends import SILENT_RANKS, RankEnds, RankSilence, lost_grace_ms
-from cotenant_agent.rotating_log import RotatingLog
+from cotenant_agent.rotating_log import RotatingLog, copy_output, drain_output
 from cotenant_agent.shim_records import Records, changed_ns, read_counter, read_number, take_records
 from cotenant_agent.start_barrier import StartBarriers
 from cotenant_agent.system_clock import boot_ms
@@ -40,7 +40,6 @@ _TICK_MS = 100
 _AWAITED_TICK_MS = 20
 _LOOK_INTERVAL_MS = 1000
 _PIPE_READ_BYTES = 65536
-_DRAIN_MS = 1000
 _LEFT_BEHIND_MS = 2000
 _EXIT_ALREADY_STARTED = 3
 _PR_SET_CHILD_SUBREAPER = 36
@@ -90,7 +89,7 @@ class AttemptSupervisor:
                     poller.unregister(descriptor)
         self._processes.kill_outsiders()
         for output, log in logs.items():
-            _drain(output, log)
+            drain_output(output, log)
         self._record_exit()
 
     def _tick_ms(self) -> int:
@@ -109,7 +108,7 @@ class AttemptSupervisor:
         """Read what has become readable; whether more may follow there."""
         if descriptor in logs:
             self._outputs += 1
-            return _copy(descriptor, logs[descriptor])
+            return copy_output(descriptor, logs[descriptor])
         # A namespace tells of its ranks one by one, a descriptor of a process is readable once.
         return descriptor == self._news and self._take_news()
 
@@ -252,6 +251,8 @@ class AttemptSupervisor:
         grace_ms = self._ends.peers_grace_ms(read_number(self._spec, "stop_grace_ms"))
         if self._kill_at_ms is not None or grace_ms is None:
             return
+        if self._ends.failed_rank is None and not self._are_servers_done():
+            return
         if self._ends.failed_rank is not None:
             self._lost_at_ms = self._lost_at_ms or now_ms
             # Ranks that are about to end with 0 leave their servers with broken connections.
@@ -264,10 +265,22 @@ class AttemptSupervisor:
         """End those that one which ended with 0, here or on another node, has left behind, where they only wait."""
         # The agent notes there how far the job is.
         signs = (self._outputs, changed_ns("observed.json"))
-        told = self._records.read("ended_parts.json") if self._spec.get("is_part") is True else None
-        parts = read_number(told or {}, "parts")
-        if self._kill_at_ms is None and self._silence.is_over(self._ends, signs, now_ms, ended_parts=parts):
+        if self._kill_at_ms is None and self._silence.is_over(
+            self._ends, signs, now_ms, ended_parts=self._ended_parts()
+        ):
             self._begin_stop(SILENT_RANKS, now_ms + lost_grace_ms(read_number(self._spec, "stop_grace_ms")))
+
+    def _ended_parts(self) -> int:
+        """How many parts of this gang have ended with success on other nodes, but perhaps for their servers."""
+        told = self._records.read("ended_parts.json") if self._spec.get("is_part") is True else None
+        return read_number(told or {}, "parts")
+
+    def _are_servers_done(self) -> bool:
+        """Whether no rank needs the servers here, those of this node having ended with 0; the agent tells of these."""
+        other_parts = read_number(self._spec, "other_parts")
+        if other_parts and not changed_ns("ranks_done.json"):
+            self._records.write("ranks_done.json", {"ranks_done_boot_ms": boot_ms()})
+        return self._ended_parts() >= other_parts
 
     def _is_time_to_look(self, now_ms: int) -> bool:
         """Once a second: a look goes through all processes of the machine."""
@@ -356,23 +369,6 @@ def _fork(job: Callable[[], NoReturn]) -> int:
     if pid == 0:
         job()
     return pid
-
-
-def _copy(output: int, log: RotatingLog) -> bool:
-    """Move what has arrived into the log; False = nothing will arrive any more."""
-    try:
-        content = os.read(output, _PIPE_READ_BYTES)
-    except BlockingIOError:
-        return True
-    log.write(content)
-    return bool(content)
-
-
-def _drain(output: int, log: RotatingLog) -> None:
-    until_ms = boot_ms() + _DRAIN_MS
-    while boot_ms() < until_ms and select.select([output], [], [], 0)[0]:
-        if not _copy(output, log):
-            return
 
 
 def main() -> int:

@@ -25,9 +25,10 @@ def read_ranks(spec: dict[str, object]) -> tuple[int, ...]:
     return tuple(read_integer(one, "rank") for one in _read_processes(spec))
 
 
-def read_servers(spec: dict[str, object]) -> tuple[int, ...]:
-    """The ranks of its parameter servers, in the order of their numbers."""
-    return tuple(read_integer(one, "rank") for one in _read_processes(spec) if "server" in one)
+def read_servers(spec: dict[str, object]) -> dict[int, int]:
+    """The ranks of its parameter servers on this node, by their numbers."""
+    found = [one for one in _read_processes(spec) if "server" in one]
+    return {read_integer(one, "server"): read_integer(one, "rank") for one in found}
 
 
 def read_log_name(spec: dict[str, object], rank: int | None) -> str:
@@ -38,15 +39,15 @@ def read_log_name(spec: dict[str, object], rank: int | None) -> str:
 
 def read_watched_ranks(spec: dict[str, object]) -> tuple[int, ...]:
     """The ranks whose own time for a step is told to the scheduler, where it wants to know."""
-    servers = read_servers(spec)
+    servers = read_servers(spec).values()
     return tuple(rank for rank in read_ranks(spec) if rank not in servers) if spec.get("watches_ranks") is True else ()
 
 
 def process_name(spec: dict[str, object], rank: int) -> str:
     """One process of a gang in words."""
-    servers = read_servers(spec)
+    server = next((number for number, of_server in read_servers(spec).items() if of_server == rank), None)
     world_size = read_integer(spec, "world_size", len(read_ranks(spec)))
-    return f"server {servers.index(rank)}" if rank in servers else f"rank {rank} of {world_size}"
+    return f"rank {rank} of {world_size}" if server is None else f"server {server}"
 
 
 def read_launched_ranks(spec: dict[str, object]) -> range:

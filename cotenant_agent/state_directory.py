@@ -4,8 +4,8 @@ STATE/                      0711
   agent.lock                one agent at a time
   cluster.json              which cluster this node belongs to, and the newest that it saw of it
   jobs/<job>.<attempt>.<cluster>/  0700, the agent's: lock spec.json state.json lease.json stop.json pause.json
-                            paused.json prepared.json go.json ended_parts.json out.log out.rank-<rank>.log exit.json
-                            stored
+                            paused.json prepared.json go.json ended_parts.json ranks_done.json out.log
+                            out.rank-<rank>.log exit.json stored
   run/<job>.<attempt>.<cluster>/   0700, the job's user: progress.sock, progress.json, default working directory
   checkpoints/<cluster>/<job>/<fence>/  0700, the job's user; may be on shared storage (checkpoint_dir)
 
@@ -141,6 +141,7 @@ class AttemptDirectory:
     prepared = _PathBelow("prepared.json")
     go = _PathBelow("go.json")
     ended_parts = _PathBelow("ended_parts.json")
+    ranks_done = _PathBelow("ranks_done.json")
     observed = _PathBelow("observed.json")
     log = _PathBelow("out.log")
     older_log = _PathBelow("out.log.1")

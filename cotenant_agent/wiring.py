@@ -28,7 +28,7 @@ from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
-from cotenant_agent.rank_plan import RANK_PROCESSES, SERVER_PROCESSES
+from cotenant_agent.rank_plan import RANK_PROCESSES, SERVER_PROCESSES, SPREAD_SERVERS
 from cotenant_agent.rendezvous_addresses import find_interface, find_own_address
 from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.seals import hide_memory
@@ -218,7 +218,7 @@ def _agent_rules(
         allow_list=allow_list,
         rendezvous_address=settings.rendezvous_host,
         enforcements=(
-            *("shim_lease", RANK_PROCESSES, SERVER_PROCESSES, PREPARED_STARTS),
+            *("shim_lease", RANK_PROCESSES, SERVER_PROCESSES, SPREAD_SERVERS, PREPARED_STARTS),
             *inventory.enforcements,
             *groups.enforcements,
             *pausing,

@@ -524,6 +524,7 @@ class AttemptObservation(_message.Message):
     MEMORY_STATES_FIELD_NUMBER: _builtins.int
     ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
     RANK_STEP_TIMES_FIELD_NUMBER: _builtins.int
+    ARE_RANKS_DONE_FIELD_NUMBER: _builtins.int
     steps_done: _builtins.int
     epoch: _builtins.int
     loss: _builtins.float
@@ -542,6 +543,8 @@ class AttemptObservation(_message.Message):
     """Unspecified = an agent that does not say it."""
     allocated_bytes: _builtins.int
     """The most that it had allocated since the last heartbeat."""
+    are_ranks_done: _builtins.bool
+    """Of a part of a gang across nodes with parameter servers: all its ranks have ended with 0, and its servers wait to be told to end."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -575,10 +578,11 @@ class AttemptObservation(_message.Message):
         memory_states: _resources_pb2.MemoryStates | None = ...,
         allocated_bytes: _builtins.int | None = ...,
         rank_step_times: _abc.Iterable[Global___RankStepTime] | None = ...,
+        are_ranks_done: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_states", b"memory_states", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "rank_step_times", b"rank_step_times", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "are_ranks_done", b"are_ranks_done", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "rank_step_times", b"rank_step_times", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015
@@ -894,7 +898,9 @@ Global___HeartbeatAck: _TypeAlias = HeartbeatAck  # noqa: Y015
 
 @_typing.final
 class EndedParts(_message.Message):
-    """How many other parts of a gang across nodes have ended with 0: ranks that only wait for theirs are ended once they are silent."""
+    """How many other parts of a gang across nodes have ended with 0, but perhaps for their parameter servers: ranks that only wait for theirs
+    are ended once they are silent, and servers when there are such parts only.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1315,6 +1321,8 @@ class GangPart(_message.Message):
     MASTER_ADDRESS_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
+    FIRST_SERVER_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     world_size: _builtins.int
     """Ranks on all nodes; those of this part are in its assignments, one after the other."""
     group_rank: _builtins.int
@@ -1324,6 +1332,9 @@ class GangPart(_message.Message):
     """Address of the node of rank 0."""
     master_port: _builtins.int
     """Where the ranks meet; 0 for the first node, which chooses it."""
+    first_server: _builtins.int
+    """Parameter servers of this part, out of those of the attempt: the number of the first one, and how many there are."""
+    servers: _builtins.int
     @_builtins.property
     def resumed(self) -> Global___GrantedCheckpoint:
         """For the other nodes, where they share no checkpoints: which one the first node goes on from, and has; absent = it began from nothing."""
@@ -1337,10 +1348,12 @@ class GangPart(_message.Message):
         master_address: _builtins.str = ...,
         master_port: _builtins.int = ...,
         resumed: Global___GrantedCheckpoint | None = ...,
+        first_server: _builtins.int = ...,
+        servers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resumed", b"resumed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_rank", b"group_rank", "master_address", b"master_address", "master_port", b"master_port", "nodes", b"nodes", "resumed", b"resumed", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_server", b"first_server", "group_rank", b"group_rank", "master_address", b"master_address", "master_port", b"master_port", "nodes", b"nodes", "resumed", b"resumed", "servers", b"servers", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

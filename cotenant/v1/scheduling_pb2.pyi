@@ -3358,8 +3358,8 @@ Global___HoldDecision: _TypeAlias = HoldDecision  # noqa: Y015
 
 @_typing.final
 class ParameterServers(_message.Message):
-    """Processes of a job that hold its parameters. All run on the node of its ranks, without a GPU, begin and end with them, and are the
-    last ranks of one world: with two ranks and one server RANK is 0, 1 and, for the server, 2.
+    """Processes of a job that hold its parameters. They run on the nodes of its ranks, as evenly as these, without a GPU, begin and end with
+    them, and are the last ranks of one world: with two ranks and one server RANK is 0, 1 and, for the server, 2.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 from typing import TypedDict
 
@@ -39,7 +39,6 @@ from scheduler_service.core.events import (
     PreparationReport,
     RunningAttempt,
 )
-from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 
 # Exit classes that mean "ended because it was asked to".
@@ -217,23 +216,6 @@ def command_refused(
     )
 
 
-def ended_parts(
-    jobs: Mapping[str, JobRecord], renewed: Iterable[node_agent_pb2.AttemptKey]
-) -> list[node_agent_pb2.EndedParts]:
-    """Name the gangs of which parts have ended with success on other nodes; of those that run nothing else has ended.
-
-    Args:
-        jobs: By id.
-        renewed: Attempts of the node that is told.
-    """
-    gangs = ((key, jobs[key.job_id].gang) for key in renewed)
-    return [
-        node_agent_pb2.EndedParts(key=key, parts=len(gang.ended_node_ids))
-        for key, gang in gangs
-        if gang is not None and gang.ended_node_ids
-    ]
-
-
 def preparation_change(message: node_agent_pb2.ConnectRequest) -> PreparationReport:
     """Read that an attempt, started early, waits for its launch, or why it does not."""
     if message.HasField("attempt_prepared"):
@@ -350,6 +332,8 @@ def _gang_part(part: GangPart | None, identity: ClusterIdentity) -> node_agent_p
         master_address=part.master_address,
         master_port=part.master_port,
         resumed=resumed if fence and part.group_rank else None,
+        first_server=part.first_server,
+        servers=part.servers,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_refusals import AgentRefusals
+from scheduler_service.adapters.gang_messages import DoneParts
 from scheduler_service.adapters.launch_rules import LaunchRules
 from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
@@ -36,6 +37,7 @@ class AgentSession:
         presented_secret: That of the agent's stream before.
         knows_secret: The agent returns the secret of its last stream; older ones do not.
         has_reported: A message came after the Welcome, so the agent has the secret.
+        done_parts: What has only parameter servers left there, as of its newest heartbeat.
     """
 
     node_id: str
@@ -54,6 +56,7 @@ class AgentSession:
     )
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     observed_gpus: Mapping[str, node_agent_pb2.GpuObservation] = field(default_factory=dict)
+    done_parts: DoneParts = frozenset()
 
     def is_of(self, instance_id: str, secret: str) -> bool:
         """Return whether an agent that says this is the one of this stream.
@@ -137,6 +140,11 @@ class AgentSessions:
         )
         self._sessions[node_id] = session
         return session
+
+    def parts_done_beside(self, session: AgentSession) -> dict[str, DoneParts]:
+        """Return what has only parameter servers left, by node other than that of a session."""
+        others = (one for one in self._sessions.values() if one.node_id != session.node_id)
+        return {one.node_id: one.done_parts for one in others if one.done_parts}
 
     def holds(self, session: AgentSession) -> bool:
         """Return whether a stream is the one that counts for its node."""

@@ -26,6 +26,8 @@ RANK_PROCESSES = "rank_processes"
 """What an agent that starts jobs with ranks says of its node."""
 SERVER_PROCESSES = "parameter_servers"
 """What an agent says of its node that starts parameter servers beside the ranks."""
+SPREAD_SERVERS = "parameter_servers_across_nodes"
+"""The same of a gang across nodes, each of which starts some of them."""
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
@@ -126,6 +128,9 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
     if spec.HasField("servers") and SERVER_PROCESSES not in node.enforcements:
         remedy = "let the node's owner upgrade it, or leave out --servers"
         yield Obstacle("has an agent that starts no parameter servers", remedy)
+    elif spec.HasField("servers") and spec.across_nodes and SPREAD_SERVERS not in node.enforcements:
+        remedy = "let the node's owner upgrade it, or leave out --across-nodes or --servers"
+        yield Obstacle("has an agent that starts parameter servers only where all ranks are on its node", remedy)
     if rules is not None:
         yield from rules.obstacles(spec)
 

@@ -9,6 +9,7 @@ from scheduler_service.core.gang_records import PartEndKind
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.opportunistic_sharing import held_bytes
 from scheduler_service.core.records import AfterStop, Assignment
+from scheduler_service.core.replica_groups import spread_servers
 from scheduler_service.core.state import ClusterState
 
 LOST_PART_GRACE_MS = 5_000
@@ -35,6 +36,7 @@ def _gang_part(state: ClusterState, job: JobRecord, node_id: str) -> GangPart | 
     if job.gang is None:
         return None
     first = state.nodes.get(job.node_ids[0])
+    servers = servers_on(state, job, node_id)
     return GangPart(
         world_size=len(job.assignments),
         group_rank=job.node_ids.index(node_id),
@@ -43,6 +45,8 @@ def _gang_part(state: ClusterState, job: JobRecord, node_id: str) -> GangPart | 
         master_port=job.gang.rendezvous_port,
         resumed_fence=job.gang.resumed_fence,
         resumed_node_id=job.node_ids[0] if job.gang.resumed_fence else "",
+        first_server=servers.start,
+        servers=len(servers),
     )
 
 
@@ -50,6 +54,13 @@ def _on_node(state: ClusterState, job: JobRecord, node_id: str) -> tuple[Assignm
     """Return the GPUs of a job on a node; those of a part that has ended may have gone with their node's new cards."""
     gpus = state.gpus
     return tuple([part for part in job.assignments if part.gpu_id in gpus and gpus[part.gpu_id].node_id == node_id])
+
+
+def servers_on(state: ClusterState, job: JobRecord, node_id: str) -> range:
+    """Return the numbers of the parameter servers that the present attempt has on one of its nodes."""
+    ranks = [len(_on_node(state, job, one)) for one in job.node_ids]
+    servers = job.request.replicas.servers
+    return spread_servers(ranks, servers)[job.node_ids.index(node_id)] if servers and any(ranks) else range(0)
 
 
 def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:

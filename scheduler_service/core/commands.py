@@ -167,6 +167,8 @@ class GangPart:
         master_port: Where the ranks meet; 0 = this node chooses it.
         resumed_fence: Of the checkpoint that the first node goes on from; 0 = none, or this is the first node.
         resumed_node_id: The first node, which has that checkpoint; empty where there is none.
+        first_server: Number of the first parameter server that is on this node.
+        servers: How many are.
     """
 
     world_size: int
@@ -176,6 +178,8 @@ class GangPart:
     master_port: int
     resumed_fence: int = 0
     resumed_node_id: str = ""
+    first_server: int = 0
+    servers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

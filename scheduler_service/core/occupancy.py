@@ -12,6 +12,7 @@ from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.opportunistic_sharing import MemorySurge, claimed_bytes, largest_surge_bytes
 from scheduler_service.core.records import Assignment, Node
+from scheduler_service.core.replica_groups import whole_servers
 from scheduler_service.core.view import GpuView, HostUse
 
 _NOTHING = HostUse()
@@ -261,7 +262,8 @@ def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:
 
 def _host_part(job: JobRecord, assignments: Sequence[Assignment], gpu_ids: Collection[str]) -> HostUse:
     here = sum(part.gpu_id in gpu_ids for part in assignments)
+    more = whole_servers(job.request, here, len(assignments))
     return HostUse(
-        cpu_cores=job.request.cpu_cores * here / len(assignments),
-        host_memory_bytes=job.request.host_memory_bytes * here // len(assignments),
+        cpu_cores=job.request.cpu_cores * here / len(assignments) + more.cpu_cores,
+        host_memory_bytes=job.request.host_memory_bytes * here // len(assignments) + more.host_memory_bytes,
     )

@@ -1,8 +1,14 @@
-"""Jobs of workers and parameter servers: what a request asks of its host with another number of servers."""
+"""Jobs of workers and parameter servers: what hosts are asked for with each number of servers, and where these are.
+
+Source:
+    Optimus, section 4.2: servers are spread over the nodes of a job as evenly as its workers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from scheduler_service.core.records import JobRequest, TaskDemand
 
@@ -38,3 +44,32 @@ def server_counts(request: JobRequest) -> tuple[int, ...]:
 def has_choice(request: JobRequest) -> bool:
     """Say whether a policy may choose how many GPUs, or parameter servers, a job has."""
     return len(request.allowed_gpus) > 1 or len(request.replicas.allowed_servers) > 1
+
+
+def spread_servers(ranks: Sequence[int], servers: int) -> tuple[range, ...]:
+    """Return the numbers of the servers on each node, in proportion to its ranks; what is over goes to the last nodes.
+
+    No node gets more than its proportion, rounded up.
+
+    Args:
+        ranks: Of each node, in the order of the nodes; at least one in sum.
+        servers: Of all nodes.
+    """
+    world = sum(ranks)
+    counts = [servers * here // world for here in ranks]
+    left = sorted(range(len(ranks)), key=lambda node: (servers * ranks[node] % world, node), reverse=True)
+    for node in left[: servers - sum(counts)]:
+        counts[node] += 1
+    ends = list(accumulate(counts))
+    return tuple(range(end - count, end) for count, end in zip(counts, ends, strict=True))
+
+
+def whole_servers(request: JobRequest, ranks_here: int, ranks: int) -> TaskDemand:
+    """Return what a part of a job needs beyond its proportion of the host, for its servers are whole ones."""
+    servers, demand = request.replicas.servers, request.server_demand
+    if not servers or demand is None:
+        return TaskDemand()
+    more = -servers * ranks_here % ranks
+    return TaskDemand(
+        cpu_cores=more * demand.cpu_cores / ranks, host_memory_bytes=-(-more * demand.host_memory_bytes // ranks)
+    )

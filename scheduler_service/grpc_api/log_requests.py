@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
+from scheduler_service.core.attempt_orders import servers_on
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import FieldViolation, WrongJobPhaseError
@@ -58,11 +59,14 @@ def _server_violations(server: int, job: JobRecord) -> Iterator[FieldViolation]:
         yield FieldViolation(field="server", description=f"{server} is no server of the job, {job.job_id} {found}")
 
 
-def rank_nodes(state: ClusterState, job: JobRecord, rank: int) -> list[str]:
-    """Return the nodes of the present attempt, that of a rank first."""
-    gpu_ids = [part.gpu_id for part in job.assignments if part.rank == rank and part.gpu_id in state.gpus]
-    of_rank = [state.gpus[gpu_id].node_id for gpu_id in gpu_ids]
-    return list(dict.fromkeys([*of_rank, *job.node_ids])) if _has_ranks(job) else list(job.node_ids[:1])
+def log_nodes(state: ClusterState, job: JobRecord, request: scheduling_pb2.ReadJobLogRequest) -> list[str]:
+    """Return the nodes of the present attempt, that of the rank or server first whose log is asked for."""
+    if request.HasField("server"):
+        likely = [one for one in job.node_ids if request.server in servers_on(state, job, one)]
+    else:
+        gpu_ids = [part.gpu_id for part in job.assignments if part.rank == request.rank and part.gpu_id in state.gpus]
+        likely = [state.gpus[gpu_id].node_id for gpu_id in gpu_ids]
+    return list(dict.fromkeys([*likely, *job.node_ids])) if _has_ranks(job) else list(job.node_ids[:1])
 
 
 def _has_ranks(job: JobRecord) -> bool:

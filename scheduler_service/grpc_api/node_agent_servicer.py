@@ -12,7 +12,7 @@ from typing import Any
 from cotenant.access.callers import current_caller
 from cotenant.access.roles import Role
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
-from scheduler_service.adapters import agent_messages
+from scheduler_service.adapters import agent_messages, gang_messages
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
@@ -271,6 +271,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                     if memory is not None and not self._loop.storage_failure:
                         self._loop.note(memory)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
+        session.done_parts = gang_messages.done_parts(heartbeat)
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
             view = state.gpus.get(gpu.gpu_id)
@@ -282,7 +283,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             sequence=heartbeat.sequence,
             renewed=renewed,
             position=self._identity.position(self._loop.sequence),
-            ended_parts=agent_messages.ended_parts(state.jobs, renewed),
+            ended_parts=gang_messages.ended_parts(state.jobs, renewed, self._sessions.parts_done_beside(session)),
         )
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 

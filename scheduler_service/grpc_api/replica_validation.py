@@ -22,19 +22,12 @@ _BYTES_MAX = 2**60
 def replica_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     """Check what a job asks of the group of its processes."""
     if spec.HasField("servers"):
-        yield from _place_violations(spec)
+        if not spec.ranks:
+            needed = "parameter servers serve processes with the variables of torchrun"
+            yield _violation("servers", f"needs ranks (--ranks): {needed}")
         yield from _server_violations(spec.servers)
         yield from _block_violations(spec.servers)
     yield from _straggler_violations(spec)
-
-
-def _place_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
-    if not spec.ranks:
-        yield _violation(
-            "servers", "needs ranks (--ranks): parameter servers serve processes with the variables of torchrun"
-        )
-    if spec.across_nodes:
-        yield _violation("servers", "must be on the node of all ranks: leave out --across-nodes, or --servers")
 
 
 def _server_violations(servers: scheduling_pb2.ParameterServers) -> Iterator[FieldViolation]:

@@ -34,7 +34,7 @@ from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.log_requests import attempt_key, log_violations, rank_nodes, rank_violations
+from scheduler_service.grpc_api.log_requests import attempt_key, log_nodes, log_violations, rank_violations
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.queue_methods import QueueMethods
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
@@ -241,7 +241,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         validation.require(rank_violations(request, job))
         key = attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
-        for node_id in self._nodes_with_log(job, request.rank):
+        for node_id in self._nodes_with_log(job, request):
             has_begun = False
             try:
                 reading = self._cluster.sessions.read_log(
@@ -352,9 +352,9 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         check_changeable(caller, job_requests.known_job(self._cluster.engine, job_id))
         return actor_of(caller)
 
-    def _nodes_with_log(self, job: JobRecord, rank: int) -> list[str]:
+    def _nodes_with_log(self, job: JobRecord, request: scheduling_pb2.ReadJobLogRequest) -> list[str]:
         """Return where to ask: the present attempt's node, then all others, since earlier nodes are forgotten."""
-        node_ids = rank_nodes(self._cluster.engine.state, job, rank)
+        node_ids = log_nodes(self._cluster.engine.state, job, request)
         return [*node_ids, *sorted(self._cluster.sessions.connected.keys() - set(node_ids))]
 
     def _would_be(self, spec: scheduling_pb2.JobSpec) -> scheduling_pb2.Job:

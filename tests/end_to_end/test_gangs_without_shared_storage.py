@@ -21,7 +21,7 @@ from tests.support.two_nodes import TwoNodes, separate_nodes
 
 pytestmark = pytest.mark.timeout(600)
 STEPS = 40
-CURVE_STEPS, STEP_MS, ENDLESS = 30, 250, 1_000_000
+CURVE_STEPS, STEP_MS, ENDLESS = 100, 250, 1_000_000
 
 
 @pytest.mark.parametrize("form", [(), ("sharded",)], ids=["of rank 0", "sharded"])
@@ -55,9 +55,9 @@ def read_losses(cluster: TwoNodes, job: scheduling_pb2.Job) -> dict[int, float]:
     return found
 
 
-def submit(cluster: TwoNodes, **fields: object) -> str:
+def submit(cluster: TwoNodes, step_ms: int, **fields: object) -> str:
     flags = ["--model", "transformer", "--dtype", "float64", "--batch-size", "8", "--log-every", "1"]
-    words = [sys.executable, paced_gang.__file__, train_ddp.__name__, str(STEP_MS), *flags, "--steps", str(CURVE_STEPS)]
+    words = [sys.executable, paced_gang.__file__, train_ddp.__name__, str(step_ms), *flags, "--steps", str(CURVE_STEPS)]
     # For the scheduler it has no end in sight: a change of its width pays.
     return cluster.submit(
         *words, steps_total=ENDLESS, share="SHARE_MODE_NEVER", graph_sha256="1" * 64,
@@ -68,7 +68,7 @@ def submit(cluster: TwoNodes, **fields: object) -> str:
 def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does(tmp_path: Path) -> None:
     with FakePredictor() as predictor, separate_nodes(tmp_path, "--predictor", predictor.address) as cluster:
         cluster.cotenant("policies", "use", "elastic", "--set", "reshape_cost_ms=1000", "--set", "start_cost_ms=1000")
-        job_id = submit(cluster, allowed_gpus=[1, 2])
+        job_id = submit(cluster, STEP_MS, allowed_gpus=[1, 2])
 
         def has(ranks: int, steps: int) -> bool:
             job = cluster.client.get(job_id)
@@ -81,8 +81,9 @@ def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does(tmp_
         assert cluster.client.get(job_id).node_id != first
         cluster.cotenant("nodes", "uncordon", first)
         wait_until(lambda: has(2, 16), what="two ranks again", timeout_s=PATIENCE_S)
+        (tmp_path / f"{job_id}.step_ms").write_text("0")
         changing = read_losses(cluster, cluster.wait(job_id, "FINISHED"))
-        alone_id = submit(cluster, gpus=1, ranks=1, across_nodes=False)
+        alone_id = submit(cluster, 0, gpus=1, ranks=1, across_nodes=False)
         alone = read_losses(cluster, cluster.wait(alone_id, "FINISHED"))
     assert set(changing) == set(alone) == set(range(1, CURVE_STEPS + 1))
     assert max(abs(changing[step] - loss) / abs(loss) for step, loss in alone.items()) <= 1e-12

@@ -20,6 +20,7 @@ from tests.support.agent import REPOSITORY
 from tests.support.gang_cluster import GangCluster, environment_of
 from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
 from tests.support.scheduler_process import wait_until
+from tests.support.two_nodes import NODES, TwoNodes
 
 pytestmark = pytest.mark.timeout(300)
 STEP_MS = 40
@@ -83,6 +84,16 @@ def measured_servers(cluster: GangCluster, job_id: str) -> set[int]:
     time.sleep(1)
     known = [one for prediction in cluster.client.get(job_id).predictions for one in prediction.step_times]
     return {one.servers for one in known if one.measurements}
+
+
+def test_optimus_measures_a_range_of_servers_across_nodes_too(tmp_path: Path) -> None:
+    with live_cluster(TwoNodes, tmp_path, NODES, ("--policy", "optimus", *SHORT_TIMES)) as cluster:
+        cluster.agent_program = undisturbed_agent.__name__
+        cluster.start_agents()
+        job_id = cluster.witness(steps=5_000, step_ms=STEP_MS, servers={"count": 1, "allowed_counts": [1, 2]})
+        wait_until(lambda: measured_servers(cluster, job_id) == {1, 2}, what="both numbers", timeout_s=PATIENCE_S)
+        assert history(cluster, job_id, "move")[0].endswith("TRIES_SERVERS")
+        cluster.cotenant("cancel", job_id)
 
 
 def test_optimus_measures_a_range_of_servers_and_goes_on_with_its_choice(cluster: GangCluster) -> None:

@@ -58,16 +58,17 @@ class GangCluster(LiveCluster):
         self.start_agents()
 
 
-def check_sums(cluster: LiveCluster, job_id: str, *, steps: int) -> None:
-    """Check the journals of a gang of two of which one rank was killed once, after some steps."""
-    for rank in (0, 1):
+def check_sums(cluster: LiveCluster, job_id: str, *, steps: int, processes: int = 2) -> None:
+    """Check the journals of a gang of which one process was killed once, after some steps."""
+    added = sum(range(processes + 1))
+    for rank in range(processes):
         journal = cluster.journal(job_id, rank)
         starts = [line for line in journal if line[0] == "start"]
         assert [line[0] for line in journal].count("twice") == 0
-        # Three are added in each step, by ranks 0 and 1: nothing was lost, and no step counts twice.
-        assert [int(line[3]) for line in starts] == [3 * int(line[2]) for line in starts]
+        # As much is added in each step, by all ranks: nothing was lost, and no step counts twice.
+        assert [int(line[3]) for line in starts] == [added * int(line[2]) for line in starts]
         assert int(starts[1][2]) >= 5
-        assert journal[-1] == ["end", starts[1][1], str(3 * steps)]
+        assert journal[-1] == ["end", starts[1][1], str(added * steps)]
 
 
 def environment_of(pid: int) -> bytes:

@@ -153,3 +153,21 @@ def test_files_of_one_name_on_two_nodes_are_no_checkpoint_and_no_full_disk(
     for rank in (0, 1):
         declare(monkeypatch, tmp_path, rank, 5, name="step-{}")
     assert resumed_by(tmp_path, "n2") is None
+
+
+def test_the_part_of_a_node_with_a_parameter_server_is_that_of_ranks_which_do_not_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two ranks and a server, which is the last one of the world and beside the first."""
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank, node_id, here in ((0, "n0", "0,2"), (1, "n1", "1"), (2, "n0", "0,2")):
+        monkeypatch.setenv("COTENANT_CHECKPOINT_PART", here)
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("COTENANT_CHECKPOINT_DIR", str(folder_of(tmp_path, node_id)))
+        path = job.checkpoint_directory() / f"step-7.rank-{rank}"
+        path.write_text(f"7 of {rank}")
+        job.checkpointed(path, 7, is_shard=True)
+        assert (folder_of(tmp_path, "n0") / job.MANIFEST_NAME).exists() == (rank == 2)
+    found = resumed_by(tmp_path, "n2")
+    assert found is not None
+    assert (found.step, files_of(found.directory)) == (7, [f"step-7.rank-{rank}" for rank in range(3)])

@@ -19,10 +19,11 @@ from cotenant_agent.log_reading import find_rank_log
 from cotenant_agent.protocol import launch_from_message
 from cotenant_agent.rank_ends import RankEnds
 from cotenant_agent.rank_times import RankTimes
-from cotenant_agent.records import ServerGroup
+from cotenant_agent.records import GangPart, ServerGroup
 from cotenant_agent.state_directory import StateDirectory
 from tests.unit.agent.test_rank_plan import launch, launcher_of, spec_of
 
+FIRST_PART: dict[str, Any] = {"world_size": 2, "nodes": 2, "master_address": "10.0.0.1"}
 FAILED, LEFT, KILLED = 3 << 8, 85 << 8, int(signal.SIGKILL)
 TOLD = (
     "RANK",
@@ -73,6 +74,30 @@ def test_servers_are_the_last_ranks_of_one_world_and_every_process_knows_its_rol
     assert len({(one["environment"]["MASTER_ADDR"], one["environment"]["MASTER_PORT"]) for one in processes}) == 1
 
 
+def test_the_servers_of_a_part_are_numbered_over_all_nodes_behind_all_ranks(directory: StateDirectory) -> None:
+    """The second of two nodes, with ranks 2 and 3 of four and the last two of three servers."""
+    (directory.checkpoints / "gang" / "1").mkdir(parents=True)
+    part = GangPart(world_size=4, group_rank=1, nodes=2, master_address="10.0.0.1", master_port=20_007)
+    attempt = launch(
+        launcher_of(directory, gangs_by_transfer=True), rank=2, gang_part=part,
+        servers=ServerGroup(count=3, part=range(1, 3)),
+    )  # fmt: skip
+    spec = spec_of(attempt)
+    told = (*TOLD, "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT")
+    common = ["4", "1", "2", "20007"]
+    assert [[one["environment"][name] for name in told] for one in spec["ranks"]] == [
+        ["2", "0", "7", "worker", "2", "4", "worker", "3", *common],
+        ["3", "1", "7", "worker", "3", "4", "worker", "3", *common],
+        ["5", "2", "7", "server", "1", "3", "server", "3", *common],
+        ["6", "3", "7", "server", "2", "3", "server", "3", *common],
+    ]
+    assert spec["environment"]["COTENANT_CHECKPOINT_PART"] == "2,3,5,6"
+    assert find_rank_log(attempt.directory, 0, 2) == "out.server-2.log"
+    with pytest.raises(CommandRefusedError, match="the parameter servers 1 to 2 on this node, not server 0"):
+        find_rank_log(attempt.directory, 0, 0)
+    assert (spec["other_parts"], spec["world_size"]) == (1, 7)
+
+
 def test_a_server_sees_no_device_and_runs_its_own_command_where_it_has_one(directory: StateDirectory) -> None:
     worker, *_, server = spec_of(launched(directory, command=(sys.executable, "serve", "{sub_batch}")))["ranks"]
     assert (server["environment"]["CUDA_VISIBLE_DEVICES"], server["argv"]) == ("", [sys.executable, "serve", "0"])
@@ -105,7 +130,7 @@ def test_each_server_has_a_log_of_its_own(directory: StateDirectory) -> None:
     attempt = launched(directory, count=2)
     names = [find_rank_log(attempt.directory, 0), *(find_rank_log(attempt.directory, 0, one) for one in (0, 1))]
     assert names == ["out.log", "out.server-0.log", "out.server-1.log"]
-    with pytest.raises(CommandRefusedError, match="the parameter servers 0 to 1, not server 2"):
+    with pytest.raises(CommandRefusedError, match="the parameter servers 0 to 1 on this node, not server 2"):
         find_rank_log(attempt.directory, 0, 2)
 
 
@@ -128,7 +153,11 @@ def test_an_order_names_how_many_there_are_and_the_limits_are_those_of_all_proce
         ({"spec": scheduling_pb2.JobSpec(servers=scheduling_pb2.ParameterServers(cpu_cores=0.0))}, 5.0),
         ({"servers": -1}, None),
         ({"servers": 65}, None),
-        ({"gang_part": messages.GangPart(world_size=3, nodes=2, master_address="10.0.0.1")}, None),
+        ({"gang_part": messages.GangPart(**FIRST_PART)}, 2.0),
+        ({"gang_part": messages.GangPart(**FIRST_PART, servers=1)}, 3.5),
+        ({"gang_part": messages.GangPart(**FIRST_PART, first_server=2, servers=1)}, None),
+        ({"gang_part": messages.GangPart(**FIRST_PART, first_server=-1, servers=1)}, None),
+        ({"gang_part": messages.GangPart(**FIRST_PART, servers=-1)}, None),
     ],
 )
 def test_an_order_that_cannot_be_carried_out_here_is_refused(fields: dict[str, object], expected: float | None) -> None:

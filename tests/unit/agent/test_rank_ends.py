@@ -73,3 +73,10 @@ def test_a_part_that_ended_on_another_node_leaves_ranks_behind_as_a_rank_does() 
     ends.note(0, 0, 0)
     ends.note(1, 0, 0)
     assert not silence.is_over(ends, 1, 99_000, ended_parts=2)
+
+
+def test_servers_that_ranks_on_other_nodes_need_may_be_silent() -> None:
+    ends, silence = RankEnds(2, 1), RankSilence(1_000)
+    assert not silence.is_over(ends, 0, 0)
+    ends.note(0, 0, 0)
+    assert not any(silence.is_over(ends, 0, now_ms) for now_ms in (5_000, 99_000))

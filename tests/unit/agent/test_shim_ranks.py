@@ -45,13 +45,14 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         yield found
 
 
-def prepare(bench: Bench, source: str, ranks: int = 2, **changes: object) -> Path:
+def prepare(bench: Bench, source: str, ranks: int = 2, servers: int = 0, **changes: object) -> Path:
     folder = str(bench.root / "jobs")
     records = [
         {
             "rank": rank,
             "log": "out.log" if rank == 0 else f"out.rank-{rank}.log",
             "environment": {"RANK": str(rank), "WORLD_SIZE": str(ranks)},
+            **({"server": rank - ranks + servers} if rank >= ranks - servers else {}),
         }
         for rank in range(ranks)
     ]
@@ -187,3 +188,16 @@ def test_ranks_that_wait_for_a_part_which_ended_on_another_node_are_ended(
         os.kill(rank_pid(directory, 1), signal.SIGKILL)
     record = end_of(directory)
     assert (record["return_code"], record["cause"]) == (code, "ranks_silent" if is_part else "")
+
+
+def test_servers_go_on_until_the_ranks_of_all_nodes_are_done(bench: Bench) -> None:
+    source = "if rank == 1:\n    time.sleep(600)\n"
+    directory = prepare(bench, source, servers=1, is_part=True, other_parts=1)
+    bench.start(directory)
+    wait_until(lambda: (directory / "ranks_done.json").exists(), what="the agent is told that the ranks are done")
+    # Some rounds of its keeper later.
+    time.sleep(1.0)
+    assert not (directory / "exit.json").exists()
+    (directory / "ended_parts.json").write_text(json.dumps({"parts": 1}))
+    record = end_of(directory)
+    assert (record["return_code"], record["cause"], "failed_rank" in record) == (0, "", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from scheduler_service.core import commands
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Reshape
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.ledger import host_share
 from scheduler_service.core.preparation import can_prepare
 from scheduler_service.core.records import PREPARED_STARTS, Reason, TaskDemand
-from scheduler_service.core.replica_groups import with_servers
+from scheduler_service.core.replica_groups import spread_servers, with_servers
 from scheduler_service.core.replica_terms import ReplicaTerms
 from tests.support.scheduling import job
 from tests.unit.core.test_moves import Moving, parts
@@ -77,3 +79,34 @@ def test_a_job_without_servers_gets_none() -> None:
     moving = Moving()
     moving.wish(more_servers(1, *moving.job.gpu_ids))
     assert moving.rejected == ["SERVERS_NOT_ALLOWED"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "counts"),
+    [
+        ((1, 1), 1, (0, 1)), ((1, 1), 2, (1, 1)), ((2, 2), 3, (1, 2)), ((3, 1), 4, (3, 1)), ((3, 1), 2, (1, 1)),
+        ((2, 2, 2), 1, (0, 0, 1)), ((4, 2, 1), 5, (3, 1, 1)), ((5,), 3, (3,)), ((1, 1), 0, (0, 0)), ((0, 2), 3, (0, 3)),
+    ],
+)  # fmt: skip
+def test_servers_are_on_the_nodes_of_the_ranks_in_proportion(
+    ranks: tuple[int, ...], servers: int, counts: tuple[int, ...]
+) -> None:
+    found = spread_servers(ranks, servers)
+    assert tuple(map(len, found)) == counts
+    assert [number for here in found for number in here] == list(range(servers))
+
+
+def test_each_host_keeps_room_for_whole_servers() -> None:
+    """Of three servers two may be on either of two nodes; a node that has all has no more than all."""
+    request = with_servers(job(**served(gpus=2)), 3)
+    assert [host_share(request, gpus_here, 2).cpu_cores for gpus_here in (1, 2)] == [1.0 + 2 * 2.0, 8.0]
+    assert [host_share(request, gpus_here, 2).host_memory_bytes for gpus_here in (1, 2)] == [10 + 2 * 10, 50]
+    # Nobody keeps anything for servers that state nothing.
+    assert host_share(job(cpu_cores=4.0, gpus=2), 1, 2).cpu_cores == 2.0
+
+
+@pytest.mark.parametrize("ranks", list(product(range(1, 6), repeat=3)))
+def test_no_node_gets_more_servers_than_its_proportion_rounded_up(ranks: tuple[int, ...]) -> None:
+    for servers in range(9):
+        found = spread_servers(ranks, servers)
+        assert all(len(here) <= -(-servers * own // sum(ranks)) for here, own in zip(found, ranks, strict=True))

@@ -21,10 +21,19 @@ class Gang:
     def __init__(self, cluster: Cluster, agents: dict[str, AgentStream]) -> None:
         self.cluster, self.agents = cluster, agents
 
-    async def beat(self, node_id: str, state: messages.AttemptState.ValueType = RUNNING, paused_ms: int = 0) -> int:
+    async def beat(
+        self,
+        node_id: str,
+        state: messages.AttemptState.ValueType = RUNNING,
+        paused_ms: int = 0,
+        *,
+        are_ranks_done: bool = False,
+    ) -> int:
         """Tell how a part is; returns of how many other parts' ends its node is told."""
         agent = self.agents[node_id]
-        await agent.beat(messages.AttemptObservation(key=key(), state=state, paused_ms=paused_ms))
+        await agent.beat(
+            messages.AttemptObservation(key=key(), state=state, paused_ms=paused_ms, are_ranks_done=are_ranks_done)
+        )
         await self.cluster.settle()
         acks = [one.heartbeat_ack for one in agent.heard if one.HasField("heartbeat_ack")]
         told = {one.key.job_id: one.parts for one in acks[-1].ended_parts}
@@ -68,6 +77,16 @@ def test_a_node_is_told_with_every_heartbeat_how_many_other_parts_have_ended_wit
         assert [await gang.beat("node-2"), await gang.beat("node-2")] == [1, 1]
         assert await gang.beat("node-1") == 0
         assert gang.cluster.phase() == "running"
+
+    play(work)
+
+
+def test_parts_that_have_only_servers_left_are_told_of_each_other_as_long_as_they_say_so() -> None:
+    async def work(gang: Gang) -> None:
+        assert await gang.beat("node-1", are_ranks_done=True) == 0
+        assert [await gang.beat("node-2"), await gang.beat("node-2", are_ranks_done=True)] == [1, 1]
+        assert await gang.beat("node-1", are_ranks_done=True) == 1
+        assert [await gang.beat("node-1"), await gang.beat("node-2")] == [1, 0]
 
     play(work)
 

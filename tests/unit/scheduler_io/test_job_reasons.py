@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import MemoryPoint, Reason, Share
 from scheduler_service.grpc_api.job_reasons import reported_reason
-from scheduler_service.grpc_api.log_requests import rank_nodes
+from scheduler_service.grpc_api.log_requests import log_nodes
 from scheduler_service.grpc_api.translate_jobs import job_message, reason_message
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, all_pairs, node, prediction
@@ -104,5 +105,5 @@ def test_a_job_on_several_nodes_names_them_all() -> None:
     state = play.engine.state
     told = job_message(state, state.jobs["wide"])
     assert (told.node_id, list(told.node_ids)) == ("n0", ["n0", "n1"])
-    assert rank_nodes(state, state.jobs["wide"], 1) == ["n1", "n0"]
+    assert log_nodes(state, state.jobs["wide"], scheduling_pb2.ReadJobLogRequest(rank=1)) == ["n1", "n0"]
     assert list(job_message(state, state.jobs["narrow"]).node_ids) == []

@@ -63,9 +63,9 @@ def test_what_no_servers_can_be_is_refused(servers: dict[str, Any], field: str) 
     assert fields_of(spec_of(servers)) == {f"spec.servers.{field}"}
 
 
-@pytest.mark.parametrize("fields", [{"ranks": 0}, {"across_nodes": True}])
-def test_servers_need_ranks_on_one_node(fields: dict[str, Any]) -> None:
-    assert fields_of(spec_of(**fields)) == {"spec.servers"}
+@pytest.mark.parametrize(("fields", "found"), [({"ranks": 0}, {"spec.servers"}), ({"across_nodes": True}, set())])
+def test_servers_need_ranks_on_one_node_or_several(fields: dict[str, Any], found: set[str]) -> None:
+    assert fields_of(spec_of(**fields)) == found
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,16 @@ def test_a_job_with_servers_is_accepted_where_an_agent_starts_them(enforcement: 
     machine = node("n", 2, enforcements=("rank_processes", enforcement))
     found = [one.finding for one in node_obstacles(machine, None, spec_of())]
     assert found == ([] if is_able else ["has an agent that starts no parameter servers"])
+
+
+@pytest.mark.parametrize("is_able", [True, False])
+def test_a_gang_across_nodes_has_servers_where_the_agents_start_a_part_of_them(is_able: bool) -> None:
+    words = ("rank_processes", "parameter_servers", *(["parameter_servers_across_nodes"] if is_able else []))
+    machine = node("n", 1, enforcements=words, rendezvous_address="n.example", storage_id="shared")
+    found = [one.finding for one in node_obstacles(machine, None, spec_of(across_nodes=True))]
+    assert found == (
+        [] if is_able else ["has an agent that starts parameter servers only where all ranks are on its node"]
+    )
 
 
 def test_the_command_of_the_servers_must_be_one_that_the_node_runs() -> None:
