@@ -25,7 +25,10 @@ _DECLARED: Mapping[str, tuple[object, str]] = MappingProxyType(
         "client_ca_file": (None, "PEM authority of callers; they must then show a certificate of it."),
         "insecure": (False, "Allow other addresses than loopback without TLS."),
         "token_file": (None, "Token that is shown to the services that are called; over TLS or to this machine only."),
-        "callers_file": (None, "Tokens of callers, a line SHA256 ROLE NAME each; others need a certificate."),
+        "callers_file": (
+            None,
+            "Tokens of callers, a line SHA256 ROLE NAME each. With client_ca_file callers show a certificate as well.",
+        ),
         "revoked_file": (None, "Keys whose certificates are denied; `cotenant certs revoke` adds to it."),
         "socket": (None, "Unix socket to answer on as well; its folder must be private, callers are the operator."),
         "serve_roleless": (False, "Let certificates without a role do everything, as before there were roles."),

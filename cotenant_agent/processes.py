@@ -29,7 +29,10 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUsage:
-    """Resources of a set of processes: resident bytes, and CPU time in seconds with that of ended children."""
+    """Resources of a set of processes: resident bytes, and CPU time in seconds with that of ended children.
+
+    Pages that a fork shares with its parent count once: of all processes but the largest what is their own.
+    """
 
     resident_bytes: int
     cpu_s: float
@@ -132,12 +135,14 @@ class LinuxProcesses:
 
     def usage(self, pids: Sequence[int]) -> ProcessUsage:
         """See `Processes.usage`."""
-        resident_bytes, ticks = 0, 0
+        resident, ticks = {}, 0
         for pid in pids:
             fields = _stat_fields(pid)
             if fields is not None:
-                resident_bytes += int(fields[21]) * _PAGE_BYTES
+                resident[pid] = int(fields[21]) * _PAGE_BYTES
                 ticks += sum(int(value) for value in fields[11:15])
+        largest = max(resident, key=lambda pid: resident[pid], default=0)
+        resident_bytes = sum(size if pid == largest else _own_bytes(pid, size) for pid, size in resident.items())
         return ProcessUsage(resident_bytes=resident_bytes, cpu_s=ticks / _TICKS_PER_S)
 
     def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
@@ -187,6 +192,15 @@ def _stat_fields(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def _own_bytes(pid: int, resident_bytes: int) -> int:
+    """What a process has written itself and shares with no other; `resident_bytes` where the kernel does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_Dirty:"))
+    except (OSError, UnicodeDecodeError, ValueError, LookupError, StopIteration):
+        return resident_bytes
 
 
 def _children(pid: int) -> list[int]:

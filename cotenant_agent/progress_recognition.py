@@ -3,12 +3,12 @@
 Bars of tqdm that count iterations, batches or steps, those of Keras and alive-progress, and words before a number:
 step, global_step, iter, iteration, it, update, num_updates, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`,
 `global_step=50`, and their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`,
-`Epoch 1/90 [20/391]`, `Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; and, in any words, a number
-before the number of steps that the job states. A number counts once it has grown: what is only printed once, such as a
-setting, is no progress. Where the batch is known, numbers of samples are told as steps:
-`Train Epoch: 1 [640/60000 (1%)]`, `loss: 2.30  [  640/60000]`, and bars of images, samples or examples.
-Numbers with a unit behind them are measurements, and bars of downloads, of preparing data and of validation are named
-by their words or units.
+`Epoch 1/90 [20/391]`, `Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; with a loss behind
+`[20/391] loss: 1.2` and `[2,  2000] loss: 1.2`; and, in any words, a number before the number of steps that the job
+states. A number counts once it has grown: what is only printed once, such as a setting, is no progress. Where the
+batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000 (1%)]`, `loss: 2.30  [  640/60000]`,
+and bars of images, samples or examples. Numbers with a unit behind them are measurements, and bars of downloads, of
+preparing data and of validation are named by their words or units.
 
 What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does), or epochs or episodes
 alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
@@ -42,6 +42,11 @@ _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
 _EPOCH = rf"epoch(?:\(train\))?:? {{0,3}}{_EPOCH_NUMBER}[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
 _PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUNT} ?\])"
+# Behind nothing else and with a loss behind: compilers count their files in the same brackets.
+_LOSS = "[:|,-]? {0,3}loss"
+_COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
+_EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
+_LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
 _SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
 _SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
 _BATCHES = rf"{LOOSE}(?=/ {{0,8}}{LOOSE} (?:batches|iterations|iters|steps|updates)\b)"
@@ -85,7 +90,7 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     if steps_total > 0:
         bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
-    marks = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})|{_PAIR}|{_DIGIT}(?={bars})"
+    marks = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})|{_PAIR}|{_LOSSES}|{_DIGIT}(?={bars})"
     samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
     return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
 

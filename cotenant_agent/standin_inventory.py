@@ -4,7 +4,7 @@ One device is one core; all processes of a job are pinned to the cores of its de
 turns on it as two processes take turns on a GPU. Device memory of a job = resident set of its process tree minus the
 resident set of an interpreter that has only imported the framework (measured once, kept with the versions): that part
 plays the CUDA context. Of a gang it is that of the rank which takes most, since each has a device of its own. Pages
-that forked workers share with their parent count once per process. Utilization of a job = CPU time of its tree / wall
+that forked workers share with their parent count once. Utilization of a job = CPU time of its tree / wall
 time of its cores. There is nothing like SM activity here, so it is absent.
 """
 

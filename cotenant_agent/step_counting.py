@@ -143,13 +143,13 @@ class StepCounter:
     def __init__(self, values_min: int = 1) -> None:
         self._values_min = values_min
         self._bars: dict[tuple[str, int], _Bar] = {}
-        self._growths = (0, 0)
+        self._growths = (0, 0, 0)
         self.steps = 0
 
     @property
     def interval(self) -> int:
         """How many steps lie between two printed numbers; 0 = it varies, or too few were seen."""
-        before, newest = self._growths
+        _, before, newest = self._growths
         return newest if newest == before else self._distance_of_two()
 
     def _distance_of_two(self) -> int:
@@ -159,6 +159,11 @@ class StepCounter:
             return 0
         distance = bar.peak - bar.first
         return distance if bar.first in (0, 1, distance - 1, distance) else 0
+
+    def _distance_by_clock(self) -> int:
+        """The largest of the last distances; 0 = only the very last one, of an end that is always printed, differs."""
+        first, second, _ = self._growths
+        return max(self._growths) if first and first != second else 0
 
     @property
     def steps_at_end(self) -> int:
@@ -170,11 +175,14 @@ class StepCounter:
     def unseen_at_end(self) -> int:
         """How many steps more it may have done: of each pass without a total those behind its last printed number.
 
-        A counter that begins with 0 ends one before the number of its steps.
+        A counter that begins with 0 ends one before the number of its steps. One without a total whose distances vary
+        may be printed by the clock: then it may have done as many as between its last numbers.
         """
         total, bar = self._furthest()
         from_zero = int(bar.first == 0 and bar.values > 1)
-        return max(self.interval, from_zero) * (1 if total else bar.passes)
+        if total:
+            return max(self.interval, from_zero)
+        return max(self.interval or self._distance_by_clock(), from_zero) * bar.passes
 
     def _counts(self, bar: _Bar) -> bool:
         return bar.values >= self._values_min or bar.base > 0
@@ -197,7 +205,7 @@ class StepCounter:
             return False
         is_furthest = bar.steps >= self.steps
         if bar.steps > self.steps:
-            self._growths = (self._growths[1], bar.steps - self.steps)
+            self._growths = (*self._growths[1:], bar.steps - self.steps)
         self.steps = min(max(self.steps, bar.steps), STEPS_LIMIT - 1)
         return is_furthest
 

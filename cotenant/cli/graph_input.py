@@ -81,12 +81,15 @@ class AskedJob:
         """Returns its settings; flags win.
 
         Raises:
-            InputError: No batch size is known, or a setting has no such value.
+            InputError: The graph cannot be read, or a setting has no such value.
+            UsageError: No batch size is known.
         """
         merged = {**self.known, **{name: value for name, value in flags.items() if value is not None}}
         if batch_size is not None:
             merged["batch_size"] = batch_size
         if not isinstance(merged.get("batch_size"), int):
+            # A file that is no graph is told first: nobody looks for a batch size for it.
+            load_graph(self.graph)
             raise click.UsageError("Missing option '--batch-size'.")
         return job_settings(**merged)
 

@@ -28,7 +28,7 @@ def hold(session: Session, /, jobs: tuple[str, ...]) -> None:
 @click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @with_session
 def release(session: Session, /, jobs: tuple[str, ...]) -> None:
-    """Let held JOBS start; others are left as they are."""
+    """Let held JOBS start; those that wait or run already are left as they are."""
     client = session.scheduler()
     tell_jobs(session, [client.release_job(find_job(client, job).job_id) for job in jobs])
 

@@ -206,7 +206,7 @@ class SchedulingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseJob(self, request, context):
-        """Lets a held job start; one that is not held is left as it is.
+        """Lets a held job start; one that waits or runs already is left as it is, one that has ended is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,7 @@ class SchedulingServiceStub:
     HoldJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.HoldJobRequest, _scheduling_pb2.HoldJobResponse]
     """Lets a pending job wait until it is released; repeating it is harmless."""
     ReleaseJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ReleaseJobRequest, _scheduling_pb2.ReleaseJobResponse]
-    """Lets a held job start; one that is not held is left as it is."""
+    """Lets a held job start; one that waits or runs already is left as it is, one that has ended is refused."""
     AlterJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]
     """Changes what a pending job asks for; what is absent stays as it is."""
     RetryJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]
@@ -100,7 +100,7 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     HoldJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.HoldJobRequest, _scheduling_pb2.HoldJobResponse]  # type: ignore[assignment]
     """Lets a pending job wait until it is released; repeating it is harmless."""
     ReleaseJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ReleaseJobRequest, _scheduling_pb2.ReleaseJobResponse]  # type: ignore[assignment]
-    """Lets a held job start; one that is not held is left as it is."""
+    """Lets a held job start; one that waits or runs already is left as it is, one that has ended is refused."""
     AlterJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]  # type: ignore[assignment]
     """Changes what a pending job asks for; what is absent stays as it is."""
     RetryJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]  # type: ignore[assignment]
@@ -197,7 +197,7 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduling_pb2.ReleaseJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.ReleaseJobResponse, _abc.Awaitable[_scheduling_pb2.ReleaseJobResponse]]:
-        """Lets a held job start; one that is not held is left as it is."""
+        """Lets a held job start; one that waits or runs already is left as it is, one that has ended is refused."""
 
     @_abc_1.abstractmethod
     def AlterJob(

@@ -60,10 +60,12 @@ def read_cluster(text: str, *, device: str, own_nodes: Sequence[Node] = ()) -> C
     shape = _SHAPE.fullmatch(text)
     if shape is not None:
         count, gpus = int(shape[1]), int(shape[2])
+        if not count * gpus:
+            raise ClusterError(f"cluster {text!r} has no GPU; {_REMEDY}")
         return _checked(Cluster(name=text, nodes=_nodes({"count": count, "gpus": gpus, "device": device}, first=0)))
     path = Path(text)
     if path.suffix != ".toml":
-        raise ClusterError(f"{text!r} is no cluster; {_REMEDY}")
+        raise ClusterError(f"cluster {text!r} is no cluster; {_REMEDY}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -62,7 +62,7 @@ def plan(campaign: Path) -> None:
 def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -> None:
     """Carry out what the results in --out lack of CAMPAIGN.
 
-    Exit codes: 0 everything is there, 3 the deadline came first (run it again), 1 an error.
+    Exit codes: 0 every run was measured or given up, 3 the deadline came first (run it again), 1 an error.
     """
     loaded = read_campaign(campaign)
     runs = build_plan(loaded)
@@ -72,8 +72,11 @@ def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -
     with _progress(len(runs)) as listener:
         journal = run_campaign(loaded, out, deadline_ms=deadline_ms, raise_weight=raise_weight, listener=listener)
     unfinished = sum(not journal.is_finished(item) for item in runs)
-    click.echo(f"device: {journal.header['held_by']}; {len(runs) - unfinished} of {len(runs)} runs done", err=True)
+    measured = sum(journal.is_measured(item) for item in runs)
+    click.echo(f"device: {journal.header['held_by']}; {measured} of {len(runs)} runs measured", err=True)
     _show(summarize(journal.records))
+    if given_up := len(runs) - unfinished - measured:
+        click.echo(_given_up(given_up), err=True)
     if unfinished:
         click.echo("the same command goes on where this one stopped; foreign load = others used the device", err=True)
         sys.exit(EXIT_INCOMPLETE)
@@ -158,6 +161,14 @@ def _progress(total: int) -> Iterator[Listener]:
             progress.update(task, advance=record.status == "ok", description=_line(record))
 
         yield show
+
+
+def _given_up(count: int) -> str:
+    runs = "1 run was" if count == 1 else f"{count} runs were"
+    return (
+        f"{runs} given up: no attempt was accepted (the lines above say why; foreign load = others used the device)\n"
+        "  remedy: measure again with another --out while nothing else runs here"
+    )
 
 
 def _line(record: Record) -> str:

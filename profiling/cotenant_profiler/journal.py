@@ -72,9 +72,11 @@ class Journal:
 
     def is_finished(self, run: Run) -> bool:
         """Whether the run needs no further attempt."""
-        attempts = [record for record in self.records if record.run_id == run.run_id]
-        accepted = any(record.status in {"ok", "out_of_memory"} for record in attempts)
-        return accepted or len(attempts) >= run.method.attempts_max
+        return self.is_measured(run) or self.attempts(run) >= run.method.attempts_max
+
+    def is_measured(self, run: Run) -> bool:
+        """Whether an attempt of the run was accepted; that it does not fit is a result as well."""
+        return any(record.run_id == run.run_id and record.status in {"ok", "out_of_memory"} for record in self.records)
 
     def attempts(self, run: Run) -> int:
         """Attempts of the run so far."""

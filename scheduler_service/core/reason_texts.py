@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from scheduler_service.core.records import Reason
 
@@ -274,6 +275,8 @@ A reason must bring whatever its sentence names (`tests/support/policy_contract.
 """
 
 _NAMED_IDS_MAX = 4
+_MINUTE_MS = 60_000
+_UNITS = (("d", "h", 86_400_000, 3_600_000), ("h", "m", 3_600_000, 60_000), ("m", "s", 60_000, 1_000))
 
 
 class _Fields(dict[str, str]):
@@ -304,7 +307,7 @@ def describe_reason(reason: Reason) -> str:
 
 
 def format_quantity(name: str, value: float) -> str:
-    """Return a number with the unit that ends its name: ratios as percent, bytes in GiB, milliseconds in seconds."""
+    """Return a number with the unit that ends its name: ratios as percent, bytes in GiB, milliseconds as a time."""
     if name.endswith("_ratio"):
         return f"{value * 100:.1f} %"
     if name.endswith("_bytes"):
@@ -313,8 +316,20 @@ def format_quantity(name: str, value: float) -> str:
         minutes = int(value) // 60_000 % 1_440
         return f"{minutes // 60:02d}:{minutes % 60:02d} UTC"
     if name.endswith("_ms"):
-        return f"{value / 1_000:.1f} s"
+        return _duration(value)
     return f"{value:g}"
+
+
+def _duration(value_ms: float) -> str:
+    """Return seconds; from a minute on the largest two units, as `--time-limit` is written: 1h30m, or 1h."""
+    if not _MINUTE_MS <= value_ms < inf:
+        return f"{value_ms / 1_000:.1f} s"
+    for large, small, large_ms, small_ms in _UNITS:
+        count = round(value_ms / small_ms)
+        if count * small_ms >= large_ms:
+            whole, rest = divmod(count, large_ms // small_ms)
+            return f"{whole}{large}{rest}{small}" if rest else f"{whole}{large}"
+    return f"{value_ms / 1_000:.1f} s"
 
 
 def _named(ids: tuple[str, ...]) -> str:

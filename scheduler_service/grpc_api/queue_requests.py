@@ -71,10 +71,14 @@ class QueueRequests:
         return _mutation(request, propose)
 
     def release(self, request: scheduling_pb2.ReleaseJobRequest) -> Mutation:
-        """Propose that a held job starts; another one stays as it is."""
+        """Propose that a held job starts; another one that has not ended stays as it is."""
 
         def propose() -> Proposal:
             job = known_job(self.engine, request.job_id)
+            if job.phase in ENDED_PHASES:
+                raise WrongJobPhaseError(
+                    f"{job.job_id} is {job.phase.value}; only a held job can be released; submit it anew"
+                )
             event = JobReleased(at_ms=0, job_id=job.job_id, actor=actor_of(self.caller))
             is_due = job.phase is Phase.PENDING and job.request.terms.is_held
             return Proposal(event=event if is_due else None, answer=job.job_id)

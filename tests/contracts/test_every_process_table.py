@@ -90,3 +90,25 @@ def test_whether_a_process_catches_a_signal_is_seen_from_outside(
 def test_no_process_has_an_unused_pid(processes: Processes) -> None:
     assert processes.identify(4_194_305) is None
     assert processes.usage([4_194_305]).resident_bytes == 0
+
+
+def test_what_forks_share_with_their_parent_counts_once(tmp_path: Path) -> None:
+    processes = LinuxProcesses()
+    lines = [
+        "import os, time",
+        "held = bytearray(b'x' * (64 << 20))",
+        "[os.fork() for _ in range(1)]",
+        "time.sleep(600)",
+    ]
+    leader = processes.spawn([sys.executable, write_script(tmp_path, "\n".join(lines), "fork.py")], tmp_path / "log")
+    try:
+        wait_until(lambda: len(processes.tree(leader.pid)) == 2, "it has forked")
+        tree = processes.tree(leader.pid)
+        assert all(processes.usage([pid]).resident_bytes > 64 << 20 for pid in tree)
+        assert processes.usage(tree).resident_bytes < 96 << 20
+    finally:
+        for pid in reversed(processes.tree(leader.pid)):
+            if (found := processes.identify(pid)) is not None:
+                processes.send_signal(found, signal.SIGKILL)
+        wait_until(lambda: processes.identify(leader.pid) is None, "it is gone")
+        processes.reap()

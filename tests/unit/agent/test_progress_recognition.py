@@ -46,6 +46,9 @@ FORMS = [
     "第 {0} 步 损失 0.5",
     "\r|████████        | {0}/600 [3%] in 0.7s (~12.1s, 45.0/s)",
     "saved checkpoint at step {0}, loss 0.5",
+    "[1, {0:5d}] loss: 2.187",
+    "[{0:>5d}/ 1200] loss 5.416e-01",
+    "[{0}/600] | Loss: 0.54",
 ]
 NO_PROGRESS = [
     "steps: {0}",
@@ -74,6 +77,10 @@ NO_PROGRESS = [
     "Etappe {0}, Verlust 0,5",
     "Saving shards: 50%|##| {0}/60 [00:01<00:00, 1.2it/s]",
     "saved sample {0}, at step",
+    "[{0}/600] Building CXX object loss.cpp.o",
+    "tensor([1, {0}])",
+    "[1, {0}] 2.187",
+    "shard [{0}/600] loss table",
 ]
 
 

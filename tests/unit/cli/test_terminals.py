@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from google.rpc import code_pb2  # type: ignore[import-untyped]
 
+from cotenant.cli import program_commands
+from cotenant.cli.main import run
 from cotenant.cli.settings import Settings
 from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
@@ -181,3 +183,21 @@ def test_a_state_folder_that_cannot_be_made_is_named(cotenant: CommandLine) -> N
     assert outcome.code == 2
     assert outcome.err.startswith("error: cannot make /proc/nowhere: ")
     assert "--state-dir" in outcome.err
+
+
+@for_each("verb", ["backup", "audit", "export-log", "restore"])
+def test_a_verb_about_files_says_that_a_named_scheduler_is_not_asked(verb: str) -> None:
+    """An operator of a remote scheduler was handed the log, and the backup, of this machine's own cluster."""
+    with pytest.MonkeyPatch.context() as patched:
+        heard: list[str] = []
+        patched.setattr(program_commands, "tell", lambda message, **_style: heard.append(message))
+        patched.setattr(program_commands, "become", lambda *_command: None)
+        run([verb, "monday"])
+        assert heard == []
+        patched.setenv("COTENANT_SCHEDULER", "lab.example:7071")
+        run([verb, "monday"])
+        assert len(heard) == 1
+        assert "lab.example:7071 is not asked" in heard[0]
+        assert "--state-dir" in heard[0]
+        run([verb, "monday", "--state-dir", "x"])
+        assert len(heard) == 1

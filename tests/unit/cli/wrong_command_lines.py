@@ -66,6 +66,7 @@ predict {absent} --batch-size 8
 predict sh train.sh
 predict train.py --batch-size 8
 predict {graph} train.py --batch-size 8
+predict {text}
 predict {graph} --batch-size none
 predict {graph} --batch-size 0
 predict {graph} --batch-size 8 --bind n

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.quantities import parse_duration_ms
 from scheduler_service.core.job_events import RESTARTING_EXIT_CLASSES
 from scheduler_service.core.reason_remedies import describe_remedy
-from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason
+from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason, format_quantity
 from scheduler_service.core.records import Reason
+from tests.support.cases import for_each
 from tests.support.policy_contract import faults_of_reason, has_unit, required_of
 from tests.support.scheduling import GIB, job
 
@@ -51,6 +53,22 @@ def test_a_reason_is_a_sentence_with_units() -> None:
     numbers = {"needed_bytes": 3 * GIB, "free_bytes": GIB, "gpu_memory_bytes": 8 * GIB}
     text = describe_reason(Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers))
     assert text == "The job needs 3.00 GiB and 1.00 GiB are left of the GPU's 8.00 GiB."
+
+
+@for_each(
+    ("value_ms", "shown"),
+    [
+        (0.0, "0.0 s"), (59_949.0, "59.9 s"), (60_000.0, "1m"), (75_400.0, "1m15s"), (3_599_600.0, "1h"),
+        (3_600_000.0, "1h"), (5_400_000.0, "1h30m"), (86_399_000.0, "1d"), (187_200_000.0, "2d4h"),
+        (-61_000.0, "-61.0 s"),
+    ],
+)  # fmt: skip
+def test_times_are_written_as_flags_are(value_ms: float, shown: str) -> None:
+    assert format_quantity("time_limit_ms", value_ms) == shown
+
+
+def test_a_time_that_is_written_is_read_back() -> None:
+    assert parse_duration_ms(format_quantity("time_limit_ms", 5_400_000)) == 5_400_000
 
 
 def test_where_no_gpu_is_usable_nobody_is_told_to_ask_for_fewer() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cotenant_profiler import system_clock
+from click.testing import CliRunner
+from cotenant_profiler import commands, system_clock
 from cotenant_profiler.bench import Load, Measurement
 from cotenant_profiler.campaign import Method
 from cotenant_profiler.campaign_run import CampaignDriver, judged, wait_ms
@@ -14,7 +15,7 @@ from cotenant_profiler.plan import Kind, build_plan
 
 from tests.support.profiler import LENET, LENET_WAIT, RECOMMENDER, FakeBench, record, small_campaign
 
-HEADER = {"campaign": "test", "device": "cpu-standin", "framework": "torch-x"}
+HEADER = {"campaign": "test", "device": "cpu-standin", "framework": "torch-x", "held_by": "nothing"}
 
 
 class KilledError(Exception):
@@ -60,6 +61,23 @@ def test_a_run_during_which_the_machine_changed_its_speed_is_rejected(tmp_path: 
     measured = [item for item in journal.records if item.kind is not Kind.MEMORY]
     assert {item.flags for item in measured} == {("speed_changed",)}
     assert {item.status for item in measured} == {"rejected"}
+
+
+def test_runs_of_which_no_attempt_was_accepted_are_not_called_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = tmp_path / "campaign.toml"
+    campaign.write_text("")
+    journal = carry_out(tmp_path / "out", FakeBench(speed_change=1.2))
+    monkeypatch.setattr(commands, "read_campaign", lambda _path: small_campaign())
+    monkeypatch.setattr(commands, "run_campaign", lambda *_places, **_flags: journal)
+    planned = build_plan(small_campaign())
+    memory = sum(run.kind is Kind.MEMORY for run in planned)
+    told = CliRunner().invoke(commands.main, ["run", str(campaign), "--out", str(tmp_path / "out")])
+    assert told.exit_code == 0
+    assert f"{memory} of {len(planned)} runs measured" in told.stderr
+    assert f"{len(planned) - memory} runs were given up" in told.stderr
+    assert "another --out" in told.stderr
 
 
 def test_a_run_alone_is_rejected_when_its_anchor_deviates_from_all_before() -> None:

@@ -119,6 +119,8 @@ def test_nobody_is_told_to_pause_or_cancel_what_has_ended() -> None:
         scene.do(scene.queue.hold(scheduling_pb2.HoldJobRequest(job_id=ended)))
     with pytest.raises(WrongJobPhaseError, match=told):
         scene.do(scene.queue.alter(scheduling_pb2.AlterJobRequest(job_id=ended, priority=1)))
+    with pytest.raises(WrongJobPhaseError, match=told):
+        scene.do(scene.queue.release(scheduling_pb2.ReleaseJobRequest(job_id=ended)))
 
 
 def test_every_task_has_its_index_and_its_values_in_place_of_their_names() -> None:

@@ -210,7 +210,7 @@ def test_decisions_that_are_impossible_are_counted_and_the_first_is_shown(frame:
         ({"seeds": "1,2"}, "seeds is '1,2', neither"),
         ({"speed": 3}, "there is no argument 'speed'; there are cluster, predictions"),
         ({"cluster": (2, 4)}, "cluster is (2, 4), not a text such as 4x8"),
-        ({"cluster": "huge"}, "'huge' is no cluster; write NODESxGPUS"),
+        ({"cluster": "huge"}, "cluster 'huge' is no cluster; write NODESxGPUS"),
         ({"predictions": 0.3}, "predictions is 0.3, not a text such as oracle or noise:0.3"),
         ({"predictions": "best"}, "predictions 'best' are not known; write oracle"),
         ({"max_slowdown": math.nan}, "max_slowdown is nan, not a number from 0 to 1e+06"),

@@ -165,8 +165,9 @@ def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--cluster", "huge"], "'huge' is no cluster; write NODESxGPUS"),
-        (["--cluster", "0x4"], "count must be a positive number"),
+        (["--cluster", "huge"], "cluster 'huge' is no cluster; write NODESxGPUS"),
+        (["--cluster", "0x4"], "cluster '0x4' has no GPU; write NODESxGPUS such as 16x4"),
+        (["--cluster", "4x0"], "cluster '4x0' has no GPU; write NODESxGPUS such as 16x4"),
         (["--cluster", "own"], "the trace names no machines of its own"),
         (["--cluster", "none.toml"], "none.toml cannot be read"),
         (["--policies", "fastest"], "there is no policy 'fastest'"),
