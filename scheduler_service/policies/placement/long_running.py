@@ -56,8 +56,9 @@ class LongRunning:
         """Yield the nodes with so many GPUs whose jobs run as long, those that run longest first, and how long."""
         limits_ms = self._of_nodes(gpus)
         numbers = np.flatnonzero(limits_ms >= remaining_ms)
-        for number in numbers[np.argsort(-limits_ms[numbers], kind="stable")]:
-            yield float(limits_ms[number]), self._node_ids[number]
+        numbers = numbers[np.argsort(-limits_ms[numbers], kind="stable")]
+        for number, limit_ms in zip(numbers.tolist(), limits_ms[numbers].tolist(), strict=True):
+            yield limit_ms, self._node_ids[number]
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
@@ -81,7 +82,7 @@ class LongRunning:
         return closed
 
     def _sort_again(self, positions: Sequence[int]) -> None:
-        nodes = np.unique(self._node_of[positions])
+        nodes = [*{*self._node_of[positions].tolist()}]
         self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
 
     def _protected_gpu_ids(self) -> list[str]:
@@ -89,6 +90,7 @@ class LongRunning:
         return [
             part.gpu_id
             for job_id in self._view.protected_job_ids
+            if not running[job_id].is_stopping
             for part in running[job_id].assignments
             if part.gpu_id in position_of
         ]
