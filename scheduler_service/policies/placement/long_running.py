@@ -6,6 +6,7 @@ Any other measure by which jobs make room, the largest first, does as well as th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -41,12 +42,13 @@ class LongRunning:
         self._least_ms = np.append(np.where(arrays.jobs_on == 1, measures, inf), -inf)
         self._close(self._protected_gpu_ids())
         self._close(self._view.kept_gpu_ids & self._position_of.keys())
-        self._by_node: NDArray[np.float64] = np.sort(self._least_ms[self._slots], axis=1)
+        self._by_node: NDArray[np.float64] | None = None
         self._in_order: NDArray[np.float64] | None = None
 
     def reach_ms(self, gpus: int) -> float:
         """Return the longest remaining time of jobs that run on so many GPUs: no longer job has room made for it."""
         if self._view.nodes_per_job_max != 1:
+            self._close_given_away()
             if self._in_order is None:
                 self._in_order = np.sort(self._least_ms)
             return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
@@ -68,12 +70,18 @@ class LongRunning:
 
     def _of_nodes(self, gpus: int) -> NDArray[np.float64]:
         """Return by node number how long the jobs on so many of its GPUs run at least."""
-        if self._ledger.taken_count() > self._given_away:
-            given_away = [*self._ledger.taken_gpu_ids()][self._given_away :]
-            self._given_away += len(given_away)
-            self._sort_again(self._close(given_away))
+        self._close_given_away()
+        if self._by_node is None:
+            self._by_node = np.sort(self._least_ms[self._slots], axis=1)
         columns = self._by_node.shape[1]
         return self._by_node[:, columns - gpus] if gpus <= columns else np.full(len(self._node_ids), -inf)
+
+    def _close_given_away(self) -> None:
+        """Have the GPUs that this round has given away held by nobody who makes room."""
+        if self._ledger.taken_count() > self._given_away:
+            given_away = [*islice(self._ledger.taken_gpu_ids(), self._given_away, None)]
+            self._given_away += len(given_away)
+            self._sort_again(self._close(given_away))
 
     def _close(self, gpu_ids: Iterable[str]) -> list[int]:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
@@ -82,6 +90,8 @@ class LongRunning:
         return closed
 
     def _sort_again(self, positions: Sequence[int]) -> None:
+        if self._by_node is None:
+            return
         nodes = [*{*self._node_of[positions].tolist()}]
         self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
 

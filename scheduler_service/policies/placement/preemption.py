@@ -118,7 +118,7 @@ class PreemptionPlanner:
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
-        self._measure = remaining_ms if measure is None else measure
+        self._measure = remaining_ms + self._gain_min_ms if measure is None else measure
         best = self._on_one_node(request, kind, remaining_ms)
         # One GPU is on one node, and was looked at there.
         if self._view.nodes_per_job_max != 1 and request.gpus > 1:
