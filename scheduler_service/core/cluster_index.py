@@ -168,12 +168,13 @@ class KeptIndex:
         self._arrays = KeptArrays(state)
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
+        self._services: ServiceTimes | None = None
         self.kept_answers: dict[object, object] = {}
         self.turn_memo: dict[object, object] = {}
 
     def of(self, view: SchedulingView) -> KeptIndex:
         """Return itself for the newest view; one that was made before it is read no more."""
-        self._view = view
+        self._view, self._services = view, None
         return self
 
     @property
@@ -229,7 +230,9 @@ class KeptIndex:
     @property
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, brought up to date."""
-        return self._times.read(self._present, self.arrays).services_at(self._present.now_ms)
+        if self._services is None:  # a view is read until the state changes, and a round asks several times
+            self._services = self._times.read(self._present, self.arrays).services_at(self._present.now_ms)
+        return self._services
 
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Return the ready jobs by the GPU time that they have had."""

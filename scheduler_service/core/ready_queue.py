@@ -30,6 +30,7 @@ class WaitingJobs:
         self._lanes: dict[LaneName, Lane] = {}
         self.lanes: Mapping[LaneName, Lane] = MappingProxyType(self._lanes)
         self._lane_names: dict[str, LaneName] = {}
+        self._plain = Lane()
         self._shown: LaneName | None = None
         self._narrow: ReadyQueue | None = None
         self._are_few = False
@@ -118,7 +119,7 @@ class WaitingJobs:
 
     def forget_lengths(self) -> None:
         """Build the order by remaining time anew: other devices than before are there."""
-        for lane in self._lanes.values():
+        for lane in (self._plain, *self._lanes.values()):
             lane.forget_lengths()
 
     def add(self, job: JobRecord) -> None:
@@ -155,7 +156,8 @@ class WaitingJobs:
             self._make_unready(job.job_id)
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane()
+            # That of most clusters keeps its orders while nobody waits: building them costs more than one more job.
+            lane = self._lanes[name] = self._plain if name == PLAIN_LANE else Lane()
         self._lane_names[job.job_id] = name
         lane.put(pending_view(job))
 

@@ -100,7 +100,7 @@ class _LongerMakeRoom:
 
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """See `RoomMaker.may_make_room`."""
-        return turn[0] < inf and turn[0] <= self._long_running.reach_ms(gpus)
+        return turn[0] < inf and turn[0] + self._policy.preemption_gain_min_ms <= self._long_running.reach_ms(gpus)
 
     def has_failed(self, shape: object) -> bool:
         """See `RoomMaker.has_failed`."""

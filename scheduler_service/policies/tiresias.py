@@ -178,8 +178,11 @@ class _Places:
         if not self._in_columns:
             return [], []
         index = self._view.index
-        found = np.unique(index.service_times.job_of[index.arrays.jobs_on == 1])
-        measures = _measures_of(self._policy, self._view)[found]
+        times, is_alone = index.service_times, index.arrays.jobs_on == 1
+        is_first = np.zeros(len(is_alone), dtype=np.bool_)
+        is_first[times.job_of[is_alone]] = True
+        found = np.flatnonzero(is_first)
+        measures = _measures_of(self._policy, times)[found]
         order = measures.argsort()
         return measures[order].tolist(), found[order].tolist()
 
@@ -299,9 +302,8 @@ def _measure_of(place: Turn) -> float:
     return level * _LEVEL_MS + submitted_at_ms
 
 
-def _measures_of(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
+def _measures_of(policy: Tiresias, times: ServiceTimes) -> NDArray[np.float64]:
     """Return the same of the one job on each GPU, by position."""
-    times = view.index.service_times
     levels = np.searchsorted(policy.limits_gpu_ms, times.attained_gpu_ms, side="right")
     found: NDArray[np.float64] = levels * _LEVEL_MS + times.submitted_at_ms
     return found
@@ -311,7 +313,7 @@ def _measure(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
     """Return the same; -inf where the job has not yet earned back its start."""
     times = view.index.service_times
     is_protected = view.now_ms - times.started_at_ms < _earned_ms(policy, times)
-    return np.where(is_protected, -inf, _measures_of(policy, view))
+    return np.where(is_protected, -inf, _measures_of(policy, times))
 
 
 @lru_cache(maxsize=64)

@@ -129,8 +129,7 @@ class ExclusiveRound:
         if not self.ledger.free_count():
             return 0
         most = max if self._view.nodes_per_job_max == 1 else sum
-        counts = ([len(gpu_ids) for gpu_ids in nodes.values()] for nodes in self._free.values())
-        return max((most(here) for here in counts if here), default=0)
+        return max((most(map(len, nodes.values())) for nodes in self._free.values() if nodes), default=0)
 
     def has_failed(self, shape: object) -> bool:
         """Return whether a job of this shape found no free GPUs."""
@@ -158,7 +157,9 @@ class ExclusiveRound:
 
     def place_for(self, request: JobRequest) -> tuple[str, ...] | None:
         """Return the free GPUs that a job would get now, of the kind with the least execution time; None = none."""
-        kinds = sorted(self._free, key=lambda kind: self._execution_order(request, kind))
+        kinds = [*self._free]
+        if len(kinds) > 1:
+            kinds.sort(key=lambda kind: self._execution_order(request, kind))
         found = (self._choose(request, kind) for kind in kinds)
         return next((gpu_ids for gpu_ids in found if gpu_ids is not None), None)
 

@@ -6,6 +6,7 @@ Any other measure by which jobs make room, the largest first, does as well as th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -41,12 +42,13 @@ class LongRunning:
         self._least_ms = np.append(np.where(arrays.jobs_on == 1, measures, inf), -inf)
         self._close(self._protected_gpu_ids())
         self._close(self._view.kept_gpu_ids & self._position_of.keys())
-        self._by_node: NDArray[np.float64] = np.sort(self._least_ms[self._slots], axis=1)
+        self._by_node: NDArray[np.float64] | None = None
         self._in_order: NDArray[np.float64] | None = None
 
     def reach_ms(self, gpus: int) -> float:
         """Return the longest remaining time of jobs that run on so many GPUs: no longer job has room made for it."""
         if self._view.nodes_per_job_max != 1:
+            self._close_given_away()
             if self._in_order is None:
                 self._in_order = np.sort(self._least_ms)
             return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
@@ -56,8 +58,9 @@ class LongRunning:
         """Yield the nodes with so many GPUs whose jobs run as long, those that run longest first, and how long."""
         limits_ms = self._of_nodes(gpus)
         numbers = np.flatnonzero(limits_ms >= remaining_ms)
-        for number in numbers[np.argsort(-limits_ms[numbers], kind="stable")]:
-            yield float(limits_ms[number]), self._node_ids[number]
+        numbers = numbers[np.argsort(-limits_ms[numbers], kind="stable")]
+        for number, limit_ms in zip(numbers.tolist(), limits_ms[numbers].tolist(), strict=True):
+            yield limit_ms, self._node_ids[number]
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
@@ -67,12 +70,18 @@ class LongRunning:
 
     def _of_nodes(self, gpus: int) -> NDArray[np.float64]:
         """Return by node number how long the jobs on so many of its GPUs run at least."""
-        if self._ledger.taken_count() > self._given_away:
-            given_away = [*self._ledger.taken_gpu_ids()][self._given_away :]
-            self._given_away += len(given_away)
-            self._sort_again(self._close(given_away))
+        self._close_given_away()
+        if self._by_node is None:
+            self._by_node = np.sort(self._least_ms[self._slots], axis=1)
         columns = self._by_node.shape[1]
         return self._by_node[:, columns - gpus] if gpus <= columns else np.full(len(self._node_ids), -inf)
+
+    def _close_given_away(self) -> None:
+        """Have the GPUs that this round has given away held by nobody who makes room."""
+        if self._ledger.taken_count() > self._given_away:
+            given_away = [*islice(self._ledger.taken_gpu_ids(), self._given_away, None)]
+            self._given_away += len(given_away)
+            self._sort_again(self._close(given_away))
 
     def _close(self, gpu_ids: Iterable[str]) -> list[int]:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
@@ -81,7 +90,9 @@ class LongRunning:
         return closed
 
     def _sort_again(self, positions: Sequence[int]) -> None:
-        nodes = np.unique(self._node_of[positions])
+        if self._by_node is None:
+            return
+        nodes = [*{*self._node_of[positions].tolist()}]
         self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
 
     def _protected_gpu_ids(self) -> list[str]:
@@ -89,6 +100,7 @@ class LongRunning:
         return [
             part.gpu_id
             for job_id in self._view.protected_job_ids
+            if not running[job_id].is_stopping
             for part in running[job_id].assignments
             if part.gpu_id in position_of
         ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
+from itertools import chain
 from math import inf
-from operator import attrgetter
+from typing import NamedTuple
 
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger, host_share
@@ -33,23 +34,22 @@ class PreemptionPlan:
     victims: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offer:
-    """One GPU that the job could have: free (0), being released (1), or held by jobs that may be stopped (2)."""
+class _Offer(NamedTuple):
+    """One GPU that the job could have, in the order in which it would take them.
+
+    The price says that the GPU is free (0), being released (1), or held by jobs that may be stopped (2).
+    """
 
     price: int
-    remaining_ms: float
-    entry: GpuView
+    minus_remaining_ms: float
+    node_id: str
+    index: int
+    gpu_id: str
     holders: tuple[str, ...]
-    order: tuple[int, float, str, int, str]
-
-
-_ORDER = attrgetter("order")
 
 
 def _offered(price: int, remaining_ms: float, entry: GpuView, holders: tuple[str, ...]) -> _Offer:
-    order = (price, -remaining_ms, entry.node_id, entry.gpu.index, entry.gpu.gpu_id)
-    return _Offer(price=price, remaining_ms=remaining_ms, entry=entry, holders=holders, order=order)
+    return _Offer(price, -remaining_ms, entry.node_id, entry.gpu.index, entry.gpu.gpu_id, holders)
 
 
 class PreemptionPlanner:
@@ -85,7 +85,8 @@ class PreemptionPlanner:
         self._rank_of = rank_of
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
-        self._offers: dict[tuple[str, Kind], Sequence[_Offer]] = {}
+        self._vacant: dict[tuple[str, Kind], Sequence[_Offer]] = {}
+        self._held: dict[tuple[str, Kind], Sequence[_Offer]] = {}
 
     def promise(self, plan: PreemptionPlan) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
@@ -95,8 +96,9 @@ class PreemptionPlanner:
         left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
         left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
         changed = {self._view.gpus[gpu_id].node_id for gpu_id in (*left, *plan.gpu_ids)}
-        for place in [place for place in self._offers if place[0] in changed]:
-            del self._offers[place]
+        for known in (self._vacant, self._held):
+            for place in [place for place in known if place[0] in changed]:
+                del known[place]
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
 
@@ -116,7 +118,7 @@ class PreemptionPlanner:
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
-        self._measure = remaining_ms if measure is None else measure
+        self._measure = remaining_ms + self._gain_min_ms if measure is None else measure
         best = self._on_one_node(request, kind, remaining_ms)
         # One GPU is on one node, and was looked at there.
         if self._view.nodes_per_job_max != 1 and request.gpus > 1:
@@ -129,19 +131,32 @@ class PreemptionPlanner:
         best: PreemptionPlan | None = None
         best_limit_ms = inf
         for limit_ms, node_id in self._nodes(request.gpus):
-            is_settled = best is not None and (best_limit_ms < inf or not best.victims)
             # One job alone on a GPU is the best victim where no other runs longer, and none at all is better still.
-            if is_settled and request.gpus == 1 and limit_ms < best_limit_ms:
+            is_settled = best is not None and (not best.victims or (request.gpus == 1 and best_limit_ms < inf))
+            if is_settled and limit_ms < best_limit_ms:
                 break
-            offers = self._eligible(node_id, kind, remaining_ms)
-            found = self._first(request, offers) if len(offers) >= request.gpus else None
+            found = self._take(request, kind, remaining_ms, [node_id])
             if found is not None and self._cheaper(best, found) is found:
                 best, best_limit_ms = found, limit_ms
         return best
 
     def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
-        offers = [self._eligible(node_id, kind, remaining_ms) for _, node_id in self._nodes(1)]
-        return self._first(request, merge(*offers, key=_ORDER)) if sum(map(len, offers)) >= request.gpus else None
+        return self._take(request, kind, remaining_ms, [node_id for _, node_id in self._nodes(1)])
+
+    def _take(
+        self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str]
+    ) -> PreemptionPlan | None:
+        """Return what a job takes first on these nodes; nobody is asked to leave where what is vacant suffices."""
+        vacant = [self._vacant_on(node_id, kind) for node_id in node_ids]
+        vacant_count = sum(map(len, vacant))
+        if vacant_count >= request.gpus:
+            found = self._first(request, merge(*vacant))
+            if found is not None:
+                return found
+        held = [self._held_on(node_id, kind, remaining_ms) for node_id in node_ids]
+        if vacant_count + sum(map(len, held)) < request.gpus:
+            return None
+        return self._first(request, chain(merge(*vacant), merge(*held)))
 
     def _cheaper(self, one: PreemptionPlan | None, other: PreemptionPlan | None) -> PreemptionPlan | None:
         if one is None or other is None:
@@ -154,24 +169,39 @@ class PreemptionPlanner:
             return ((inf, node_id) for node_id in self._view.nodes)
         return self._long_running.nodes(gpus, self._measure)
 
-    def _eligible(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
-        """Return what a job of this length may have on a node, in the order in which it would take them."""
-        place = (node_id, kind)
-        offers = self._offers.get(place)
+    def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[_Offer]:
+        """Return what nobody holds on a node, or has been asked to leave, in the order in which a job would take it."""
+        offers = self._vacant.get((node_id, kind))
         if offers is None:
-            entries = (self._view.gpus.get(gpu.gpu_id) for gpu in self._view.nodes[node_id].gpus)
-            made = (self._offer(entry) for entry in entries if entry is not None and kind_of(entry.gpu) == kind)
-            offers = self._offers[place] = sorted((one for one in made if one is not None), key=_ORDER)
+            found = [
+                _offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
+                for entry in self._open_on(node_id, kind)
+                if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
+            ]
+            offers = self._vacant[node_id, kind] = sorted(found)
+        return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)]
+
+    def _held_on(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
+        """Return what is held on a node by jobs that leave it to one of this length, those that run longest first."""
+        offers = self._held.get((node_id, kind))
+        if offers is None:
+            made = map(self._held_offer, self._open_on(node_id, kind))
+            offers = self._held[node_id, kind] = sorted(offer for offer in made if offer is not None)
         least_ms = remaining_ms + self._gain_min_ms
         found: list[_Offer] = []
         for offer in offers:
-            if offer.price == 2:
-                if offer.remaining_ms <= remaining_ms or offer.remaining_ms < least_ms:
-                    break
-            elif offer.price == 0 and not self._ledger.is_free(offer.entry.gpu.gpu_id):
-                continue
+            there_ms = -offer.minus_remaining_ms
+            if there_ms <= remaining_ms or there_ms < least_ms:
+                break
             found.append(offer)
         return found
+
+    def _open_on(self, node_id: str, kind: Kind) -> Iterator[GpuView]:
+        """Yield the GPUs of one kind on a node that are promised to nobody."""
+        for gpu in self._view.nodes[node_id].gpus:
+            entry = self._view.gpus.get(gpu.gpu_id)
+            if entry is not None and kind_of(entry.gpu) == kind and gpu.gpu_id not in self._promised:
+                yield entry
 
     def _rank(self, job_id: str) -> float | None:
         """Return how long a running job still needs, or its other measure; None = it makes no room."""
@@ -202,17 +232,17 @@ class PreemptionPlanner:
             micro_batch_size=job.micro_batch_size,
         )
 
-    def _offer(self, entry: GpuView) -> _Offer | None:
-        if entry.gpu.gpu_id in self._promised:
-            return None
-        holders = tuple(job_id for job_id in entry.job_ids if not self._is_leaving(job_id))
-        if not holders:
-            price = 1 if entry.is_releasing or entry.job_ids else 0
-            return _offered(price, 0.0, entry, ())
-        remaining_times = [remaining_ms for remaining_ms in map(self._rank, holders) if remaining_ms is not None]
-        if len(remaining_times) < len(holders):
-            return None
-        return _offered(2, min(remaining_times), entry, holders)
+    def _held_offer(self, entry: GpuView) -> _Offer | None:
+        """Return a GPU that is held by jobs each of which may be stopped; None = it is not."""
+        least_ms, holders = inf, list[str]()
+        for job_id in entry.job_ids:
+            if not self._is_leaving(job_id):
+                remaining_ms = self._rank(job_id)
+                if remaining_ms is None:
+                    return None
+                least_ms = min(least_ms, remaining_ms)
+                holders.append(job_id)
+        return _offered(2, least_ms, entry, tuple(holders)) if holders else None
 
     def _first(self, request: JobRequest, offers: Iterable[_Offer]) -> PreemptionPlan | None:
         """Take the first GPUs in order whose hosts have room once their holders are gone."""
@@ -220,7 +250,7 @@ class PreemptionPlanner:
         on_node: dict[str, list[_Offer]] = {}
         nodes_max = self._view.nodes_per_job_max
         for offer in offers:
-            node_id = offer.entry.node_id
+            node_id = offer.node_id
             if node_id not in on_node and nodes_max and len(on_node) >= nodes_max:
                 continue
             if self._host_fits(request, node_id, [*on_node.get(node_id, ()), offer]):
@@ -233,8 +263,8 @@ class PreemptionPlanner:
     def _preemption(self, chosen: Sequence[_Offer]) -> PreemptionPlan:
         victims = dict.fromkeys(job_id for offer in chosen for job_id in offer.holders)
         return PreemptionPlan(
-            gpu_ids=tuple(offer.entry.gpu.gpu_id for offer in chosen),
-            releasing_gpu_ids=tuple(offer.entry.gpu.gpu_id for offer in chosen if offer.price == 1),
+            gpu_ids=tuple(offer.gpu_id for offer in chosen),
+            releasing_gpu_ids=tuple(offer.gpu_id for offer in chosen if offer.price == 1),
             victims=tuple(victims),
         )
 
