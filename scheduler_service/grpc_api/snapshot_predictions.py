@@ -61,9 +61,10 @@ class PredictionRows:
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is stated of a key on a device type."""
         place = (key, device)
-        if place not in self._read_jobs and place in self._jobs:
-            self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
-        return self._read_jobs.get(place)
+        known = self._read_jobs.get(place)
+        if known is None and place in self._jobs:
+            known = self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
+        return known
 
     def pair(self, keys: _KeyPair, sizes: Sizes) -> PairPrediction | None:
         """Return what is stated of a pair at these micro-batches, else at the nearest ones (`preferred`)."""
@@ -92,10 +93,8 @@ class SnapshotPredictions(PredictionStore):
     def __init__(self, rows: PredictionRows, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
         super().__init__()
         self._rows = rows
-        self._looked_up: set[tuple[str, str]] = set()
         self._answers: dict[PairPlace, PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
-        self._stated: dict[tuple[str, str], JobPrediction] = {}
         for job in jobs:
             if translate_snapshot.states_figures(job):
                 self._stating.setdefault(translate_snapshot.key_of_job(job), job)
@@ -106,17 +105,12 @@ class SnapshotPredictions(PredictionStore):
         known = by_device.get(device) if by_device is not None else None
         if known is not None:
             return known
-        if (key, device) not in self._looked_up:
-            # Storing an answer asks for the one before it.
-            self._looked_up.add((key, device))
-            stated = self._rows.job(key, device)
-            if stated is not None:
-                self.put_job(stated)
-                return super().job(key, device)
-        if key in self._stating:
-            known = self._stated.get((key, device))
-            if known is None:
-                known = self._stated[key, device] = _prediction(self._stating[key], device)
+        known = self._rows.job(key, device)
+        if known is None and key in self._stating:
+            known = _prediction(self._stating[key], device)
+        if known is not None:
+            # Nothing of a snapshot was measured here, so that what is stated is what is served.
+            self._jobs.setdefault(key, {})[device] = known
         return known
 
     def pair(
