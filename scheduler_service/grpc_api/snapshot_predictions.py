@@ -27,6 +27,8 @@ _KeyPair = tuple[str, str, str]
 
 _KEYS_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device")
 _SIZES_OF_PAIR: Final = attrgetter("micro_batch_size", "other_micro_batch_size")
+_SIZE_OF_VICTIM: Final = attrgetter("micro_batch_size")
+_SIZE_OF_OTHER: Final = attrgetter("other_micro_batch_size")
 _AT_ANY_SIZES: Final = (0, 0)
 
 
@@ -46,12 +48,11 @@ class PredictionRows:
     def _pairs(self) -> tuple[dict[_KeyPair, _Pair], dict[_KeyPair, dict[Sizes, _Pair]]]:
         """What is stated of pairs at any micro-batches, and at others; of several rows about one place the last."""
         rows = [*self._pairs_of_snapshot]
-        sizes = [*map(_SIZES_OF_PAIR, rows)]
-        if sizes.count(_AT_ANY_SIZES) == len(rows):
+        if not any(map(_SIZE_OF_VICTIM, rows)) and not any(map(_SIZE_OF_OTHER, rows)):
             return dict(zip(map(_KEYS_OF_PAIR, rows), rows, strict=True)), {}
         at_any: dict[_KeyPair, _Pair] = {}
         at_sizes: dict[_KeyPair, dict[Sizes, _Pair]] = {}
-        for row, at in zip(rows, sizes, strict=True):
+        for row, at in zip(rows, map(_SIZES_OF_PAIR, rows), strict=True):
             if at == _AT_ANY_SIZES:
                 at_any[_KEYS_OF_PAIR(row)] = row
             else:
