@@ -3,9 +3,14 @@
     python -m benchmarks.decide_snapshots [--seeds 10000] [--policies fifo,horus]
 
 The small cluster has 64 GPUs and one waiting job, the large one 8,000 GPUs, 1,000 running and 200 waiting jobs; their
-predictions are part of the snapshot. Each figure is the least of five calls, counted in CPU time of the whole process;
-nothing is kept between them, except where the nodes and predictions were kept before (keep_base) and jobs alone are
-sent.
+predictions are part of the snapshot. Each figure is the least of some calls, counted in CPU time of the whole process,
+threads included, without gRPC; what gRPC itself takes for messages of these sizes stands next to it (`grpc_echo`, both
+ends in one process), by which figures of different machines can be compared.
+
+    first_snapshot  a whole snapshot, and nothing of it was seen before
+    next_snapshot   a whole snapshot after others of the same caller, in each of which time and every job went on
+    base_kept       the same where nodes and predictions were kept before (keep_base) and jobs alone are sent
+
 A fuzzed snapshot is drawn, spoiled in up to four fields, and a row of it repeated; it fails if it is refused whole, if
 its answer cannot be carried out, or if a start breaks a limit that the job states.
 """
@@ -17,6 +22,11 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.errors import SchedulerServiceError
@@ -28,7 +38,8 @@ from tests.support.random_snapshots import SnapshotMaker, break_somewhere, fault
 GIB = 2**30
 DEVICE = "NVIDIA A100-SXM4-80GB"
 KEYS = 50
-CALLS = 5
+SMALL_CALLS, LARGE_CALLS = 30, 7
+ECHO_OPTIONS = [("grpc.max_receive_message_length", 64 * 2**20)]
 LARGE_POLICIES = ("horus", "optimus", "tiresias", "fifo", "sjf_bsbf", "srtf", "pollux", "elastic", "ojpp")
 
 
@@ -36,14 +47,8 @@ def main(seeds: int = 10_000, policies: tuple[str, ...] = LARGE_POLICIES) -> dic
     """Return CPU ms by policy for both clusters, and what became of the fuzzed snapshots."""
     small, large = snapshot(gpus=64, running=32, pending=1), snapshot(gpus=8_000, running=1_000, pending=200)
     return {
-        "gpus_64_pending_1_cpu_ms": {name: round(cpu_ms(small, name), 2) for name in policies},
-        "gpus_64_pending_1_base_kept_cpu_ms": {
-            name: round(cpu_ms(small, name, base_kept=True), 2) for name in policies
-        },
-        "gpus_8000_running_1000_pending_200_cpu_ms": {name: round(cpu_ms(large, name), 1) for name in policies},
-        "gpus_8000_running_1000_pending_200_base_kept_cpu_ms": {
-            name: round(cpu_ms(large, name, base_kept=True), 1) for name in policies
-        },
+        "gpus_64_pending_1_cpu_ms": costs(small, policies, SMALL_CALLS),
+        "gpus_8000_running_1000_pending_200_cpu_ms": costs(large, policies, LARGE_CALLS),
         "fuzzed": fuzz(seeds),
     }
 
@@ -92,23 +97,101 @@ def _add_predictions(made: scheduling_pb2.Snapshot, key: int, generator: random.
         )
 
 
-def cpu_ms(given: scheduling_pb2.Snapshot, policy: str, *, base_kept: bool = False) -> float:
-    """Return the CPU time of one call, from a serialized request to a serialized answer; the least of some."""
+def costs(given: scheduling_pb2.Snapshot, policies: Sequence[str], calls: int) -> dict[str, dict[str, float]]:
+    """Return CPU ms by what is sent and by policy, and of gRPC by what is sent."""
+    with _deciding() as deciding:
+        whole = [_gone_on(given, call) for call in range(calls)]
+        first = {name: _least(deciding.cost(name, one, SnapshotBases()) for one in whole) for name in policies}
+        bases = SnapshotBases()
+        again = {name: _least(deciding.cost(name, one, bases) for one in whole) for name in policies}
+        base_token = deciding.answer(policies[0], given, bases, keep_base=True).base_token
+        rest = [_jobs_of(one, base_token) for one in whole]
+        kept = {name: _least(deciding.cost(name, one, bases) for one in rest) for name in policies}
+        echo = {
+            name: _least(deciding.run(echo_ms(_request(policies[0], one), calls)))
+            for name, one in (("whole", given), ("base_kept", rest[0]))
+        }
+    return {"first_snapshot": first, "next_snapshot": again, "base_kept": kept, "grpc_echo": echo}
+
+
+class _Deciding:
+    """Decisions in a thread of their own, as the service takes them.
+
+    Args:
+        run: Waits for an answer.
+    """
+
+    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self.run, self._thread = run, deciding_thread()
+
+    def cost(self, policy: str, given: scheduling_pb2.Snapshot, bases: SnapshotBases) -> float:
+        """Return the CPU ms of one call, from a serialized request to a serialized answer."""
+        request = _request(policy, given)
+        began = time.process_time()
+        self._answer(scheduling_pb2.DecideRequest.FromString(request), bases).SerializeToString()
+        return (time.process_time() - began) * 1_000
+
+    def answer(
+        self, policy: str, given: scheduling_pb2.Snapshot, bases: SnapshotBases, *, keep_base: bool
+    ) -> scheduling_pb2.DecideResponse:
+        """Return the answer."""
+        return self._answer(scheduling_pb2.DecideRequest(policy=policy, snapshot=given, keep_base=keep_base), bases)
+
+    def _answer(self, message: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> scheduling_pb2.DecideResponse:
+        answering = decide(message, predictor=None, seconds_left=600, thread=self._thread, bases=bases)
+        answer: scheduling_pb2.DecideResponse = self.run(answering)
+        return answer
+
+
+@contextmanager
+def _deciding() -> Iterator[_Deciding]:
+    # asyncio.Runner would set and reset signal handlers at every call, which no server does.
+    loop = asyncio.new_event_loop()
+    try:
+        yield _Deciding(loop.run_until_complete)
+    finally:
+        loop.close()
+
+
+async def echo_ms(request: bytes, calls: int) -> list[float]:
+    """Return the CPU ms of calls that send so many bytes over a gRPC channel on this machine and answer nothing."""
+
+    async def answer(_request: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return b""
+
+    server = grpc.aio.server(options=ECHO_OPTIONS)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("benchmarks.Echo", {"Echo": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
     found: list[float] = []
-    bases, thread = SnapshotBases(), deciding_thread()
-    with asyncio.Runner() as runner:
-        if base_kept:
-            keeping = scheduling_pb2.DecideRequest(policy=policy, snapshot=given, keep_base=True)
-            answer = runner.run(decide(keeping, predictor=None, seconds_left=600, thread=thread, bases=bases))
-            given = _jobs_of(given, answer.base_token)
-        request = scheduling_pb2.DecideRequest(policy=policy, snapshot=given).SerializeToString()
-        for _ in range(CALLS):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/benchmarks.Echo/Echo")
+        for _ in range(calls):
             began = time.process_time()
-            message = scheduling_pb2.DecideRequest.FromString(request)
-            answering = decide(message, predictor=None, seconds_left=600, thread=thread, bases=bases)
-            runner.run(answering).SerializeToString()
+            await ask(request)
             found.append((time.process_time() - began) * 1_000)
-    return min(found)
+    await server.stop(grace=None)
+    return found
+
+
+def _least(found: Iterable[float]) -> float:
+    return round(min(found), 2)
+
+
+def _request(policy: str, given: scheduling_pb2.Snapshot) -> bytes:
+    return scheduling_pb2.DecideRequest(policy=policy, snapshot=given).SerializeToString()
+
+
+def _gone_on(given: scheduling_pb2.Snapshot, calls: int) -> scheduling_pb2.Snapshot:
+    """Return a snapshot some seconds later, in which every running job has done some steps more."""
+    later = scheduling_pb2.Snapshot()
+    later.CopyFrom(given)
+    later.now_ms += calls * 1_000
+    for row in later.running:
+        row.steps_done += calls
+        row.attained_gpu_ms += calls * 1_000
+    return later
 
 
 def _jobs_of(given: scheduling_pb2.Snapshot, base_token: str) -> scheduling_pb2.Snapshot:

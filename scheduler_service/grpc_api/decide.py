@@ -15,6 +15,7 @@ from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.opportunistic_sharing import claimed_bytes, largest_surge_bytes
+from scheduler_service.core.placement_limits import ClusterLimits
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Reason
 from scheduler_service.core.trial_start import TRIAL_MS
@@ -23,12 +24,13 @@ from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import ask_missing
-from scheduler_service.grpc_api.repeated_rows import repeats_ids
+from scheduler_service.grpc_api.repeated_rows import repeats
 from scheduler_service.grpc_api.side_thread import SideThread
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBase, SnapshotBases, changes_base, complete
+from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, changes_base, complete
+from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_job
 from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
-from scheduler_service.grpc_api.snapshot_ranges import jobs_are_valid
+from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
 from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
@@ -73,7 +75,7 @@ async def decide(
             effective_parameters=asked_policy.effective, warnings=read.valid.warnings, base_token=read.base_token
         )
     patience_s = (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO
-    asked = await ask_missing(read.jobs, read.nodes.least_memory_bytes, read.store, predictor, patience_s)
+    asked = await ask_missing(read.messages, read.nodes.least_memory_bytes, read.store, predictor, patience_s)
 
     def decisions_of(one: _AskedPolicy) -> list[scheduling_pb2.Decision]:
         return _decisions(one.policy, read, explain=request.explain)
@@ -120,21 +122,23 @@ def deciding_thread() -> SideThread:
     return SideThread("decide", waiting_max=WAITING_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadSnapshot:
     """What can be decided on.
 
     Attributes:
         valid: The valid rows.
         nodes: The nodes among them.
-        jobs: All jobs among them, running ones first.
+        messages: All jobs among them, running ones first.
+        jobs: The same jobs, read.
         store: The predictions among them, and those that the predictor is asked for.
         base_token: Names what was kept of them; empty = nothing.
     """
 
     valid: ValidSnapshot
     nodes: SnapshotNodes
-    jobs: Sequence[scheduling_pb2.SnapshotJob]
+    messages: Sequence[scheduling_pb2.SnapshotJob]
+    jobs: Sequence[ReadJob]
     store: PredictionStore
     base_token: str = ""
 
@@ -146,38 +150,56 @@ def _read(request: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> _ReadS
         UnknownBaseError: It names a base that is not kept.
     """
     snapshot = request.snapshot
-    if snapshot.base_token:
-        base = bases.find(snapshot.base_token)
-        read = None if changes_base(snapshot) else _read_jobs(request, base)
+    base = bases.find(snapshot.base_token) if snapshot.base_token else None
+    if base is not None and not changes_base(snapshot):
+        read = _read_jobs(request, snapshot, base.nodes, base.predictions, bases.jobs)
         if read is not None:
             return replace(read, base_token=snapshot.base_token if request.keep_base else "")
-        snapshot = complete(snapshot, base)
+    whole = snapshot if base is None else complete(snapshot, base)
+    validation.require(translate_snapshot.snapshot_violations(whole))
+    nodes, predictions = bases.read_nodes(whole), bases.read_predictions(whole)
+    if nodes is not None and predictions is not None:
+        read = _read_jobs(request, whole, nodes, predictions, bases.jobs)
+        if read is not None:
+            return replace(read, base_token=bases.keep(whole, nodes, predictions) if request.keep_base else "")
+    return _read_valid_rows(request, whole)
+
+
+def _read_jobs(
+    request: scheduling_pb2.DecideRequest,
+    snapshot: scheduling_pb2.Snapshot,
+    nodes: SnapshotNodes,
+    predictions: PredictionRows,
+    known: KnownJobs,
+) -> _ReadSnapshot | None:
+    """Return a snapshot of which nothing but the jobs is to be read; None = a row of them cannot be."""
     validation.require(translate_snapshot.snapshot_violations(snapshot))
+    if request.explain:
+        validation.require(_explanation_violations(request, len(nodes.gpus)))
+    if not running_and_pending_are_valid(snapshot, nodes.gpus.keys()):
+        return None
+    messages = translate_snapshot.snapshot_jobs(snapshot)
+    jobs = known.read(messages)
+    if jobs is None or repeats([job.request.job_id for job in jobs]):
+        return None
+    store = SnapshotPredictions(predictions, messages)
+    return _ReadSnapshot(valid=ValidSnapshot(snapshot), nodes=nodes, messages=messages, jobs=jobs, store=store)
+
+
+def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot) -> _ReadSnapshot:
+    """Return what can be decided on of a snapshot with rows that cannot be."""
     if request.explain:
         gpus = sum(len(node.gpus) for node in snapshot.nodes)
         validation.require(_explanation_violations(request, gpus))
     valid = drop_invalid_rows(snapshot)
-    jobs = translate_snapshot.snapshot_jobs(valid.snapshot)
+    messages = translate_snapshot.snapshot_jobs(valid.snapshot)
     return _ReadSnapshot(
         valid=valid,
         nodes=read_nodes(valid.snapshot.nodes),
-        jobs=jobs,
-        store=SnapshotPredictions(PredictionRows(valid.snapshot), jobs),
-        base_token=bases.keep(snapshot) if request.keep_base and valid.snapshot is snapshot else "",
+        messages=messages,
+        jobs=[*map(read_job, messages)],
+        store=SnapshotPredictions(PredictionRows(valid.snapshot), messages),
     )
-
-
-def _read_jobs(request: scheduling_pb2.DecideRequest, base: SnapshotBase) -> _ReadSnapshot | None:
-    """Return the same where nothing but the jobs is to be read; None = a row of them cannot be."""
-    snapshot = request.snapshot
-    validation.require(translate_snapshot.snapshot_violations(snapshot))
-    if request.explain:
-        validation.require(_explanation_violations(request, len(base.nodes.gpus)))
-    if repeats_ids(snapshot) or not jobs_are_valid(snapshot, base.nodes.gpus.keys()):
-        return None
-    jobs = translate_snapshot.snapshot_jobs(snapshot)
-    store = SnapshotPredictions(base.predictions, jobs)
-    return _ReadSnapshot(valid=ValidSnapshot(snapshot), nodes=base.nodes, jobs=jobs, store=store)
 
 
 def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) -> Iterator[FieldViolation]:
@@ -186,7 +208,8 @@ def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) ->
 
 
 def _decisions(policy: Policy, read: _ReadSnapshot, *, explain: bool) -> list[scheduling_pb2.Decision]:
-    valid, limits = read.valid, translate_snapshot.cluster_limits(read.jobs, read.nodes.queues)
+    limits_of = {job.request.job_id: job.limits for job in read.jobs if job.limits is not None}
+    valid, limits = read.valid, ClusterLimits(of_jobs=limits_of, queues_of_nodes=read.nodes.queues)
     view = _view(read, explain=explain, tau_ratio=getattr(policy, "opportunistic_tau_ratio", 0.0))
     view, expired = stop_expired(view)
     view, beyond_limits = split_by_arrays(view)
@@ -216,22 +239,17 @@ def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Dec
 
 def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> SchedulingView:
     snapshot, nodes = read.valid.snapshot, read.nodes
-    running = {
-        one.job.job_id: translate_snapshot.running_job(
-            one,
-            now_ms=snapshot.now_ms,
-            gpu=nodes.gpus[one.assignments[0].gpu_id],
-            predictions=read.store,
-            tau_ratio=tau_ratio,
-        )
-        for one in snapshot.running
-    }
+    rows = translate_snapshot.RunningRows(
+        now_ms=snapshot.now_ms, gpus=nodes.gpus, predictions=read.store, tau_ratio=tau_ratio
+    )
+    requests = [job.request for job in read.jobs]
+    running = {job.request.job_id: job for job in map(rows.read, snapshot.running, requests)}
     gpus = dict(nodes.empty.gpus)
     for gpu_id, holders in _holders(running.values()).items():
         if gpu_id in gpus:
             gpus[gpu_id] = _held(gpus[gpu_id], holders)
     waiting = sorted(
-        (translate_snapshot.pending_job(one) for one in snapshot.pending),
+        map(translate_snapshot.pending_job, snapshot.pending, requests[len(snapshot.running) :]),
         key=lambda job: (job.submitted_at_ms, job.request.job_id),
     )
     return SchedulingView(
@@ -253,6 +271,14 @@ def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> Scheduling
 
 
 def _held(empty: GpuView, holders: Sequence[RunningJob]) -> GpuView:
+    if len(holders) == 1 and holders[0].memory_surge is None:
+        job = holders[0]
+        return GpuView(
+            gpu=empty.gpu,
+            node_id=empty.node_id,
+            job_ids=(job.request.job_id,),
+            memory_reserved_bytes=job.memory_reserved_bytes,
+        )
     return GpuView(
         gpu=empty.gpu,
         node_id=empty.node_id,

@@ -19,7 +19,13 @@ def repeats_ids(snapshot: scheduling_pb2.Snapshot) -> bool:
     nodes = [node.node_id for node in snapshot.nodes]
     gpus = [gpu.gpu_id for node in snapshot.nodes for gpu in node.gpus]
     jobs = [*(row.job.job_id for row in snapshot.running), *(row.job.job_id for row in snapshot.pending)]
-    return any(len(set(names)) != len(names) or "" in names for names in (nodes, gpus, jobs))
+    return any(map(repeats, (nodes, gpus, jobs)))
+
+
+def repeats(names: Collection[str]) -> bool:
+    """Say whether one of some names is empty or that of another one."""
+    distinct = set(names)
+    return len(distinct) != len(names) or "" in distinct
 
 
 class RepeatedRows:

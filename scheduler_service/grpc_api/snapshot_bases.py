@@ -2,24 +2,31 @@
 
 A token is made of the content, so that equal ones of several callers are kept once, and nobody can name what they do
 not know. Only the newest are kept, and none across a restart: a caller is told and sends its snapshot as a whole.
+
+Who sends whole snapshots one after the other mostly sends the same nodes and predictions, too: those of the newest one
+are compared as bytes, at a tenth of the cost of checking and reading them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import UnknownBaseError
+from scheduler_service.grpc_api.snapshot_jobs import KnownJobs
 from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows
+from scheduler_service.grpc_api.snapshot_ranges import nodes_are_valid, predictions_are_valid
 
 BASES_MAX: Final = 16
 BYTES_MAX: Final = 64 * 2**20
 """Of all that are kept together, as messages; read they take a multiple of it."""
-_ROWS: Final = ("nodes", "job_predictions", "pair_predictions")
+_PREDICTIONS: Final = ("job_predictions", "pair_predictions")
+_ROWS: Final = ("nodes", *_PREDICTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +45,47 @@ class SnapshotBase:
 
 
 class SnapshotBases:
-    """The newest bases, the one that was used last at the end; one thread reads and writes them."""
+    """The newest bases, the one that was used last at the end; one thread reads and writes them.
+
+    Attributes:
+        jobs: Jobs that were read before, of any caller.
+    """
 
     def __init__(self) -> None:
         self._bases: OrderedDict[str, SnapshotBase] = OrderedDict()
         self._size_bytes = 0
+        self.jobs = KnownJobs()
+        self._newest_nodes: tuple[Sequence[bytes], SnapshotNodes] | None = None
+        self._newest_predictions: tuple[bytes, PredictionRows] | None = None
 
-    def keep(self, snapshot: scheduling_pb2.Snapshot) -> str:
-        """Keep the base of a snapshot whose rows are all valid, and return its token; empty = it is too large."""
-        message = scheduling_pb2.Snapshot()
-        for name in _ROWS:
-            getattr(message, name).MergeFrom(getattr(snapshot, name))
+    def read_nodes(self, snapshot: scheduling_pb2.Snapshot) -> SnapshotNodes | None:
+        """Return the nodes of a whole snapshot, those of the newest one where they are equal; None = one is invalid."""
+        content = [node.SerializeToString() for node in snapshot.nodes]
+        if self._newest_nodes is None or self._newest_nodes[0] != content:
+            if not nodes_are_valid(snapshot.nodes):
+                return None
+            self._newest_nodes = content, read_nodes(snapshot.nodes)
+        return self._newest_nodes[1]
+
+    def read_predictions(self, snapshot: scheduling_pb2.Snapshot) -> PredictionRows | None:
+        """Return the same of its predictions."""
+        rows = _without_others(snapshot, _PREDICTIONS)
+        content = rows.SerializeToString()
+        if self._newest_predictions is None or self._newest_predictions[0] != content:
+            if not predictions_are_valid(rows):
+                return None
+            self._newest_predictions = content, PredictionRows(rows)
+        return self._newest_predictions[1]
+
+    def keep(self, snapshot: scheduling_pb2.Snapshot, nodes: SnapshotNodes, predictions: PredictionRows) -> str:
+        """Keep the base of a snapshot and return its token; empty = it is too large.
+
+        Args:
+            snapshot: A snapshot whose rows are all valid.
+            nodes: Its nodes.
+            predictions: Its predictions.
+        """
+        message = _without_others(snapshot, _ROWS)
         content = message.SerializeToString(deterministic=True)
         token = hashlib.sha256(content).hexdigest()
         if token in self._bases:
@@ -57,10 +94,7 @@ class SnapshotBases:
         if len(content) > BYTES_MAX:
             return ""
         self._bases[token] = SnapshotBase(
-            message=message,
-            size_bytes=len(content),
-            nodes=read_nodes(message.nodes),
-            predictions=PredictionRows(message),
+            message=message, size_bytes=len(content), nodes=nodes, predictions=predictions
         )
         self._size_bytes += len(content)
         while len(self._bases) > BASES_MAX or self._size_bytes > BYTES_MAX:
@@ -96,7 +130,17 @@ def complete(snapshot: scheduling_pb2.Snapshot, base: SnapshotBase) -> schedulin
     whole.nodes.extend(node for node in base.message.nodes if node.node_id not in gone)
     whole.nodes.extend(snapshot.nodes)
     # Of several predictions of one name the last counts.
-    for name in _ROWS[1:]:
+    for name in _PREDICTIONS:
         getattr(whole, name).MergeFrom(getattr(base.message, name))
         getattr(whole, name).MergeFrom(getattr(snapshot, name))
     return whole
+
+
+def _without_others(snapshot: scheduling_pb2.Snapshot, names: Sequence[str]) -> scheduling_pb2.Snapshot:
+    """Return a copy with these fields alone: copying all and clearing takes a tenth of the time of copying each row."""
+    copy = scheduling_pb2.Snapshot()
+    copy.CopyFrom(snapshot)
+    for field, _ in snapshot.ListFields():
+        if field.name not in names:
+            copy.ClearField(field.name)  # type: ignore[arg-type]
+    return copy

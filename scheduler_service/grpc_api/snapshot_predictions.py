@@ -27,6 +27,8 @@ _KeyPair = tuple[str, str, str]
 
 _KEYS_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device")
 _SIZES_OF_PAIR: Final = attrgetter("micro_batch_size", "other_micro_batch_size")
+_SIZE_OF_VICTIM: Final = attrgetter("micro_batch_size")
+_SIZE_OF_OTHER: Final = attrgetter("other_micro_batch_size")
 _AT_ANY_SIZES: Final = (0, 0)
 
 
@@ -46,12 +48,11 @@ class PredictionRows:
     def _pairs(self) -> tuple[dict[_KeyPair, _Pair], dict[_KeyPair, dict[Sizes, _Pair]]]:
         """What is stated of pairs at any micro-batches, and at others; of several rows about one place the last."""
         rows = [*self._pairs_of_snapshot]
-        sizes = [*map(_SIZES_OF_PAIR, rows)]
-        if sizes.count(_AT_ANY_SIZES) == len(rows):
+        if not any(map(_SIZE_OF_VICTIM, rows)) and not any(map(_SIZE_OF_OTHER, rows)):
             return dict(zip(map(_KEYS_OF_PAIR, rows), rows, strict=True)), {}
         at_any: dict[_KeyPair, _Pair] = {}
         at_sizes: dict[_KeyPair, dict[Sizes, _Pair]] = {}
-        for row, at in zip(rows, sizes, strict=True):
+        for row, at in zip(rows, map(_SIZES_OF_PAIR, rows), strict=True):
             if at == _AT_ANY_SIZES:
                 at_any[_KEYS_OF_PAIR(row)] = row
             else:
@@ -61,9 +62,10 @@ class PredictionRows:
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is stated of a key on a device type."""
         place = (key, device)
-        if place not in self._read_jobs and place in self._jobs:
-            self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
-        return self._read_jobs.get(place)
+        known = self._read_jobs.get(place)
+        if known is None and place in self._jobs:
+            known = self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
+        return known
 
     def pair(self, keys: _KeyPair, sizes: Sizes) -> PairPrediction | None:
         """Return what is stated of a pair at these micro-batches, else at the nearest ones (`preferred`)."""
@@ -92,10 +94,8 @@ class SnapshotPredictions(PredictionStore):
     def __init__(self, rows: PredictionRows, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
         super().__init__()
         self._rows = rows
-        self._looked_up: set[tuple[str, str]] = set()
         self._answers: dict[PairPlace, PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
-        self._stated: dict[tuple[str, str], JobPrediction] = {}
         for job in jobs:
             if translate_snapshot.states_figures(job):
                 self._stating.setdefault(translate_snapshot.key_of_job(job), job)
@@ -106,17 +106,12 @@ class SnapshotPredictions(PredictionStore):
         known = by_device.get(device) if by_device is not None else None
         if known is not None:
             return known
-        if (key, device) not in self._looked_up:
-            # Storing an answer asks for the one before it.
-            self._looked_up.add((key, device))
-            stated = self._rows.job(key, device)
-            if stated is not None:
-                self.put_job(stated)
-                return super().job(key, device)
-        if key in self._stating:
-            known = self._stated.get((key, device))
-            if known is None:
-                known = self._stated[key, device] = _prediction(self._stating[key], device)
+        known = self._rows.job(key, device)
+        if known is None and key in self._stating:
+            known = _prediction(self._stating[key], device)
+        if known is not None:
+            # Nothing of a snapshot was measured here, so that what is stated is what is served.
+            self._jobs.setdefault(key, {})[device] = known
         return known
 
     def pair(

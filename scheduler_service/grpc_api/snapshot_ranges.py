@@ -17,6 +17,7 @@ from scheduler_service.core.queue_terms import DEVICES_MAX, PRIORITY_MAX
 from scheduler_service.core.tenants import GPUS_MAX, WEIGHT_MAX, WEIGHT_MIN
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import queue_validation, validation
+from scheduler_service.grpc_api.repeated_rows import repeats
 
 _TIME_MS_MAX: Final = 2**53
 _COUNT_MAX: Final = 2**31 - 1
@@ -115,7 +116,7 @@ class _Ranges:
 
     def hold(self, messages: Iterable[Message]) -> bool:
         """Say so."""
-        rows = [*messages]
+        rows = messages if isinstance(messages, list) else [*messages]
         return all(_is_within([*map(value, rows)], least, most) for value, least, most in self._ranges)
 
 
@@ -134,22 +135,25 @@ _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
 _GPU_ID_OF, _LEVEL_OF, _SHARE_OF = attrgetter("gpu_id"), attrgetter("level"), attrgetter("share")
 
 
-def is_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
-    """Say whether no row of a snapshot breaks a rule, at a tenth of the cost of naming those that do."""
-    gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
-    jobs, pairs = [*snapshot.job_predictions], [*snapshot.pair_predictions]
+def nodes_are_valid(nodes: Sequence[scheduling_pb2.SnapshotNode]) -> bool:
+    """Say whether no node breaks a rule or has the name of another one, at a tenth of the cost of naming those."""
+    gpus = [gpu for node in nodes for gpu in node.gpus]
     return (
-        jobs_are_valid(snapshot, set(map(_GPU_ID_OF, gpus)))
-        and _NODE_RANGES.hold(snapshot.nodes)
+        not repeats([node.node_id for node in nodes])
+        and not repeats([*map(_GPU_ID_OF, gpus)])
+        and _NODE_RANGES.hold(nodes)
         and _GPU_RANGES.hold(gpus)
-        and _LEVELS.issuperset(map(_LEVEL_OF, pairs))
-        and _PAIR_RANGES.hold(pairs)
-        and _job_predictions_are_valid(jobs)
     )
 
 
-def jobs_are_valid(snapshot: scheduling_pb2.Snapshot, gpu_ids: AbstractSet[str]) -> bool:
-    """Say the same of its jobs, its rules for tenants and its own fields.
+def predictions_are_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
+    """Say the same of its predictions, which may be repeated."""
+    jobs, pairs = [*snapshot.job_predictions], [*snapshot.pair_predictions]
+    return _LEVELS.issuperset(map(_LEVEL_OF, pairs)) and _PAIR_RANGES.hold(pairs) and _job_predictions_are_valid(jobs)
+
+
+def running_and_pending_are_valid(snapshot: scheduling_pb2.Snapshot, gpu_ids: AbstractSet[str]) -> bool:
+    """Say the same of where its jobs run, its rules for tenants and its own fields; not of what its jobs ask for.
 
     Args:
         snapshot: The snapshot.
@@ -162,7 +166,6 @@ def jobs_are_valid(snapshot: scheduling_pb2.Snapshot, gpu_ids: AbstractSet[str])
         and _RUNNING_RANGES.hold(snapshot.running)
         and _PENDING_RANGES.hold(snapshot.pending)
         and all(_holds_once(row, gpu_ids) for row in snapshot.running)
-        and _rows_of_jobs_are_valid([*(row.job for row in snapshot.running), *(row.job for row in snapshot.pending)])
     )
 
 
@@ -182,7 +185,8 @@ def _job_predictions_are_valid(rows: Sequence[scheduling_pb2.SnapshotJobPredicti
     )
 
 
-def _rows_of_jobs_are_valid(jobs: Sequence[scheduling_pb2.SnapshotJob]) -> bool:
+def rows_of_jobs_are_valid(jobs: Sequence[scheduling_pb2.SnapshotJob]) -> bool:
+    """Say the same of what jobs ask for."""
     return (
         _JOB_RANGES.hold(jobs)
         and _SHARES.issuperset(map(_SHARE_OF, jobs))

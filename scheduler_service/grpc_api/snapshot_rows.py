@@ -42,12 +42,9 @@ class ValidSnapshot:
 
 def drop_invalid_rows(snapshot: scheduling_pb2.Snapshot) -> ValidSnapshot:
     """Take out of a snapshot what cannot be; the argument stays as it is."""
-    repeats = repeats_ids(snapshot)
-    if not repeats and snapshot_ranges.is_valid(snapshot):
-        return ValidSnapshot(snapshot)
     valid = ValidSnapshot(scheduling_pb2.Snapshot())
     valid.snapshot.CopyFrom(snapshot)
-    if repeats:
+    if repeats_ids(snapshot):
         rows = RepeatedRows(valid.snapshot)
         rows.merge()
         valid.held += rows.held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Final
 
@@ -10,7 +10,8 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import opportunistic, resident_on, samples_per_gpu
-from scheduler_service.core.placement_limits import NO_LIMITS, ClusterLimits, PlacementLimits
+from scheduler_service.core.opportunistic_sharing import MemorySurge
+from scheduler_service.core.placement_limits import NO_LIMITS, PlacementLimits
 from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
 from scheduler_service.core.records import (
     DEFAULT_MAX_SLOWDOWN_RATIO,
@@ -70,30 +71,18 @@ def states_figures(job: scheduling_pb2.SnapshotJob) -> bool:
     )
 
 
-def placement_limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits:
-    """Read where a job may run."""
-    return PlacementLimits(
+def stated_limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits | None:
+    """Read where a job may run; None = anywhere."""
+    if not any(_LIMITING(job)):
+        return None
+    limits = PlacementLimits(
         queue=job.queue,
         node_ids=frozenset(job.allowed_node_ids),
         excluded_node_ids=frozenset(job.excluded_node_ids),
         devices=frozenset(job.allowed_devices),
         anti_affinity_group=job.anti_affinity_group,
     )
-
-
-def cluster_limits(
-    jobs: Iterable[scheduling_pb2.SnapshotJob], queues_of_nodes: Mapping[str, frozenset[str]]
-) -> ClusterLimits:
-    """Read everything that limits placements.
-
-    Args:
-        jobs: All of a snapshot.
-        queues_of_nodes: As in `ClusterLimits`.
-    """
-    limited = ((job.job_id, placement_limits(job)) for job in jobs if any(_LIMITING(job)))
-    return ClusterLimits(
-        of_jobs={job_id: one for job_id, one in limited if one != NO_LIMITS}, queues_of_nodes=queues_of_nodes
-    )
+    return None if limits == NO_LIMITS else limits
 
 
 def key_of_job(message: scheduling_pb2.SnapshotJob) -> str:
@@ -147,10 +136,15 @@ def _demand(message: scheduling_pb2.TaskDemand) -> TaskDemand:
     )
 
 
-def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
-    """Read a waiting job."""
+def pending_job(message: scheduling_pb2.SnapshotPending, asked: JobRequest) -> PendingJob:
+    """Read a waiting job.
+
+    Args:
+        message: Its row.
+        asked: What is read of it already.
+    """
     return PendingJob(
-        request=request(message.job),
+        request=asked,
         submitted_at_ms=message.submitted_at_ms,
         not_before_ms=message.not_before_ms,
         steps_done=message.steps_done,
@@ -159,40 +153,65 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
     )
 
 
-def running_job(
-    message: scheduling_pb2.SnapshotRunning, *, now_ms: int, gpu: Gpu, predictions: Predictions, tau_ratio: float = 0.0
-) -> RunningJob:
-    """Read a running job; without a micro-batch it takes its share of the batch at once.
+class RunningRows:
+    """Reads the running jobs of one snapshot; what a job would occupy is found once for all jobs that are alike.
 
     Args:
-        message: The job.
-        now_ms: Of the snapshot, which is as new as what it says of the job.
-        gpu: Its first GPU; it occupies what we would have reserved there, else all of it.
-        predictions: What is known of it there.
-        tau_ratio: How often peaks of memory on one GPU may coincide; 0 = it holds its reservation always.
+        now_ms: Of the snapshot, which is as new as what it says of a job.
+        gpus: All its GPUs by id.
+        predictions: What is known of the jobs.
+        tau_ratio: How often peaks of memory on one GPU may coincide; 0 = a job holds its reservation always.
     """
-    asked = request(message.job)
-    prediction = predictions.job(asked.key, gpu.device)
-    micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(message.assignments))
-    there = resident_on(asked, prediction, micro_batch_size, gpu)
-    there = there and opportunistic(there, prediction, gpu, tau_ratio)
-    return RunningJob(
-        request=asked,
-        attempt=message.attempt,
-        assignments=tuple(Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments),
-        micro_batch_size=micro_batch_size,
-        submitted_at_ms=message.submitted_at_ms,
-        started_at_ms=message.started_at_ms,
-        steps_done=message.steps_done,
-        attained_gpu_ms=message.attained_gpu_ms,
-        accrued_at_ms=now_ms,
-        preemptions=message.preemptions,
-        observed_slowdown_ratio=message.observed_slowdown_ratio
-        if message.HasField("observed_slowdown_ratio")
-        else None,
-        memory_reserved_bytes=gpu.memory_bytes if there is None else there.memory_reserved_bytes,
-        memory_surge=None if there is None else there.memory_surge,
-    )
+
+    def __init__(
+        self, *, now_ms: int, gpus: Mapping[str, Gpu], predictions: Predictions, tau_ratio: float = 0.0
+    ) -> None:
+        self._now_ms, self._gpus, self._predictions, self._tau_ratio = now_ms, gpus, predictions, tau_ratio
+        self._reserved: dict[object, tuple[int, MemorySurge | None]] = {}
+
+    def read(self, message: scheduling_pb2.SnapshotRunning, asked: JobRequest) -> RunningJob:
+        """Read a running job; without a micro-batch it takes its share of the batch at once.
+
+        Args:
+            message: Its row.
+            asked: What is read of it already.
+        """
+        assignments = tuple([Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments])
+        micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(assignments))
+        reserved_bytes, surge = self._reservation(asked, micro_batch_size, self._gpus[assignments[0].gpu_id])
+        return RunningJob(
+            request=asked,
+            attempt=message.attempt,
+            assignments=assignments,
+            micro_batch_size=micro_batch_size,
+            submitted_at_ms=message.submitted_at_ms,
+            started_at_ms=message.started_at_ms,
+            steps_done=message.steps_done,
+            attained_gpu_ms=message.attained_gpu_ms,
+            accrued_at_ms=self._now_ms,
+            preemptions=message.preemptions,
+            observed_slowdown_ratio=message.observed_slowdown_ratio
+            if message.HasField("observed_slowdown_ratio")
+            else None,
+            memory_reserved_bytes=reserved_bytes,
+            memory_surge=surge,
+        )
+
+    def _reservation(self, asked: JobRequest, micro_batch_size: int, gpu: Gpu) -> tuple[int, MemorySurge | None]:
+        """Return what a job occupies of its first GPU: what we would have reserved there, else all of it."""
+        alike = _OF_RESERVATION(asked), micro_batch_size, gpu.device, gpu.memory_bytes
+        known = self._reserved.get(alike)
+        if known is None:
+            prediction = self._predictions.job(asked.key, gpu.device)
+            there = resident_on(asked, prediction, micro_batch_size, gpu)
+            there = there and opportunistic(there, prediction, gpu, self._tau_ratio)
+            known = (gpu.memory_bytes, None) if there is None else (there.memory_reserved_bytes, there.memory_surge)
+            self._reserved[alike] = known
+        return known
+
+
+_OF_RESERVATION: Final = attrgetter("key", "share", "memory_request_bytes", "memory_floor_bytes", "releases_memory")
+"""All of a request that `resident_on` and `opportunistic` read."""
 
 
 def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPrediction:

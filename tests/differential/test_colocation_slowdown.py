@@ -15,9 +15,10 @@ from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
 from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
 from tests.support.cases import for_each
-from tests.support.scheduling import GIB, job, memory, node, pair, prediction, running, store, view
+from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
 
 KEYS = [f"key-{index}" for index in range(5)]
+ROUNDS = 3
 
 
 def random_view(generator: random.Random) -> SchedulingView:
@@ -32,7 +33,8 @@ def random_view(generator: random.Random) -> SchedulingView:
         for gpu in machine.gpus
         for index in range(generator.randrange(4))
     ]
-    return view(nodes=[machine], holding=holding, predictions=known)
+    waiting = [pending(job(f"new-{number}")) for number in range(ROUNDS)]
+    return view(nodes=[machine], holding=holding, waiting=waiting, predictions=known)
 
 
 def incoming_job(generator: random.Random, name: str) -> Resident:
@@ -46,19 +48,20 @@ def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> Non
     ledger = Ledger(seen)
     some_gpu = next(iter(seen.gpus.values())).gpu
     arrays = PackingArrays(ledger, some_gpu, FREE_MEMORY_RULES, lambda _: Demand(compute_ratio=0.0, base_ratio=0.0))
-    for round_number in range(3):
+    for round_number in range(ROUNDS):
         worker = incoming_job(generator, f"new-{round_number}")
         found = arrays.colocation_slowdowns(worker)
         assert found is not None
-        for position, (gpu_id, entry) in enumerate(seen.gpus.items()):
+        assert found.keys() >= {gpu_id for gpu_id in seen.gpus if ledger.residents(gpu_id)}
+        for gpu_id, (own_ratio, ratios) in found.items():
             there = ledger.residents(gpu_id)
             expected = [
                 expected_slowdown(
-                    victim, [one for one in (worker, *there) if one is not victim], entry.gpu, seen.predictions
+                    victim, [one for one in (worker, *there) if one is not victim], some_gpu, seen.predictions
                 )
                 for victim in (worker, *there)
             ]
-            in_arrays = [found[0][position], *found[1][: len(there), position]]
+            in_arrays = [own_ratio, *ratios[: len(there)]]
             assert np.allclose(in_arrays, [one.ratio for one in expected], rtol=1e-12, atol=1e-15)
         gpu_id = generator.choice(list(seen.gpus))
         ledger.place(worker, [Assignment(gpu_id=gpu_id)])

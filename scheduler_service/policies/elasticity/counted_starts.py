@@ -128,6 +128,11 @@ class CountedStarts:
         return self._free.hold(replace(job, request=sized(request, fewest)))
 
 
+def may_change(request: JobRequest) -> bool:
+    """Say whether a job names more than one number of GPUs or of parameter servers."""
+    return len(counts_of(request)) > 1 or len(request.replicas.allowed_servers) > 1
+
+
 class Reshaper:
     """One round, after its starts.
 
@@ -142,7 +147,7 @@ class Reshaper:
         now_ms = ledger.view.now_ms
         self._jobs = {
             job_id: job
-            for job_id, job in elastic_jobs(ledger.view).items()
+            for job_id, job in elastic_jobs(ledger.view, may_change).items()
             if (len(job.counts) > 1 or len(job.job.request.replicas.allowed_servers) > 1)
             and job.count in job.counts
             and (now_ms - job.job.started_at_ms >= remaining_ms or job_id in explored)

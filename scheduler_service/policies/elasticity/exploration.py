@@ -59,9 +59,9 @@ def server_explorations(view: SchedulingView, counts_wanted: int) -> dict[str, i
         return {}
     found: dict[str, int] = {}
     seen: set[tuple[str, str]] = set()
-    for job_id, job in elastic_jobs(view).items():
+    for job_id, job in elastic_jobs(view, lambda request: len(server_counts(request)) > 1).items():
         allowed, kind = server_counts(job.job.request), (job.job.request.key, job.kind[0])
-        if len(allowed) < 2 or not kind[0] or kind in seen:
+        if not kind[0] or kind in seen:
             continue
         measured = _measured_servers(view, job.job, kind[1])
         left = [count for count in allowed if count not in measured]

@@ -18,19 +18,20 @@ from scheduler_service.core.capacity import (
     resident_on,
     samples_per_gpu,
 )
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown
 from scheduler_service.core.decisions import Candidate, Decision, Start
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
 from scheduler_service.policies.packing.packing_orders import DemandOf
 from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, Best, PackingRules
-from scheduler_service.policies.packing.resulting_interference import WorkerBalance, slowdowns_on
+from scheduler_service.policies.packing.resulting_interference import WorkerBalance
 from scheduler_service.policies.packing.worker_mapping import WorkerMapper, WorkerMapping
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from scheduler_service.policies.placement.reasons import (
@@ -45,7 +46,10 @@ from scheduler_service.policies.placement.starts import start_on
 Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
 GPUS_IN_ARRAYS_MIN = 64
 """On smaller clusters looking at each GPU costs less than building columns."""
+JOBS_IN_ARRAYS_MIN = 2
+"""And so for a single job on a cluster of any size: its one look at each GPU is cheaper than a column entry for it."""
 _WHOLE_DEVICE = Demand(compute_ratio=1.0, base_ratio=1.0)
+_ALONE: Sequence[tuple[Resident, ExpectedSlowdown]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +90,14 @@ class OjppPacking:
         self._balance.columns = self._packing
         self._full = full_reason(view)
         self._demands: dict[object, Demand] = {}
+        self._asked: tuple[Resident, Demand] | None = None
 
     def _columns(self) -> PackingArrays | None:
-        """Return the columns of a large cluster with GPUs of one kind; elsewhere each GPU is looked at."""
+        """Return the columns of a large cluster with GPUs of one kind, where jobs wait; else GPUs are looked at."""
         is_large = len(self._view.gpus) >= GPUS_IN_ARRAYS_MIN and self._view.nodes_per_job_max == 0
         if (
             not is_large
+            or len(self._view.pending) < JOBS_IN_ARRAYS_MIN
             or self._view.explain
             or len(self._inventory.gpus) > 1
             or not self._rules.bounds_harmless_collisions
@@ -250,15 +256,24 @@ class OjppPacking:
             return obstacle
         others = self._ledger.residents(gpu_id)
         residents = (worker, *others)
-        demands = tuple(self._demand(resident, gpu) for resident in residents)
-        refusal = sharing_obstacle(worker, others, gpu, self._view.predictions) if others else None
-        obstacle = refusal or self._rules.demand_obstacle(gpu_id, demands)
+        consented = consented_slowdowns(worker, others, gpu, self._view.predictions) if others else _ALONE
+        if isinstance(consented, Reason):
+            return consented
+        demands = (self._demand_of_asked(worker, gpu), *[self._demand(resident, gpu) for resident in others])
+        obstacle = self._rules.demand_obstacle(gpu_id, demands)
         if obstacle is not None:
             return obstacle
-        slowdowns = tuple(slowdowns_on(gpu, residents, self._view.predictions))
+        # Of one job alone there is nothing to consent to.
+        slowdowns = tuple([slowdown.pairwise_sum_ratio for _, slowdown in consented]) or (0.0,)
         job_ids = [resident.request.job_id for resident in residents]
         too_slow = self._rules.slowdown_obstacle(gpu_id, job_ids, slowdowns)
         return too_slow or _Load(residents=residents, demands=demands, slowdowns=slowdowns)
+
+    def _demand_of_asked(self, worker: Resident, gpu: Gpu) -> Demand:
+        """Return the demand of a worker that is asked about on one GPU after the other."""
+        if self._asked is None or self._asked[0] is not worker:
+            self._asked = worker, self._demand(worker, gpu)
+        return self._asked[1]
 
     def _room_obstacle(self, worker: Resident, entry: GpuView) -> Reason | None:
         """Return what the plan check would refuse: a GPU not yet released, a full host, too large reservations."""

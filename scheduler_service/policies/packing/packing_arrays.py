@@ -14,7 +14,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from typing import overload
 
@@ -91,7 +91,17 @@ class PackingArrays:
     def __init__(self, ledger: Ledger, gpu: Gpu, rules: PackingRules, demand_of: Callable[[Resident], Demand]) -> None:
         self._ledger, self._gpu, self._rules, self._demand_of = ledger, gpu, rules, demand_of
         self._gpus = ledger.view.index.arrays.for_one_round()
-        count = len(self._gpus.gpu_ids)
+        entries = [ledger.view.gpus[gpu_id] for gpu_id in self._gpus.gpu_ids]
+        in_use = [
+            position
+            for position, entry in enumerate(entries)
+            if entry.job_ids or entry.memory_reserved_bytes or entry.is_releasing
+        ]
+        # Only GPUs in use have a column, which on a large cluster may be few, and those that the jobs that wait take.
+        count = min(len(in_use) + sum(job.request.gpus for job in ledger.view.pending), len(entries))
+        self._column_of = {position: column for column, position in enumerate(in_use)}
+        self._positions = np.zeros(count, dtype=np.intp)
+        self._positions[: len(in_use)] = in_use
         self._types: dict[object, int] = {}
         self._has_trials = False
         self._examples: list[Resident] = []
@@ -117,25 +127,28 @@ class PackingArrays:
         self._slowed_lists: list[list[float]] = [[] for _ in range(count)]
         self._there_lists: list[list[int]] = [[] for _ in range(count)]
         self._places_of: dict[str, list[tuple[str, int, int]]] = {}
-        entries = [ledger.view.gpus[gpu_id] for gpu_id in self._gpus.gpu_ids]
-        self.is_usable = all(
-            self._put_gpu(position, entry)
-            for position, entry in enumerate(entries)
-            if entry.job_ids or entry.memory_reserved_bytes or entry.is_releasing
-        )
+        self.is_usable = all(self._put_gpu(column, entries[position]) for column, position in enumerate(in_use))
 
-    def _put_gpu(self, position: int, entry: GpuView) -> bool:
-        self._free_bytes[position] = entry.gpu.memory_bytes - entry.memory_reserved_bytes
-        self._is_closed[position] = entry.is_releasing
-        return all(self._join(one, position) for one in self._ledger.residents(entry.gpu.gpu_id))
+    def _put_gpu(self, column: int, entry: GpuView) -> bool:
+        self._free_bytes[column] = entry.gpu.memory_bytes - entry.memory_reserved_bytes
+        self._is_closed[column] = entry.is_releasing
+        return all(self._join(one, column) for one in self._ledger.residents(entry.gpu.gpu_id))
+
+    def _column(self, position: int) -> int:
+        """Return the column of a GPU, a new one where nothing used it yet."""
+        column = self._column_of.get(position)
+        if column is None:
+            column = self._column_of[position] = len(self._column_of)
+            self._positions[column] = position
+        return column
 
     def place(self, worker: Resident, gpu_ids: Sequence[str]) -> None:
         """Let a job's workers join these GPUs."""
         positions = [self._gpus.position_of[gpu_id] for gpu_id in gpu_ids]
         self._gpus.place(worker, positions)
-        for position in positions:
-            self._free_bytes[position] -= worker.memory_reserved_bytes
-            self.is_usable &= self._join(worker, position)
+        for column in map(self._column, positions):
+            self._free_bytes[column] -= worker.memory_reserved_bytes
+            self.is_usable &= self._join(worker, column)
 
     def devices(self, worker: Resident) -> RankedDevices | None:
         """Return every GPU in use that keeps Eq. 1-7 with this worker, best first; None = the table is too small."""
@@ -147,13 +160,13 @@ class PackingArrays:
         is_valid &= (self._jobs > 0) & ~self._is_closed & (self._free_bytes >= worker.memory_reserved_bytes)
         room = columns.hosts_with_room(request, 1)
         if room is not None:
-            is_valid &= room[columns.node_of]
+            is_valid &= room[columns.node_of[self._positions]]
         leftover = self._leftover(self._demand_of(worker), is_valid)
         valid = np.flatnonzero(is_valid)
         score, tie = leftover[valid], np.zeros(len(valid))
         if self._rules.best is Best.LEAST_INTERFERENCE:
             score, tie = np.round(worst[valid], ROUNDING_DIGITS), leftover[valid]
-        order = np.lexsort((valid, tie, score))
+        order = np.lexsort((self._positions[valid], tie, score))
         return RankedDevices(
             len(order),
             lambda rank: self._device(int(valid[order[rank]]), float(score[order[rank]]), float(tie[order[rank]]), own),
@@ -170,10 +183,10 @@ class PackingArrays:
         if kind is None:
             return None
         found = []
-        for gpu_id, position, place in self._places_of.get(job_id, ()):
-            ratio = self._slowed_lists[position][place]
+        for gpu_id, column, place in self._places_of.get(job_id, ()):
+            ratio = self._slowed_lists[column][place]
             if gpu_id in gpu_ids:
-                ratio += self._pairs.item(self._there_lists[position][place], kind)
+                ratio += self._pairs.item(self._there_lists[column][place], kind)
             found.append((gpu_id, ratio))
         return found
 
@@ -193,14 +206,20 @@ class PackingArrays:
             is_valid &= worst <= self._rules.theta_max + ROUNDING_RATIO
         return is_valid, own, worst
 
-    def colocation_slowdowns(self, worker: Resident) -> tuple[Column, Column] | None:
-        """Return the `colocation_slowdown_ratio` of every GPU with this worker too, for consent.
+    def colocation_slowdowns(self, worker: Resident) -> Mapping[str, tuple[float, Sequence[float]]] | None:
+        """Return the `colocation_slowdown_ratio` of every GPU in use with this worker too, for consent.
 
         Returns:
-            Of the worker, by GPU, and of the jobs there, by place and GPU; None = the table of pairs is too small.
+            By GPU: of the worker, and of each place for a job there; None = the table of pairs is too small.
         """
         kind = self._asked_type_of(worker)
-        return None if kind is None else self._with_mutual_waits(kind, *self._pairwise_sums(kind))
+        if kind is None:
+            return None
+        own, others = self._with_mutual_waits(kind, *self._pairwise_sums(kind))
+        return {
+            self._gpus.gpu_ids[position]: (own.item(column), others[:, column].tolist())
+            for position, column in self._column_of.items()
+        }
 
     def _pairwise_sums(self, kind: int) -> tuple[Column, Column]:
         return self._pairs[kind][self._there].sum(axis=0), self._slowed + self._pairs[:, kind][self._there]
@@ -229,7 +248,8 @@ class PackingArrays:
         leftover: Column = np.round(2.0 - compute - memory, ROUNDING_DIGITS)
         return leftover
 
-    def _device(self, position: int, score: float, tie: float, own: Column) -> Device:
+    def _device(self, column: int, score: float, tie: float, own: Column) -> Device:
+        position = int(self._positions[column])
         gpu_id = self._gpus.gpu_ids[position]
         return Device(
             gpu_id=gpu_id,
@@ -237,47 +257,47 @@ class PackingArrays:
             index=self._ledger.view.gpus[gpu_id].gpu.index,
             score=score,
             tie_breaker=tie,
-            own_slowdown_ratio=float(own[position]),
+            own_slowdown_ratio=float(own[column]),
             is_new=False,
         )
 
-    def _join(self, worker: Resident, position: int) -> bool:
+    def _join(self, worker: Resident, column: int) -> bool:
         """Add one worker to a GPU's columns; False = the table of pairs is too small for it."""
         kind = self._type_of(worker)
         if kind is None:
             return False
-        place = int(self._jobs[position])
+        place = int(self._jobs[column])
         if place == len(self._there):
             self._widen()
-        if place and not self._join_others(kind, place, position):
+        if place and not self._join_others(kind, place, column):
             return False
-        self._there[place, position], self._jobs[position] = kind, place + 1
-        self._limits[place, position] = worker.request.max_slowdown_ratio
-        self._careful[place, position] = worker.request.share is Share.SAFE
-        self._is_closed[position] |= worker.request.share is Share.NEVER or worker.is_on_trial
+        self._there[place, column], self._jobs[column] = kind, place + 1
+        self._limits[place, column] = worker.request.max_slowdown_ratio
+        self._careful[place, column] = worker.request.share is Share.SAFE
+        self._is_closed[column] |= worker.request.share is Share.NEVER or worker.is_on_trial
         places = self._places_of.setdefault(worker.request.job_id, [])
-        places.append((self._gpus.gpu_ids[position], position, place))
-        self._there_lists[position].append(kind)
-        self._slowed_lists[position] = self._slowed[: place + 1, position].tolist() if place else [0.0]
+        places.append((self._gpus.gpu_ids[self._positions[column]], column, place))
+        self._there_lists[column].append(kind)
+        self._slowed_lists[column] = self._slowed[: place + 1, column].tolist() if place else [0.0]
         demand = self._demand_of(worker)
-        self._sums[:, position] += (demand.compute_ratio, demand.base_ratio, 0.0, demand.peak_ratio)
-        self._sums[2, position] = max(self._sums[2, position], demand.surge_ratio)
-        none, one, several = self._states[:, position].tolist()
+        self._sums[:, column] += (demand.compute_ratio, demand.base_ratio, 0.0, demand.peak_ratio)
+        self._sums[2, column] = max(self._sums[2, column], demand.surge_ratio)
+        none, one, several = self._states[:, column].tolist()
         high = demand.surge_probability_ratio
-        self._states[:, position] = none * (1 - high), one * (1 - high) + none * high, several + one * high
+        self._states[:, column] = none * (1 - high), one * (1 - high) + none * high, several + one * high
         return True
 
-    def _join_others(self, kind: int, place: int, position: int) -> bool:
+    def _join_others(self, kind: int, place: int, column: int) -> bool:
         """Let a worker of a type and those before it slow each other down; False = they may share on trial."""
-        if not all(self._meet(kind, other) for other in self._there_lists[position]):
+        if not all(self._meet(kind, other) for other in self._there_lists[column]):
             return False
-        there = self._there[:place, position]
+        there = self._there[:place, column]
         waits = self._waits[there, kind]
-        self._waits_beside[:place, position] += waits.sum() - waits
-        self._waits_beside[place, position] = self._waits_of_all[position]
-        self._waits_of_all[position] += waits.sum()
-        self._slowed[:place, position] += self._pairs[there, kind]
-        self._slowed[place, position] = self._pairs[kind, there].sum()
+        self._waits_beside[:place, column] += waits.sum() - waits
+        self._waits_beside[place, column] = self._waits_of_all[column]
+        self._waits_of_all[column] += waits.sum()
+        self._slowed[:place, column] += self._pairs[there, kind]
+        self._slowed[place, column] = self._pairs[kind, there].sum()
         return True
 
     def _widen(self) -> None:

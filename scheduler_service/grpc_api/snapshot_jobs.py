@@ -1,0 +1,67 @@
+"""The jobs of snapshots: what a row says of a job is read when it is first said, not in every snapshot again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.placement_limits import PlacementLimits
+from scheduler_service.core.records import JobRequest
+from scheduler_service.grpc_api import translate_snapshot
+from scheduler_service.grpc_api.snapshot_ranges import rows_of_jobs_are_valid
+
+JOBS_MAX: Final = 20_000
+"""Jobs that are known from of old; as many newer ones come on top."""
+ROW_BYTES_MAX: Final = 1_000
+"""Larger rows are read every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """A job as its row states it.
+
+    Attributes:
+        request: What it asks for.
+        limits: Where it may run; None = anywhere.
+    """
+
+    request: JobRequest
+    limits: PlacementLimits | None
+
+
+def read_job(message: scheduling_pb2.SnapshotJob) -> ReadJob:
+    """Read a valid row."""
+    return ReadJob(translate_snapshot.request(message), translate_snapshot.stated_limits(message))
+
+
+class KnownJobs:
+    """Jobs by what their rows say, word for word; a caller who asks again states most of them as before.
+
+    The newest are kept: once there are enough of them they are the old ones, and what was old is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes, ReadJob] = {}
+        self._older: dict[bytes, ReadJob] = {}
+
+    def read(self, messages: Sequence[scheduling_pb2.SnapshotJob]) -> list[ReadJob] | None:
+        """Return some jobs, read; None = a row is not valid."""
+        rows = [message.SerializeToString() for message in messages]
+        newest, older = self._newest, self._older
+        known = [newest.get(row) or older.get(row) for row in rows]
+        if not rows_of_jobs_are_valid([messages[place] for place, job in enumerate(known) if job is None]):
+            return None
+        read = [job or read_job(message) for job, message in zip(known, messages, strict=True)]
+        for row, job in zip(rows, read, strict=True):
+            if row not in newest:
+                self._keep(row, job)
+        return read
+
+    def _keep(self, row: bytes, job: ReadJob) -> None:
+        if len(row) > ROW_BYTES_MAX:
+            return
+        if len(self._newest) >= JOBS_MAX:
+            self._older, self._newest = self._newest, {}
+        self._newest[row] = job
