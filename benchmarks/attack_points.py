@@ -93,8 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
         test=f"{_IO}/test_foreign_reports.py::"
         "test_a_node_says_of_another_nodes_job_what_it_likes_and_nothing_comes_of_it",
         file=_ADMISSION,
-        line="        return AttemptStanding.HELD if node_id in job.node_ids else AttemptStanding.FOREIGN\n",
-        instead="        return AttemptStanding.HELD\n",
+        line="    if job is not None and node_id in job.live_node_ids:\n",
+        instead="    if job is not None:\n",
     ),
     Mutant(
         point="5",
@@ -194,8 +194,8 @@ MUTANTS: tuple[Mutant, ...] = (
         point="11",
         test="tests/unit/core/test_cost_of_rounds.py::test_horus_looks_at_no_job_of_a_queue_before_a_full_cluster",
         file="scheduler_service/policies/placement/sharing_round.py",
-        line="            closed = self._placement.closed() if not self._view.explain else None\n",
-        instead="            closed = None\n",
+        line="                closed = placement.closed()\n",
+        instead="                closed = None\n",
     ),
     Mutant(
         point="11",
