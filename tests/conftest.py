@@ -23,6 +23,9 @@ settings.load_profile("cotenant")
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would every program that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# OpenMP's threads spin while they wait for each other, so workers that share cores burn several times their work.
+# Read when torch, scikit-learn or xgboost is first imported, which no plugin does; programs of tests inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Agents that a test starts would measure their devices for half a minute; those about calibration ask for it.
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 

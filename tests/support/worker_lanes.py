@@ -15,13 +15,20 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 WAITING: Final = ("tests/end_to_end/", "tests/unit/agent/")
-"""Folders of tests that start programs."""
+"""Folders of tests that start programs; those of the first take longer, so that those of the second fill the end."""
 LONG_FIRST: Final = (
     "tests/end_to_end/test_command_line.py",
     "tests/end_to_end/test_killed_programs.py",
     "tests/end_to_end/test_collected_profiles.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_examples_train.py",
+    "tests/end_to_end/test_gangs_without_shared_storage.py",
+    "tests/end_to_end/test_capture.py",
+    "tests/end_to_end/test_tls_mismatch.py",
+    "tests/end_to_end/test_agent_pauses_jobs.py",
+    "tests/end_to_end/test_policies_live.py",
+    "tests/end_to_end/test_pause_live.py",
+    "tests/end_to_end/test_retraining_service.py",
     "tests/end_to_end/test_parameter_servers.py",
     "tests/end_to_end/test_prepared_moves.py",
     "tests/end_to_end/test_drained_nodes.py",
@@ -77,4 +84,8 @@ def next_file(files: list[str], *, takes_waiting_first: bool) -> str:
         takes_waiting_first: Whether the worker is one of those that do.
     """
     own = [file for file in files if file.startswith(WAITING) == takes_waiting_first] or files
-    return next((file for file in LONG_FIRST if file in own), own[0])
+    return next((file for file in LONG_FIRST if file in own), min(own, key=_folder_place))
+
+
+def _folder_place(file: str) -> int:
+    return next((place for place, folder in enumerate(WAITING) if file.startswith(folder)), len(WAITING))

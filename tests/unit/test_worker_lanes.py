@@ -21,5 +21,11 @@ def test_a_long_file_is_begun_before_the_others_of_its_kind() -> None:
     assert next_file([COMPUTES, LONG_FIRST[0]], takes_waiting_first=False) == COMPUTES
 
 
+def test_whole_programs_are_begun_before_parts_of_an_agent_which_fill_the_end() -> None:
+    part = "tests/unit/agent/test_shim.py"
+    assert next_file([COMPUTES, part, WAITS], takes_waiting_first=True) == WAITS
+    assert next_file([part, COMPUTES], takes_waiting_first=True) == part
+
+
 def test_every_file_and_folder_that_is_named_is_there() -> None:
     assert [name for name in (*WAITING, *LONG_FIRST) if not (ROOT / name).exists()] == []
