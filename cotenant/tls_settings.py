@@ -27,7 +27,7 @@ _DECLARED: Mapping[str, tuple[object, str]] = MappingProxyType(
         "token_file": (None, "Token that is shown to the services that are called; over TLS or to this machine only."),
         "callers_file": (
             None,
-            "Tokens of callers, a line SHA256 ROLE NAME each. With client_ca_file callers show a certificate as well.",
+            "Tokens of callers, a line SHA256 ROLE NAME each; beside client_ca_file they need a certificate too.",
         ),
         "revoked_file": (None, "Keys whose certificates are denied; `cotenant certs revoke` adds to it."),
         "socket": (None, "Unix socket to answer on as well; its folder must be private, callers are the operator."),

@@ -2,8 +2,8 @@
 
 What learns from rows with graphs takes a typical graph for one that is missing, and trusts it. So a row of which any
 job lacks its graph is answered by the same method as if no job had one, and is never called familiar. Where no training
-row has a graph there is one fit only, and it uses what is known of the rows. The second fit is made when it is first
-needed, and takes as long as the first one.
+row has a graph there is one fit only, and it uses what is known of the rows. Each of the two fits is made when it is
+first needed: they take equally long, and rows that a service could not answer often need the second one alone.
 """
 
 from __future__ import annotations
@@ -57,13 +57,16 @@ class FittedWithAndWithout:
         method: What learns.
         train: Rows that it learned from.
         seed: Of both fits.
-        fitted: From the rows as they are.
     """
 
     method: ScoredMethod
     train: LearningTask
     seed: int
-    fitted: ScoredFit
+
+    @cached_property
+    def fitted(self) -> ScoredFit:
+        """The method, taught by the rows as they are."""
+        return self.method.fit(self.train, self.seed)
 
     @property
     def selected(self) -> str:
@@ -85,7 +88,7 @@ class FittedWithAndWithout:
         return predict_apart(
             learning_task,
             ~find_missing_graphs(learning_task),
-            self.fitted.predict,
+            lambda known: self.fitted.predict(known),
             lambda missing: self.without_graphs.predict(strip_graphs(missing)),
         )
 
@@ -120,10 +123,9 @@ class WithAndWithoutGraphs:
 
     def fit(self, learning_task: LearningTask, seed: int) -> ScoredFit:
         """Learns from all rows of a problem; see `learning_task.Method`."""
-        fitted = self.method.fit(learning_task, seed)
         if find_missing_graphs(learning_task).all():
-            return fitted
-        return FittedWithAndWithout(self.method, learning_task, seed, fitted)
+            return self.method.fit(learning_task, seed)
+        return FittedWithAndWithout(self.method, learning_task, seed)
 
 
 def find_missing_graphs(learning_task: LearningTask) -> BoolArray:

@@ -14,7 +14,7 @@ from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
 from predictor_service.selection.targets import MEMORY, TARGETS, Target
 from tests.support.cases import for_each
-from tests.support.plain_method import PlainMethod
+from tests.support.plain_method import FittedPlainMethod, PlainMethod
 from tests.support.solo_learning_tasks import memory_problem, without_graphs
 from tests.support.time_slicing_jobs import turn_taking_problem
 
@@ -55,6 +55,26 @@ def test_a_row_without_a_graph_is_answered_where_every_training_row_has_one() ->
     assert np.array_equal(fitted.predict(asked).value, bare.predict(asked).value)
     assert not fitted.predict(asked).in_domain.any()
     assert fitted.predict_each(asked).keys() == {candidate.name for candidate in fitted.candidates}
+
+
+class Counting(PlainMethod):
+    """Notes what it is taught."""
+
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedPlainMethod:
+        taught.append(bool(find_missing_graphs(learning_task).all()))
+        return super().fit(learning_task, seed)
+
+
+taught: list[bool] = []
+
+
+def test_only_the_fit_that_rows_need_is_made(holed: LearningTask) -> None:
+    method = WithAndWithoutGraphs(Counting("architecture", candidate_names=("mean", "ridge")))
+    lacks = find_missing_graphs(holed)
+    for asked, needed in ((lacks, [True]), (~lacks, [False])):
+        taught.clear()
+        method.fit(holed, seed=0).predict(holed.subset(np.flatnonzero(asked)))
+        assert taught == needed
 
 
 def test_where_no_training_row_has_a_graph_rows_are_answered_by_what_they_have() -> None:
