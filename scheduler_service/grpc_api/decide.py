@@ -1,4 +1,7 @@
-"""Stateless decisions: a snapshot in, decisions out, nothing kept. The same policies and plan check as live."""
+"""Stateless decisions: a snapshot in, decisions out, by the same policies and plan check as live.
+
+An answer follows from its request alone; what is kept between calls only saves reading the same rows again.
+"""
 
 from __future__ import annotations
 

@@ -46,6 +46,11 @@ class KnownJobs:
         self._newest: dict[bytes, ReadJob] = {}
         self._older: dict[bytes, ReadJob] = {}
 
+    @property
+    def count(self) -> int:
+        """How many are known, at most twice `JOBS_MAX`."""
+        return len(self._newest) + len(self._older)
+
     def read(self, messages: Sequence[scheduling_pb2.SnapshotJob]) -> list[ReadJob] | None:
         """Return some jobs, read; None = a row is not valid."""
         rows = [message.SerializeToString() for message in messages]

@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import UnknownBaseError
+from scheduler_service.grpc_api import snapshot_jobs
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.grpc_api.snapshot_bases import BASES_MAX, SnapshotBases
 from scheduler_service.policy_registry import POLICIES
@@ -121,3 +122,77 @@ def test_a_base_with_a_bad_row_is_not_kept() -> None:
 
 def test_nothing_is_kept_unasked() -> None:
     assert not ask(SnapshotMaker(2).make(), bases=SnapshotBases()).base_token
+
+
+@for_each("policy", sorted(POLICIES))
+def test_whole_snapshots_one_after_the_other_are_decided_on_as_if_nothing_were_kept(policy: str) -> None:
+    bases = SnapshotBases()
+    for seed in range(3):
+        for changed in (*successors(SnapshotMaker(seed).make(), seed), SnapshotMaker(seed + 1).make()):
+            assert same(ask(changed, policy, bases=bases), ask(changed, policy)), seed
+
+
+def successors(snapshot: scheduling_pb2.Snapshot, seed: int) -> list[scheduling_pb2.Snapshot]:
+    """A snapshot, the same again, then with one thing changed after the other, spoiled in between."""
+    found = [snapshot, snapshot]
+    for change in (go_on, close_a_gpu, predict_otherwise, ask_for_less, lambda one: break_somewhere(one, seed), go_on):
+        after = scheduling_pb2.Snapshot()
+        after.CopyFrom(snapshot)
+        change(after)
+        found += [after, snapshot]
+    return found
+
+
+def go_on(snapshot: scheduling_pb2.Snapshot) -> None:
+    snapshot.now_ms += 60_000
+    for row in snapshot.running:
+        row.steps_done += 1
+
+
+def close_a_gpu(snapshot: scheduling_pb2.Snapshot) -> None:
+    for node in snapshot.nodes[:1]:
+        for gpu in node.gpus[:1]:
+            gpu.healthy = not gpu.healthy
+
+
+def predict_otherwise(snapshot: scheduling_pb2.Snapshot) -> None:
+    for row in snapshot.pair_predictions:
+        row.slowdown_ratio = 0.9 - row.slowdown_ratio / 2
+    for known in snapshot.job_predictions:
+        known.utilization_ratio = 1.0 - known.utilization_ratio / 2
+
+
+def ask_for_less(snapshot: scheduling_pb2.Snapshot) -> None:
+    for job in (*(row.job for row in snapshot.pending), *(row.job for row in snapshot.running)):
+        job.max_slowdown_ratio = 0.01
+
+
+def test_what_is_changed_in_a_next_snapshot_changes_its_answer() -> None:
+    bases, before = SnapshotBases(), scheduling_pb2.Snapshot()
+    for number in range(2):
+        before.nodes.add(node_id=f"n{number}", schedulable=True).gpus.add(
+            gpu_id=f"n{number}.0", device="A100", memory_bytes=2**34, healthy=True
+        )
+    before.pending.add().job.job_id = "j"
+    without_node, wider = scheduling_pb2.Snapshot(), scheduling_pb2.Snapshot()
+    without_node.CopyFrom(before)
+    without_node.nodes[0].schedulable = False
+    wider.CopyFrom(before)
+    wider.pending[0].job.gpus = 3
+    answers = [ask(one, "fifo", bases=bases).decisions[0] for one in (before, without_node, wider)]
+    assert [[part.gpu_id for part in one.start.assignments] for one in answers] == [["n0.0"], ["n1.0"], []]
+
+
+def test_known_jobs_are_bounded_and_a_forgotten_one_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_jobs, "JOBS_MAX", 3)
+    known = snapshot_jobs.KnownJobs()
+    rows = [scheduling_pb2.SnapshotJob(job_id=f"j{number}", gpus=1 + number) for number in range(10)]
+    long = scheduling_pb2.SnapshotJob(job_id="x" * snapshot_jobs.ROW_BYTES_MAX)
+    for _ in range(3):
+        read = known.read([*rows, long])
+        assert read is not None
+        assert [job.request.gpus for job in read] == [*range(1, 11), 1]
+        assert known.count <= 2 * 3
+    first, second = known.read(rows[-1:]) or [], known.read(rows[-1:]) or []
+    assert first[0] is second[0]
+    assert known.read([scheduling_pb2.SnapshotJob(job_id="j", gpus=-1), rows[-1]]) is None
