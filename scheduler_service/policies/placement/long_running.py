@@ -85,7 +85,8 @@ class LongRunning:
 
     def _close(self, gpu_ids: Iterable[str]) -> list[int]:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
-        self._least_ms[closed] = -inf
+        if closed:
+            self._least_ms[closed] = -inf
         self._in_order = None
         return closed
 
