@@ -39,7 +39,7 @@ CLUSTER, GPUS = "6x8", 48
 FIRST_JOBS, BETWEEN_WINDOWS = 400, 4_000
 HOUR_MS = 3_600_000
 GAINED_ALONE_RATIO = 0.5
-"""How much sooner a job ends for each hour alone, at most, in hours: it does then what takes 1.5 of them with others."""
+"""How much sooner a job ends at most for each hour alone: what takes 1.5 hours with others is done in one."""
 
 
 @dataclass(slots=True)
