@@ -38,8 +38,8 @@ from scheduler_service.core.state import ClusterState
 CLUSTER, GPUS = "6x8", 48
 FIRST_JOBS, BETWEEN_WINDOWS = 400, 4_000
 HOUR_MS = 3_600_000
-GAINED_ALONE_RATIO = 1 / 3
-"""Of the time of a job that leaves all others: with them it does 1 / (1 + 0.5) of what it does alone."""
+GAINED_ALONE_RATIO = 0.5
+"""How much sooner a job ends at most for each hour alone: what takes 1.5 hours with others is done in one."""
 
 
 @dataclass(slots=True)
