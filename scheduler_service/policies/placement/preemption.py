@@ -43,7 +43,7 @@ class _Offer(NamedTuple):
     price: int
     minus_remaining_ms: float
     node_id: str
-    index: int
+    gpu_index: int
     gpu_id: str
     holders: tuple[str, ...]
 
