@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.agent_dials import AgentDials
 from scheduler_service.adapters.agent_messages import NO_SUCH_ATTEMPT, node_joined
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
@@ -33,7 +34,6 @@ _WITH_PROCESS = (Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
 # In one fact for the audit; a node runs far fewer, and what a hostile one invents must not fill the log twice.
 UNKNOWN_ATTEMPTS_NOTED_MAX = 1_000
-_DIALS_REMEMBERED_MAX = 10_000
 # Of an incarnation's id in messages: enough to distinguish, short enough to compare.
 _ID_SHOWN = 8
 
@@ -93,7 +93,7 @@ class AgentAdmission:
         self._leases = leases
         self._lease_ms = lease_ms
         self._said_to_run: set[tuple[str, str, int, int]] = set()
-        self._dials: dict[str, tuple[str, int]] = {}
+        self._dials = AgentDials()
 
     def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
         """Return what an attempt is to the node that reports it; another node's is counted and logged."""
@@ -139,7 +139,7 @@ class AgentAdmission:
             ForeignClusterError: The node belongs to another cluster.
             GpuTakenError: Another node that may still live has one of its GPUs.
             SecondInstanceError: Another living agent speaks for this node.
-            LateHelloError: The same agent has said a later Hello.
+            LateHelloError: The same agent, or a later boot of its machine, has said a later Hello.
             AttemptsMissingError: The node may run what this agent does not know.
         """
         self._check_order(hello)
@@ -157,7 +157,7 @@ class AgentAdmission:
             and not self._is_taken(status.key)
         ]
         self._check_attempts(hello, own)
-        self._note_dial(hello)
+        self._dials.note(hello)
         for status in own:
             self.note_running(hello.node_id, status.key)
         if silent_ms is not None:
@@ -211,21 +211,25 @@ class AgentAdmission:
         return sorted(others)
 
     def _check_order(self, hello: node_agent_pb2.Hello) -> None:
-        """Refuse what an agent said before it dialed anew: its node may have begun something in between."""
-        instance_id, newest = self._dials.get(hello.node_id, ("", 0))
-        if not hello.dial_number or hello.instance_id != instance_id or hello.dial_number > newest:
-            return
-        self._refuse(hello.node_id, Refusal.LATE_HELLO)
-        raise LateHelloError(
-            f"this Hello of node {hello.node_id} is number {hello.dial_number} of its agent, and number {newest} came "
-            "before it: what it says may be over. A living agent dials again by itself"
-        )
+        """Refuse what an agent said before it dialed anew, or before its machine was booted again.
 
-    def _note_dial(self, hello: node_agent_pb2.Hello) -> None:
-        self._dials.pop(hello.node_id, None)
-        if len(self._dials) >= _DIALS_REMEMBERED_MAX:
-            del self._dials[next(iter(self._dials))]
-        self._dials[hello.node_id] = (hello.instance_id, hello.dial_number)
+        Its node may have begun something in between. A machine that was set back to an earlier boot is let in as soon
+        as nothing can run there any more.
+        """
+        node_id, newest = hello.node_id, self._dials.newest_of(hello)
+        if hello.dial_number and hello.dial_number <= newest:
+            self._refuse(node_id, Refusal.LATE_HELLO)
+            raise LateHelloError(
+                f"this Hello of node {node_id} is number {hello.dial_number} of its agent, and number {newest} came "
+                "before it: what it says may be over. A living agent dials again by itself"
+            )
+        wait_ms = self._leases.remaining_ms(node_id, now_ms=self._loop.clock.now_ms())
+        if wait_ms and self._dials.is_of_former_boot(hello):
+            self._refuse(node_id, Refusal.LATE_HELLO, wait_ms=wait_ms)
+            raise LateHelloError(
+                f"node {node_id} was booted again after this Hello, and may run what it does not know. If the machine "
+                f"was set back to a snapshot, its agent is let in in {-(-wait_ms // 1000)} s, or after a boot"
+            )
 
     def _check_cluster(self, hello: node_agent_pb2.Hello) -> None:
         """Compare what a node saw of its cluster with what this state knows of itself."""

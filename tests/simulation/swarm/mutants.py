@@ -23,7 +23,6 @@ from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.occupancy import Occupancy
 from scheduler_service.core.records import AfterStop, Phase
 from scheduler_service.errors import StandstillError
 from scheduler_service.grpc_api import agent_admission
@@ -166,11 +165,6 @@ def _late_hello_believed() -> contextlib.AbstractContextManager[None]:
     return _replaced(AgentAdmission, "_check_order", lambda self, hello: None)
 
 
-def _starts_beside_its_former_attempt() -> contextlib.AbstractContextManager[None]:
-    """A job starts although an attempt of it that was given up still runs."""
-    return _replaced(Occupancy, "abandoned_of", lambda self, job_id: 0)
-
-
 def _lease_renewed_by_a_dead_session() -> contextlib.AbstractContextManager[None]:
     """A node counts as heard although its stream has ended."""
     return _replaced(AgentSessions, "end", lambda self, session: False)
@@ -245,7 +239,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "starts_right_after_a_restore": _starts_right_after_a_restore,
     "incarnation_dropped": _incarnation_dropped,
     "late_hello_believed": _late_hello_believed,
-    "starts_beside_its_former_attempt": _starts_beside_its_former_attempt,
     "lease_renewed_by_a_dead_session": _lease_renewed_by_a_dead_session,
     "rank_end_ignored": _rank_end_ignored,
     "silent_ranks_unnoticed": _silent_ranks_unnoticed,

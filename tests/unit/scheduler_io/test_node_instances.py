@@ -229,6 +229,52 @@ def test_a_hello_that_a_later_one_of_the_same_agent_has_overtaken_takes_nothing_
     play(work)
 
 
+def booted(boot_id: str, instance_id: str, *attempts: messages.AttemptStatus) -> messages.Hello:
+    said = hello("node-1", *attempts, instance_id=instance_id)
+    said.boot_id, said.machine_id, said.dial_number = boot_id, "machine", 1
+    return said
+
+
+def test_a_hello_from_before_the_last_boot_takes_nothing_away() -> None:
+    """Seed 511188: it was kept back until the machine ran a job again, which was called lost: the boot had changed."""
+
+    async def work(cluster: Cluster) -> None:
+        await vanish(await cluster.dial(booted("boot-1", "a")))
+        agent = await cluster.dial(booted("boot-2", "b"))
+        await cluster.submit("job-1")
+        agent.say(attempt_started=messages.AttemptStarted(key=key()))
+        await until(lambda: cluster.phase() == "running", "the job runs")
+        await vanish(agent)
+        late = booted("boot-1", "a")
+        late.dial_number = 2
+        refused = await cluster.dial(late)
+        assert isinstance(refused.failure, LateHelloError)
+        await cluster.settle()
+        assert cluster.phase() == "running"
+        assert cluster.sessions.refusals.counts == {Refusal.LATE_HELLO: 1}
+        # The agent that lives, and a boot after it, come in.
+        back = booted("boot-2", "b", status(key(), RUNNING, "node-1-0"))
+        back.dial_number = 2
+        await vanish(await cluster.dial(back))
+        assert not (await cluster.dial(booted("boot-3", "c"))).failure
+
+    play(work)
+
+
+def test_a_machine_set_back_to_an_earlier_boot_comes_in_once_nothing_can_run_there() -> None:
+    async def work(cluster: Cluster) -> None:
+        for number, boot_id in enumerate(("boot-1", "boot-2")):
+            await vanish(await cluster.dial(booted(boot_id, f"agent-{number}")))
+        refused = await cluster.dial(booted("boot-1", "agent-2"))
+        assert isinstance(refused.failure, LateHelloError)
+        assert cluster.leases.lost(now_ms=1 << 60) == ["node-1"]
+        agent = await cluster.dial(booted("boot-1", "agent-2"))
+        await agent.beat()
+        assert not agent.failure
+
+    play(work)
+
+
 def test_another_process_of_a_node_counts_its_hellos_anew() -> None:
     async def work(cluster: Cluster) -> None:
         for instance_id, number in (("a", 7), ("b", 1), ("b", 2)):
