@@ -231,7 +231,7 @@ def test_a_hello_that_a_later_one_of_the_same_agent_has_overtaken_takes_nothing_
 
 def booted(boot_id: str, instance_id: str, *attempts: messages.AttemptStatus) -> messages.Hello:
     said = hello("node-1", *attempts, instance_id=instance_id)
-    said.boot_id, said.machine_id, said.dial_number = boot_id, "machine", 1
+    said.boot_id, said.machine_id, said.installation_id, said.dial_number = boot_id, "machine", "disk", 1
     return said
 
 
