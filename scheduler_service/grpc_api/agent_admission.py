@@ -142,8 +142,8 @@ class AgentAdmission:
             LateHelloError: The same agent, or a later boot of its machine, has said a later Hello.
             AttemptsMissingError: The node may run what this agent does not know.
         """
-        self._check_order(hello)
         self._check_cluster(hello)
+        self._check_order(hello)
         self._check_settled(hello)
         replaced = self._replaced_nodes(hello)
         silent_ms = self._silent_ms_of_another(hello)

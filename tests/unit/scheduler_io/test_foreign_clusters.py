@@ -265,6 +265,22 @@ def test_a_scheduler_that_is_behind_what_a_node_saw_stops_acting(position: messa
     play(work)
 
 
+def test_what_a_node_saw_counts_although_its_word_comes_late() -> None:
+    """Seeds 520374 and 525289: the word was refused for its order before anybody read what it had seen."""
+
+    async def work(cluster: Cluster, log: FillingLog) -> None:
+        newest = hello("node-1", instance_id="a")
+        newest.dial_number = 2
+        await cluster.dial(newest)
+        late = greeting(OWN, at=seen(OWN, sequence=1_000))
+        late.instance_id, late.dial_number = "a", 1
+        refused = await cluster.dial(late)
+        assert isinstance(refused.failure, StandstillError)
+        assert cluster.standstill.code == STATE_BEHIND
+
+    play(work)
+
+
 def test_a_scheduler_that_is_behind_takes_no_request_and_goes_on_storing_facts() -> None:
     async def work(cluster: Cluster, log: FillingLog) -> None:
         cluster.loop.refusal = lambda: cluster.standstill.refusal
