@@ -37,13 +37,13 @@ def reports() -> list[RunReport]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_nothing_bad_happens_whatever_goes_wrong_and_in_the_end_every_job_has_ended(reports: list[RunReport]) -> None:
     assert {report.seed: report.violations for report in reports if report.violations} == {}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: list[RunReport]) -> None:
     coverage = sum((report.struck for report in reports), Counter[str]())
     sys.stdout.write(f"faults in {len(reports)} runs: {dict(coverage.most_common())}\n")

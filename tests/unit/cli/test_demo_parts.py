@@ -206,7 +206,10 @@ def test_an_orphan_in_a_session_of_its_own_is_still_found() -> None:
         "import os, subprocess, sys; from cotenant import process_tree; process_tree.adopt_orphans();"
         'child = \'import subprocess; subprocess.Popen(["sleep", "60"], start_new_session=True)\';'
         "subprocess.run([sys.executable, '-c', child], check=True);"
-        "found = process_tree.descendants(os.getpid()); print([p.command for p in found]);"
+        # Just after its exec a process has no command line yet.
+        "look = lambda: process_tree.descendants(os.getpid());"
+        "found = next(seen for seen in iter(look, None) if seen and all(p.command for p in seen));"
+        "print([p.command for p in found]);"
         "process_tree.kill_all(found); print(process_tree.wait_until_alone(5000))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
