@@ -251,8 +251,10 @@ class AttemptSupervisor:
         grace_ms = self._ends.peers_grace_ms(read_number(self._spec, "stop_grace_ms"))
         if self._kill_at_ms is not None or grace_ms is None:
             return
-        if self._ends.failed_rank is None and not self._are_servers_done():
-            return
+        if self._ends.failed_rank is None:
+            self._say_ranks_are_done()
+            if self._ended_parts() < read_number(self._spec, "other_parts"):
+                return
         if self._ends.failed_rank is not None:
             self._lost_at_ms = self._lost_at_ms or now_ms
             # Ranks that are about to end with 0 leave their servers with broken connections.
@@ -275,12 +277,10 @@ class AttemptSupervisor:
         told = self._records.read("ended_parts.json") if self._spec.get("is_part") is True else None
         return read_number(told or {}, "parts")
 
-    def _are_servers_done(self) -> bool:
-        """Whether no rank needs the servers here, those of this node having ended with 0; the agent tells of these."""
-        other_parts = read_number(self._spec, "other_parts")
-        if other_parts and not changed_ns("ranks_done.json"):
+    def _say_ranks_are_done(self) -> None:
+        """Tell the agent that no rank of this node needs its servers, all having ended with 0; other nodes' may."""
+        if read_number(self._spec, "other_parts") and not changed_ns("ranks_done.json"):
             self._records.write("ranks_done.json", {"ranks_done_boot_ms": boot_ms()})
-        return self._ended_parts() >= other_parts
 
     def _is_time_to_look(self, now_ms: int) -> bool:
         """Once a second: a look goes through all processes of the machine."""

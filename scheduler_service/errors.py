@@ -186,7 +186,7 @@ class SecondInstanceError(PeerError):
 
 
 class LateHelloError(PeerError):
-    """An agent's Hello came after a later one of the same process: what it says may be over."""
+    """An agent's Hello came after a later one of the same process, or of a later boot: what it says may be over."""
 
 
 class ForeignClusterError(PeerError):

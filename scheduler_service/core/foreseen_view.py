@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Migrate, Placement, Reshape, Start, Stop
-from scheduler_service.core.ledger import host_share
 from scheduler_service.core.records import Assignment
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.inventory import kind_of
-from scheduler_service.core.ledger import Ledger, host_share
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Node
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
 
 Positions = NDArray[np.intp]

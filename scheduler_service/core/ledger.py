@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.opportunistic_sharing import MemorySurge, claimed_bytes
 from scheduler_service.core.records import Assignment, JobRequest, Node
-from scheduler_service.core.replica_groups import whole_servers
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 
 
@@ -177,12 +177,3 @@ def _surge_in(entry: GpuView) -> MemorySurge | None:
     """Return the largest surge on a GPU as it was, which is a part of what is reserved there."""
     largest_bytes = entry.memory_surge_bytes
     return MemorySurge(surge_bytes=largest_bytes, high_state_ratio=0.0) if largest_bytes else None
-
-
-def host_share(request: JobRequest, gpus_here: int, gpus: int) -> HostUse:
-    """Return what the part of a job on one node needs of its host: as its GPUs there, with whole servers."""
-    more = whole_servers(request, gpus_here, gpus)
-    return HostUse(
-        cpu_cores=request.cpu_cores * gpus_here / gpus + more.cpu_cores,
-        host_memory_bytes=-(-request.host_memory_bytes * gpus_here // gpus) + more.host_memory_bytes,
-    )

@@ -12,7 +12,7 @@ from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.opportunistic_sharing import MemorySurge, claimed_bytes, largest_surge_bytes
 from scheduler_service.core.records import Assignment, Node
-from scheduler_service.core.replica_groups import whole_servers
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse
 
 _NOTHING = HostUse()
@@ -252,18 +252,13 @@ def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:
     gpu_ids = {gpu.gpu_id for gpu in node.gpus}
     cpu_cores, host_memory_bytes = 0.0, 0
     for job in asking:
-        parts = [_host_part(job, job.assignments, gpu_ids)]
+        parts = [_share_on(gpu_ids, job, job.assignments)]
         if job.target is not None:
-            parts.append(_host_part(job, job.target.assignments, gpu_ids))
+            parts.append(_share_on(gpu_ids, job, job.target.assignments))
         cpu_cores += max(part.cpu_cores for part in parts)
         host_memory_bytes += max(part.host_memory_bytes for part in parts)
     return HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)
 
 
-def _host_part(job: JobRecord, assignments: Sequence[Assignment], gpu_ids: Collection[str]) -> HostUse:
-    here = sum(part.gpu_id in gpu_ids for part in assignments)
-    more = whole_servers(job.request, here, len(assignments))
-    return HostUse(
-        cpu_cores=job.request.cpu_cores * here / len(assignments) + more.cpu_cores,
-        host_memory_bytes=job.request.host_memory_bytes * here // len(assignments) + more.host_memory_bytes,
-    )
+def _share_on(gpu_ids: Collection[str], job: JobRecord, assignments: Sequence[Assignment]) -> HostUse:
+    return host_share(job.request, sum(part.gpu_id in gpu_ids for part in assignments), len(assignments))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from scheduler_service.core.records import JobRequest, TaskDemand
+from scheduler_service.core.view import HostUse
 
 
 def with_servers(request: JobRequest, servers: int | None) -> JobRequest:
@@ -72,4 +73,13 @@ def whole_servers(request: JobRequest, ranks_here: int, ranks: int) -> TaskDeman
     more = -servers * ranks_here % ranks
     return TaskDemand(
         cpu_cores=more * demand.cpu_cores / ranks, host_memory_bytes=-(-more * demand.host_memory_bytes // ranks)
+    )
+
+
+def host_share(request: JobRequest, gpus_here: int, gpus: int) -> HostUse:
+    """Return what the part of a job on one node needs of its host: as its GPUs there, with whole servers."""
+    more = whole_servers(request, gpus_here, gpus)
+    return HostUse(
+        cpu_cores=request.cpu_cores * gpus_here / gpus + more.cpu_cores,
+        host_memory_bytes=-(-request.host_memory_bytes * gpus_here // gpus) + more.host_memory_bytes,
     )

@@ -30,9 +30,9 @@ from scheduler_service.core.capacity import micro_batch_size_alone
 from scheduler_service.core.inventory import Kind
 from scheduler_service.core.lane_views import seen_in_lane
 from scheduler_service.core.lanes import Lane, LaneName
-from scheduler_service.core.ledger import host_share
 from scheduler_service.core.ready_queue import NO_LANE
 from scheduler_service.core.records import Gpu, JobRequest, Node, Reason
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.step_times import remaining_ms_of, step_ms_of
 from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 

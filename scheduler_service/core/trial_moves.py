@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from scheduler_service.core.capacity import resident_on, samples_per_gpu
@@ -74,7 +75,7 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
 
 
 def _first_unmeasured(view: SchedulingView) -> PendingJob | None:
-    devices = {gpu.device for gpu in view.index.inventory.gpus.values()}
+    devices = {device for device, _ in view.index.inventory.gpus}
     first = islice(view.pending, JOBS_LOOKED_AT_MAX)
     return next((job for job in first if _must_be_measured(view, job, devices)), None)
 
@@ -95,15 +96,21 @@ def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) ->
 
 def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
     """Find the GPUs whose one job was measured alone; reports tell it, without what has passed since."""
-    for gpu_id in sorted(view.index.single_job_gpu_ids):
-        entry = view.gpus[gpu_id]
-        job = view.index.reported[entry.job_ids[0]]
-        if job.request.gpus != 1:
-            continue
-        prediction = view.predictions.job(job.request.key, entry.gpu.device)
-        if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes or job.is_stopping:
-            continue
-        if _remaining_ms(job, prediction) is not None:
+    gpus, reported, predicted = view.gpus, view.index.reported, view.predictions.job
+    predictions: dict[tuple[str, str], JobPrediction | None] = {}
+    measured = []
+    # A long queue looks here after every event that frees nothing, and in many clusters nothing was measured yet.
+    for gpu_id in view.index.single_job_gpu_ids:
+        entry = gpus[gpu_id]
+        job = reported[entry.job_ids[0]]
+        kind = job.request.key, entry.gpu.device
+        if kind not in predictions:
+            predictions[kind] = predicted(*kind)
+        prediction = predictions[kind]
+        if prediction is not None and job.micro_batch_size in prediction.measured_micro_batch_sizes:
+            measured.append((gpu_id, entry, job, prediction))
+    for _, entry, job, prediction in sorted(measured, key=itemgetter(0)):
+        if job.request.gpus == 1 and not job.is_stopping and _remaining_ms(job, prediction) is not None:
             yield entry
 
 

@@ -16,11 +16,11 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
-from scheduler_service.core.ledger import host_share
 from scheduler_service.core.opportunistic_sharing import claimed_bytes, largest_surge_bytes
 from scheduler_service.core.placement_limits import ClusterLimits
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Reason
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.errors import FieldViolation

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.replica_groups import server_counts, with_servers
+from scheduler_service.core.replica_groups import has_choice, server_counts, with_servers
 from scheduler_service.core.replica_terms import TRIES_SERVERS
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.elasticity.reshaping import ElasticJob, counts_of, elastic_jobs, more_gpus
@@ -128,11 +128,6 @@ class CountedStarts:
         return self._free.hold(replace(job, request=sized(request, fewest)))
 
 
-def may_change(request: JobRequest) -> bool:
-    """Say whether a job names more than one number of GPUs or of parameter servers."""
-    return len(counts_of(request)) > 1 or len(request.replicas.allowed_servers) > 1
-
-
 class Reshaper:
     """One round, after its starts.
 
@@ -147,8 +142,8 @@ class Reshaper:
         now_ms = ledger.view.now_ms
         self._jobs = {
             job_id: job
-            for job_id, job in elastic_jobs(ledger.view, may_change).items()
-            if (len(job.counts) > 1 or len(job.job.request.replicas.allowed_servers) > 1)
+            for job_id, job in elastic_jobs(ledger.view, has_choice).items()
+            if (len(job.counts) > 1 or len(server_counts(job.job.request)) > 1)
             and job.count in job.counts
             and (now_ms - job.job.started_at_ms >= remaining_ms or job_id in explored)
         }

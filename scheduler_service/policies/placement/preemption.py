@@ -11,8 +11,9 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.ledger import Ledger, host_share
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest
+from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import has_aged

@@ -12,10 +12,9 @@ from scheduler_service.core import commands
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Reshape
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.ledger import host_share
 from scheduler_service.core.preparation import can_prepare
 from scheduler_service.core.records import PREPARED_STARTS, Reason, TaskDemand
-from scheduler_service.core.replica_groups import spread_servers, with_servers
+from scheduler_service.core.replica_groups import host_share, spread_servers, with_servers
 from scheduler_service.core.replica_terms import ReplicaTerms
 from tests.support.scheduling import job
 from tests.unit.core.test_moves import Moving, parts
