@@ -6,6 +6,7 @@ Bounded: of the keys that no living job uses, the least recently used leave firs
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -41,6 +42,7 @@ class PredictionStore(PairStore):
         self._predicted: dict[str, dict[str, JobPrediction]] = {}
         self._memory_states: dict[str, dict[str, MemoryTriple]] = {}
         self._alone: dict[str, dict[tuple[str, int], MeasuredAlone]] = {}
+        self._measured_alone: set[tuple[str, str]] = set()
         self._failures: dict[str, dict[str, str]] = {}
         self._outstanding: dict[str, dict[str, None]] = {}
         self._outstanding_pairs: dict[tuple[str, str], None] = {}
@@ -48,6 +50,11 @@ class PredictionStore(PairStore):
         self._unpredictable: dict[str, str] = {}
         self.refreshes: dict[str, PairRefresh] = {}
         self.curves: dict[str, InterferenceCurve] = {}
+
+    @property
+    def measured_alone(self) -> AbstractSet[tuple[str, str]]:
+        """Keys and device types of which some job was measured alone on one GPU; in no order."""
+        return self._measured_alone
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is known of a key on a device type: measured alone where no prediction is reliable; or None."""
@@ -114,6 +121,7 @@ class PredictionStore(PairStore):
 
     def _forget(self, key: str) -> None:
         self.changes.note(key)
+        self._measured_alone.difference_update([(key, device) for device in self._jobs.get(key, ())])
         tables = self._recent, self._jobs, self._predicted, self._alone, self._failures, self._outstanding
         self._memory_states.pop(key, None)
         for table in (*tables, self._unpredictable):
@@ -156,6 +164,9 @@ class PredictionStore(PairStore):
         known = self.speeds.known(key, device, told)
         if known is not None and known != self.job(key, device):
             self._jobs.setdefault(key, {})[device] = known
+            (self._measured_alone.add if known.measured_micro_batch_sizes else self._measured_alone.discard)(
+                (key, device)
+            )
             self.changes.note(key)
 
     def put_failure(self, key: str, device: str, code: str) -> None:

@@ -10,9 +10,7 @@ move. Only a job that has written a checkpoint moves. A policy that shares GPUs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import islice
-from operator import itemgetter
 from typing import NamedTuple
 
 from scheduler_service.core.capacity import resident_on, samples_per_gpu
@@ -75,18 +73,16 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
 
 
 def _first_unmeasured(view: SchedulingView) -> PendingJob | None:
-    devices = {device for device, _ in view.index.inventory.gpus}
-    first = islice(view.pending, JOBS_LOOKED_AT_MAX)
-    return next((job for job in first if _must_be_measured(view, job, devices)), None)
+    devices, measured_alone = {device for device, _ in view.index.inventory.gpus}, view.predictions.measured_alone
+    for job in islice(view.pending, JOBS_LOOKED_AT_MAX):
+        if _may_share_later(job.request) and not any((job.request.key, device) in measured_alone for device in devices):
+            return job
+    return None
 
 
-def _must_be_measured(view: SchedulingView, job: PendingJob, devices: AbstractSet[str]) -> bool:
-    """A job on one GPU that may share on trial later but was measured on no device type here."""
-    request = job.request
-    if not request.key or request.no_trial or request.gpus != 1 or request.share is Share.NEVER:
-        return False
-    known = (view.predictions.job(request.key, device) for device in devices)
-    return not any(one is not None and one.measured_micro_batch_sizes for one in known)
+def _may_share_later(request: JobRequest) -> bool:
+    """A job on one GPU that may share on trial, once it was measured alone."""
+    return bool(request.key) and not request.no_trial and request.gpus == 1 and request.share is not Share.NEVER
 
 
 def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) -> bool:
@@ -96,21 +92,17 @@ def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) ->
 
 def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
     """Find the GPUs whose one job was measured alone; reports tell it, without what has passed since."""
-    gpus, reported, predicted = view.gpus, view.index.reported, view.predictions.job
-    predictions: dict[tuple[str, str], JobPrediction | None] = {}
-    measured = []
-    # A long queue looks here after every event that frees nothing, and in many clusters nothing was measured yet.
-    for gpu_id in view.index.single_job_gpu_ids:
-        entry = gpus[gpu_id]
-        job = reported[entry.job_ids[0]]
-        kind = job.request.key, entry.gpu.device
-        if kind not in predictions:
-            predictions[kind] = predicted(*kind)
-        prediction = predictions[kind]
-        if prediction is not None and job.micro_batch_size in prediction.measured_micro_batch_sizes:
-            measured.append((gpu_id, entry, job, prediction))
-    for _, entry, job, prediction in sorted(measured, key=itemgetter(0)):
-        if job.request.gpus == 1 and not job.is_stopping and _remaining_ms(job, prediction) is not None:
+    measured_alone = view.predictions.measured_alone
+    for gpu_id in sorted(view.index.single_job_gpu_ids) if measured_alone else ():
+        entry = view.gpus[gpu_id]
+        job = view.index.reported[entry.job_ids[0]]
+        key, device = job.request.key, entry.gpu.device
+        if job.request.gpus != 1 or job.is_stopping or (key, device) not in measured_alone:
+            continue
+        prediction = view.predictions.job(key, device)
+        if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes:
+            continue
+        if _remaining_ms(job, prediction) is not None:
             yield entry
 
 

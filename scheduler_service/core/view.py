@@ -112,6 +112,10 @@ class HostUse:
 class Predictions(Protocol):
     """What is predicted, by key; never a call to anything outside."""
 
+    @property
+    def measured_alone(self) -> AbstractSet[tuple[str, str]]:
+        """Keys and device types of which some job was measured alone on one GPU; in no order."""
+
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
 

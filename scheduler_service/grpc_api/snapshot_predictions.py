@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -59,6 +60,11 @@ class PredictionRows:
                 at_sizes.setdefault(_KEYS_OF_PAIR(row), {})[at] = row
         return at_any, at_sizes
 
+    @property
+    def places(self) -> AbstractSet[tuple[str, str]]:
+        """The keys and device types of which something is stated."""
+        return self._jobs.keys()
+
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is stated of a key on a device type."""
         place = (key, device)
@@ -99,6 +105,15 @@ class SnapshotPredictions(PredictionStore):
         for job in jobs:
             if translate_snapshot.states_figures(job):
                 self._stating.setdefault(translate_snapshot.key_of_job(job), job)
+
+    @property
+    def measured_alone(self) -> AbstractSet[tuple[str, str]]:
+        """Keys and device types of which a row of the snapshot states measured figures."""
+        return {
+            place
+            for place in self._rows.places
+            if (known := self.job(*place)) is not None and known.measured_micro_batch_sizes
+        }
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return what is predicted of a key on a device type, else what is stated of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import ModuleType
 from typing import NoReturn
@@ -23,7 +24,7 @@ from scheduler_service.policies.pairing.pair_answers import known_answers_of
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.sjf_bsbf import _BestBenefit
 from tests.support.engine_play import Play
-from tests.support.scheduling import job, node, pending, prediction, running, store, view
+from tests.support.scheduling import DEVICE, job, node, pending, prediction, running, store, view
 from tests.unit.core.test_trials import TrialPlay
 
 
@@ -33,6 +34,10 @@ class CountingPredictions:
     def __init__(self, view: SchedulingView) -> None:
         self._predictions = view.predictions
         self.reads = 0
+
+    @property
+    def measured_alone(self) -> AbstractSet[tuple[str, str]]:
+        return self._predictions.measured_alone
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         self.reads += 1
@@ -91,6 +96,29 @@ def test_where_running_jobs_have_checkpoints_predictions_are_read_and_one_job_mo
     moves, reads = reads_of_trial_moves(crowded(checkpoint_step=10).engine)
     assert moves == 1
     assert reads > 0
+
+
+def test_where_no_running_job_was_measured_alone_no_prediction_is_read_for_a_move() -> None:
+    play = TrialPlay(gpus=2, parameters={"trial_moves": False})
+    for job_id in "ab":
+        play.unsure(job_id, max_slowdown_ratio=0.5)
+        play.report(events.JobStarted, job_id)
+        # The first window is a warm-up: it tells of a checkpoint, and measures nothing.
+        play.window(job_id, checkpoint_step=10)
+    play.unsure("c", max_slowdown_ratio=0.5)
+    assert play.engine._view(explain=False).index.checkpointed_job_ids == {"a", "b"}
+    assert reads_of_trial_moves(play.engine) == (0, 0)
+
+
+def test_what_was_measured_alone_is_known_after_a_restart_and_forgotten_with_its_key() -> None:
+    engine = crowded(checkpoint_step=10).engine
+    known = engine.state.predictions.measured_alone
+    assert {(engine.state.jobs[job_id].request.key, DEVICE) for job_id in "ab"} == known
+    restored = SchedulerEngine.restore(engine.snapshot(), make_policy=engine._make_policy)
+    assert restored.state.predictions.measured_alone == known
+    restored.state.predictions.keys_max = 0
+    restored.state.predictions.forget_unused(())
+    assert not restored.state.predictions.measured_alone
 
 
 def test_jobs_with_a_checkpoint_are_those_that_hold_gpus_and_wrote_one() -> None:
