@@ -57,5 +57,11 @@ def group_of(machine: Machine, spec: dict[str, Any], launcher: str, jobs: list[J
     """
     if spec.get("is_part") is not True:
         return jobs[0].group if jobs else RankGroup(max(len(spec["ranks"]), 1))
-    key = (launcher, spec["incarnation_id"], spec["job_id"], spec["attempt"], spec["fence"])
-    return machine.world.groups.setdefault(key, RankGroup(spec["world_size"], is_across=True))
+    attempt = (spec["incarnation_id"], spec["job_id"], spec["attempt"], spec["fence"])
+    groups = machine.world.groups.setdefault(attempt, {})
+    # A copy of a scheduler goes on with a gang of which the original had started a part: its log held the decision.
+    copied_s = machine.world.copied_s.get(launcher, -1.0)
+    for group in groups.values():
+        if any(one.ordered_s <= copied_s for one in group.members):
+            return group
+    return groups.setdefault(launcher, RankGroup(spec["world_size"], is_across=True))

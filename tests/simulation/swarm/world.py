@@ -108,7 +108,7 @@ class World:
         self.plans: dict[str, JobPlan] = {}
         self.shims: dict[Path, ShimProcess] = {}
         self.copied_s: dict[str, float] = {}
-        self.groups: dict[tuple[object, ...], RankGroup] = {}
+        self.groups: dict[tuple[object, ...], dict[str, RankGroup]] = {}
         self.has_gangs_across = random.Random(f"gangs-{seed}").random() < 0.5
         self._parts = random.Random(f"parts-{seed}")
         self.have_parts_ends = self.has_gangs_across and self._parts.random() < _PARTS_END_RATIO
