@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from cotenant.quantities import format_duration
+from scheduler_service.core.reason_texts import format_quantity
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
@@ -69,7 +69,7 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
         ("slowdown that 5 % of the jobs exceed", _percent(slowdown["p95"])),
         ("largest slowdown", _percent(slowdown["max"])),
         ("ends for lack of GPU memory", _number(report["out_of_memory_ends"])),
-        ("mean wait as accounted for", format_duration(wait["accounted"]["mean"] * 1_000)),
+        ("mean wait as accounted for", _seconds(wait["accounted"]["mean"])),
         ("mean wait with GPUs of their own", _time(wait["exclusive"])),
         ("mean wait while sharing", _time(wait["shared"])),
         ("jobs that start sooner", _number(report["jobs_that_wait_less"])),
@@ -88,8 +88,12 @@ def _number(found: Mapping[str, float]) -> str:
 
 
 def _time(found_s: Mapping[str, float]) -> str:
-    mean, lower, upper = (format_duration(found_s[name] * 1_000) for name in ("mean", "lower", "upper"))
+    mean, lower, upper = (_seconds(found_s[name]) for name in ("mean", "lower", "upper"))
     return f"{mean} ({lower} to {upper})"
+
+
+def _seconds(duration_s: float) -> str:
+    return format_quantity("wait_ms", duration_s * 1_000)
 
 
 def _percent(found: Mapping[str, float]) -> str:
