@@ -70,8 +70,7 @@ def shadow(
     machines = draws.read_machines(cluster, known.device, gpu_memory_gib)
     # A trace has no starts of its own.
     warnings = draws.doubts(table.jobs, machines) if sacct is not None else []
-    for text in warnings:
-        click.echo(f"warning: {text}", err=True)
+    sys.stderr.write("".join(f"warning: {text}\n" for text in warnings))
     runs = []
     for seed in range(seeds):
         sys.stderr.write(f"\rseed {seed + 1} of {seeds}")

@@ -84,7 +84,7 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
 
 
 def _number(found: Mapping[str, float]) -> str:
-    return f"{found['mean']:,.1f} ({found['lower']:,.1f} to {found['upper']:,.1f})"
+    return f"{found['mean']:z,.1f} ({found['lower']:z,.1f} to {found['upper']:z,.1f})"
 
 
 def _time(found_s: Mapping[str, float]) -> str:

@@ -139,3 +139,9 @@ def test_waits_of_days_are_told_in_days(tmp_path: Path) -> None:
     for text in (as_text(found), as_page(found)):
         assert "6d6h (59.0 s to 2h1m)" in text
         assert "541,490" not in text
+
+
+def test_nothing_saved_is_no_negative_zero(tmp_path: Path) -> None:
+    found = json.loads(report(crowd(tmp_path), "--cluster", "1x8", "--seeds", "2").stdout)
+    found["gpu_hours_saved"] = {"mean": -0.001, "lower": -0.04, "upper": 0.0}
+    assert "-0.0" not in as_text(found)
