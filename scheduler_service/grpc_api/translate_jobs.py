@@ -127,7 +127,7 @@ def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.R
     said = job.exit.exit_detail
     if message.code == "JOB_ERROR":
         # The sentence has the code already; what is left names a command or a rank.
-        said = said.removeprefix(f"exit code {job.exit.exit_code}").removeprefix(": ")
+        said = said.removeprefix(f"exit code {job.exit.exit_code}").lstrip(":; ")
     if message.code in _SAID_BY_THE_NODE and said:
         message.message += f" It said: {said}"
     return message

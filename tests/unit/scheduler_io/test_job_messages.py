@@ -45,6 +45,7 @@ def test_a_job_that_an_agent_refused_shows_its_words(refusals: int, code: str) -
     [
         ("exit code 127: pyhton: command not found", "exit code 127; see its log. It said: pyhton: command not found"),
         ("exit code 127", "exit code 127; see its log."),
+        ("exit code 127; no checkpoint manifest", "exit code 127; see its log. It said: no checkpoint manifest"),
         ("rank 2 ended first: exit code 127", "exit code 127; see its log. It said: rank 2 ended first: exit code 127"),
     ],
 )
