@@ -127,10 +127,13 @@ def read_graph(path: Path | str) -> bytes:
         A valid ONNX model; tensors whose data was taken out keep name, type and dimensions.
 
     Raises:
-        GraphFileError: The file is empty, truncated or not an ONNX model.
+        GraphFileError: The file is empty, truncated, no regular file or not an ONNX model.
         OSError: The file cannot be opened.
     """
     path = Path(path)
+    if path.is_fifo() or path.is_socket() or path.is_char_device():
+        # Opening a pipe waits for whoever writes into it, maybe for ever.
+        raise GraphFileError(f"{path} is a pipe or device and no file; write the graph to a file first")
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             raise GraphFileError(f"{path} is empty; export the model again")

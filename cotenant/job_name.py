@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final
@@ -98,4 +99,8 @@ def _stem(word: str) -> str:
 
 def _as_name(text: str) -> str:
     """The nearest text that a name may be; empty where nothing is left."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:NAME_CHARACTERS_MAX].rstrip("-.")
+    # Letters without their marks: größe.py is grosse, not gr-e.
+    plain = "".join(
+        mark for mark in unicodedata.normalize("NFKD", text.replace("ß", "ss")) if not unicodedata.combining(mark)
+    )
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")[:NAME_CHARACTERS_MAX].rstrip("-.")

@@ -9,6 +9,8 @@ from cotenant_agent.rank_ends import SILENT_RANKS
 from cotenant_agent.records import ExitFacts
 
 CHECKPOINTED_CODE = 85
+_NOT_EXECUTABLE_CODE = 126
+_NOT_FOUND_CODE = 127
 
 _GPU_OUT_OF_MEMORY = re.compile(
     r"torch\.(cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
@@ -20,6 +22,19 @@ _GPU_FAULT = re.compile(
     r"\bXid\b|uncorrectable ECC|an illegal memory access was encountered|fallen off the bus|device-side assert"
     r"|CUDA_ERROR_(ECC_UNCORRECTABLE|ILLEGAL_ADDRESS|HARDWARE_STACK_ERROR)|unspecified launch failure"
 )
+# Shells, env and Python each have their own words; of a shell's line the part behind the number of the line is meant.
+_MISSING_COMMAND = re.compile(
+    r"(?m)^(?:.{0,300}(?:line [0-9]{1,9}|: [0-9]{1,9}|env|bash|zsh|sh): )?"
+    r"([^:\r\n]{1,200}: (?:(?:command )?not found|No such file or directory|Permission denied|Is a directory"
+    r"|cannot execute[^\r\n]{0,100}|Exec format error))\s*$"
+)
+_CANNOT_START = re.compile(r"(?m)^cotenant: cannot start ([^\r\n]{1,300})$")
+# As the last line only: a script may print one that it caught.
+_MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")
+_MEANINGS = {
+    _NOT_FOUND_CODE: "a command was not found, as shells say it",
+    _NOT_EXECUTABLE_CODE: "a command cannot be executed, as shells say it",
+}
 _COMMUNICATION = re.compile(
     r"NCCL (error|timeout)|ncclSystemError|ncclRemoteError|Watchdog caught collective operation timeout"
     r"|Connection closed by peer|DistNetworkError|DistStoreError"
@@ -63,7 +78,16 @@ def describe(exit_class: str, facts: ExitFacts) -> str:
         doubt = "; no checkpoint manifest newer than the request, so nothing new is resumed"
     asked = _ASKED_FOR.findall(facts.log_tail) if exit_class == "gpu_oom" else []
     allocation = f"; it tried to allocate {asked[-1]}" if asked else ""
-    return f"{ending}{cause}{doubt}{allocation}"
+    missing = _what_is_missing(facts) if exit_class == "error" else ""
+    return f"{ending}{cause}{doubt}{allocation}{missing}"
+
+
+def _what_is_missing(facts: ExitFacts) -> str:
+    """Return the command or module without which the program could not go on, as its log names it."""
+    kinds = (_CANNOT_START, _MISSING_COMMAND) if facts.return_code in _MEANINGS else (_MISSING_MODULE,)
+    named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
+    said = named or _MEANINGS.get(facts.return_code or 0, "")
+    return f": {said}" if said else ""
 
 
 def _ran_out_of_device_memory(facts: ExitFacts) -> bool:

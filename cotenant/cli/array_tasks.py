@@ -125,6 +125,8 @@ def _csv_rows(path: Path, text: str) -> list[dict[str, str]]:
     header = [name.strip() for name in lines[0]] if lines else []
     if len(set(header)) != len(header):
         raise InputError(f"{path} has a column twice", remedy="give every column a name of its own")
+    if len(header) == 1 and re.search(r"[;\t]", header[0]):
+        raise InputError(f"{path}: {header[0][:64]!r} is one column", remedy="part columns by commas, and write 0.1")
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(

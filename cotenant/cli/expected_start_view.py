@@ -26,8 +26,9 @@ def expected_start_text(expected: scheduling_pb2.ExpectedStart, *, at_ms: int) -
     lower_ms, middle_ms, upper_ms = (
         max(wait_ms - age_ms, 0) for wait_ms in (expected.wait_lower_ms, expected.wait_ms, expected.wait_upper_ms)
     )
-    range_text = f"{_number(lower_ms, upper_ms)} to {_number(upper_ms, upper_ms)}"
-    start = f"starts in about {_about(middle_ms, upper_ms)} ({range_text})" if upper_ms >= _NOW_MS else "starts now"
+    lower, upper = _number(lower_ms, upper_ms), _number(upper_ms, upper_ms)
+    range_text = f" ({lower} to {upper})" if lower != upper else ""
+    start = f"starts in about {_about(middle_ms, upper_ms)}{range_text}" if upper_ms >= _NOW_MS else "starts now"
     return ", ".join(filter(None, [start, position, age]))
 
 

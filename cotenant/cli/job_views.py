@@ -10,7 +10,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
 from cotenant.cli.step_time_views import step_time_lines
 from cotenant.cli.tables import Column, Row
-from cotenant.cli.training_end_views import steps_text, training_end_lines
+from cotenant.cli.training_end_views import steps_done_text, steps_text, training_end_lines
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
 ENDED = (
@@ -101,7 +101,7 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         job.job_id,
         job.spec.name,
         phase,
-        f"{job.steps_done}/{steps_text(job)}",
+        f"{steps_done_text(job)}/{steps_text(job)}",
         (",".join(_short(assignment.gpu_id) for assignment in job.assignments) or "-") + _servers_mark(job),
         neighbour_names(job, names) or "-",
         slowdown_pair(job),
@@ -206,7 +206,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("servers", _servers_text(job)),
         (
             "steps",
-            f"{job.steps_done} of {job.spec.steps_total or 'an unknown number'}"
+            f"{steps_done_text(job)} of {job.spec.steps_total or 'an unknown number'}"
             + (f", loss {job.loss:.4g}" if job.loss else ""),
         ),
         *training_end_lines(job),

@@ -5,6 +5,11 @@ from __future__ import annotations
 from cotenant.v1 import scheduling_pb2
 
 
+def steps_done_text(job: scheduling_pb2.Job) -> str:
+    """Returns how many optimizer steps a job has made, for a column; ? = it has finished and nobody counted them."""
+    return "?" if job.reason.code == "FINISHED_UNCOUNTED" else str(job.steps_done)
+
+
 def steps_text(job: scheduling_pb2.Job) -> str:
     """Returns how many optimizer steps a job has, for a column: stated, foreseen (~) or not known (?)."""
     if job.training_end.steps_total:

@@ -68,6 +68,9 @@ def shadow(
     table, path = draws.read_past_jobs(sacct, trace, profiles), sacct or trace or Path()
     known = read_measured_jobs(measured)
     machines = draws.read_machines(cluster, known.device, gpu_memory_gib)
+    # A trace has no starts of its own.
+    warnings = draws.doubts(table.jobs, machines) if sacct is not None else []
+    sys.stderr.write("".join(f"warning: {text}\n" for text in warnings))
     runs = []
     for seed in range(seeds):
         sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
@@ -90,6 +93,7 @@ def shadow(
             "seeds": seeds,
         },
         skipped=table.skipped,
+        warnings=warnings,
     )
     if report is not None:
         draws.write_page(report, as_page(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cotenant_simulator.commands.simulate import BASELINE
@@ -69,6 +70,24 @@ def read_machines(text: str, device: str, memory_gib: float) -> Cluster:
         for node in found.nodes
     ]
     return replace(found, nodes=nodes)
+
+
+def doubts(jobs: Sequence[PastJob], machines: Cluster) -> list[str]:
+    """Return what speaks against these machines: more GPUs were in use at once than they have."""
+    # Sorted so, GPUs are given back before others are taken at the same instant.
+    changes = sorted(change for job in jobs for change in ((job.started_at_ms, job.gpus), (job.ended_at_ms, -job.gpus)))
+    in_use, most, most_at_ms = 0, 0, 0
+    for at_ms, gpus in changes:
+        in_use += gpus
+        if in_use > most:
+            most, most_at_ms = in_use, at_ms
+    if most <= machines.gpus:
+        return []
+    at = datetime.fromtimestamp(most_at_ms / 1_000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    return [
+        f"on {at} {most:,} GPUs were in use, but --cluster {machines.name} has {machines.gpus:,}: waits and savings "
+        "are those of a smaller cluster; name the GPUs that these jobs had"
+    ]
 
 
 def draw_demands(jobs: Sequence[PastJob], known: MeasuredJobs, *, max_slowdown_ratio: float, seed: int) -> Trace:

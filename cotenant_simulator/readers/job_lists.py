@@ -66,15 +66,16 @@ def read_tiresias(path: Path, consent: Consent) -> Trace:
 
 
 def read_elasticflow(path: Path, consent: Consent) -> Trace:
-    """Read a job list of a Microsoft ITP cluster.
+    """Read a job list of a Microsoft ITP cluster, or an own one; without ids jobs are numbered by line.
 
     Raises:
         TraceError: A line is wrong.
     """
     jobs: list[tuple[Row, TraceJob]] = []
     kinds: dict[tuple[str, str], Kind] = {}
-    for row in read_rows(path, ("job_id", "submit_time_s", "duration_s", "num_gpus")):
-        job = _timed(row, f"job-{row.text('job_id')}", consent, kinds, row.milliseconds("submit_time_s"))
+    for row in read_rows(path, ("submit_time_s", "duration_s", "num_gpus")):
+        job_id = row.text("job_id") if "job_id" in row.cells else f"{row.line - 1:06d}"
+        job = _timed(row, f"job-{job_id}", consent, kinds, row.milliseconds("submit_time_s"))
         jobs.append((row, job))
     return Trace(format="elasticflow-itp", jobs=in_order(path, jobs), truth=GroundTruth(kinds=kinds))
 

@@ -38,7 +38,8 @@ class Row:
         try:
             value = float(text)
         except ValueError:
-            raise self.error(f"{column} is {text!r}, not a number") from None
+            hint = " (a decimal comma? write a point)" if "," in text else ""
+            raise self.error(f"{column} is {text!r}, not a number{hint}") from None
         if not math.isfinite(value) or not least <= value <= most:
             raise self.error(f"{column} is {text}, outside {least:g} to {most:g}")
         return value
@@ -76,7 +77,9 @@ def read_header(path: Path) -> tuple[str, ...]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(_lines(path, file)), None)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise TraceError(path, "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)") from error
+    except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
     if not header:
         raise TraceError(path, "is empty; a trace is a CSV file with a header line")
@@ -102,7 +105,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                 if not cells:
                     continue
                 yield _row(path, reader.line_num, header, cells)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise TraceError(path, "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)") from error
+    except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from scheduler_service.core.reason_texts import format_quantity
+
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
 h1{font-size:22px;margin-bottom:2px}h2{font-size:17px;margin:28px 0 6px}.note{color:#666;font-size:13px}
@@ -17,7 +19,7 @@ _Rows = Sequence[tuple[str, ...]]
 
 def as_text(report: Mapping[str, Any]) -> str:
     """Return the report as a text with one table per question."""
-    parts = [_facts(report), _assumption(report), ""]
+    parts = [_facts(report), _assumption(report), *(f"warning: {text}" for text in report["warnings"]), ""]
     for title, head, rows in _tables(report):
         widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
@@ -29,6 +31,7 @@ def as_page(report: Mapping[str, Any]) -> str:
     """Return the page; equal reports give equal pages."""
     parts = [f"<h1>What sharing would have saved</h1><p class='note'>{escape(_facts(report))}</p>"]
     parts.append(f"<p class='note'>{escape(_assumption(report))}</p>")
+    parts += [f"<p><b>Warning:</b> {escape(text)}</p>" for text in report["warnings"]]
     for title, columns, rows in _tables(report):
         top = "".join(f"<th>{escape(cell)}</th>" for cell in columns)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
@@ -66,9 +69,9 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
         ("slowdown that 5 % of the jobs exceed", _percent(slowdown["p95"])),
         ("largest slowdown", _percent(slowdown["max"])),
         ("ends for lack of GPU memory", _number(report["out_of_memory_ends"])),
-        ("mean wait as accounted for, s", f"{wait['accounted']['mean']:,.1f}"),
-        ("mean wait with GPUs of their own, s", _number(wait["exclusive"])),
-        ("mean wait while sharing, s", _number(wait["shared"])),
+        ("mean wait as accounted for", _seconds(wait["accounted"]["mean"])),
+        ("mean wait with GPUs of their own", _time(wait["exclusive"])),
+        ("mean wait while sharing", _time(wait["shared"])),
         ("jobs that start sooner", _number(report["jobs_that_wait_less"])),
         ("jobs that start later", _number(report["jobs_that_wait_longer"])),
     ]
@@ -81,7 +84,16 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
 
 
 def _number(found: Mapping[str, float]) -> str:
-    return f"{found['mean']:,.1f} ({found['lower']:,.1f} to {found['upper']:,.1f})"
+    return f"{found['mean']:z,.1f} ({found['lower']:z,.1f} to {found['upper']:z,.1f})"
+
+
+def _time(found_s: Mapping[str, float]) -> str:
+    mean, lower, upper = (_seconds(found_s[name]) for name in ("mean", "lower", "upper"))
+    return f"{mean} ({lower} to {upper})"
+
+
+def _seconds(duration_s: float) -> str:
+    return format_quantity("wait_ms", duration_s * 1_000)
 
 
 def _percent(found: Mapping[str, float]) -> str:

@@ -27,7 +27,12 @@ class ShadowRun:
 
 
 def shadow_report(
-    runs: Sequence[ShadowRun], *, past_jobs: Sequence[PastJob], about: Mapping[str, object], skipped: Mapping[str, int]
+    runs: Sequence[ShadowRun],
+    *,
+    past_jobs: Sequence[PastJob],
+    about: Mapping[str, object],
+    skipped: Mapping[str, int],
+    warnings: Sequence[str] = (),
 ) -> dict[str, object]:
     """Return the report.
 
@@ -36,11 +41,13 @@ def shadow_report(
         past_jobs: As they were accounted for.
         about: What was asked.
         skipped: Rows that were left out, by reason.
+        warnings: What makes the figures doubtful.
     """
     jobs = runs[0].exclusive.jobs
     return {
         "schema": SCHEMA,
         **about,
+        "warnings": list(warnings),
         "jobs": len(jobs),
         "rows_left_out": dict(skipped),
         "gpu_hours_exclusive": _interval(run.exclusive.gpu_ms_held / HOUR_MS for run in runs),

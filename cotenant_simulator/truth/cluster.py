@@ -68,8 +68,10 @@ def read_cluster(text: str, *, device: str, own_nodes: Sequence[Node] = ()) -> C
         raise ClusterError(f"cluster {text!r} is no cluster; {_REMEDY}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ClusterError(f"{path} cannot be read: {error}; {_REMEDY}") from error
+    except OSError as error:
+        raise ClusterError(f"{path} cannot be read: {error.strerror}; {_REMEDY}") from error
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"{path} cannot be read as TOML: {error}; {_REMEDY}") from error
     return _checked(_from_tables(text, data.get("nodes"), device))
 
 

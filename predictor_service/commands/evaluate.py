@@ -55,6 +55,7 @@ _LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def evaluate_command(
     *,
+    data: Path | None,
     model: str,
     settings: Settings,
     output: str,
@@ -68,6 +69,8 @@ def evaluate_command(
 
     Baselines run on the same rows and splits. Progress goes to stderr, the report to stdout.
     """
+    named = " and ".join(str(path) for path in (data, flags["train"], flags["test"]) if path is not None)
+    click.echo(f"reading {named or 'nothing'}: up to a minute or two where there are graphs", err=True)
     # Imported here: what learns takes seconds to load.
     from predictor_service.evaluation.evaluation_limits import EvaluationLimits
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
@@ -80,6 +83,7 @@ def evaluate_command(
     question = EvaluationQuestion(
         target=TARGETS_BY_QUANTITY[target],
         fold_rule=fold,
+        data=data,
         version=version,
         limits=EvaluationLimits(rows_max=rows_max, time_limit_s=time_limit_s),
         **flags,

@@ -131,6 +131,7 @@ def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early
     collected = _Collected()
     finished: list[Round] = []
     begun_ms = monotonic_ms()
+    tell(f"{len(rounds)} splits, each learned anew on one core; how long they take is known after the first")
     for number, part in enumerate(rounds, start=1):
         if finished and is_over():
             tell(f"out of time after {len(finished)} of {len(rounds)} rounds: the report is of their rows alone")

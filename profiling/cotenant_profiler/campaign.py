@@ -114,8 +114,10 @@ def read_campaign(path: Path) -> Campaign:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidCampaignError(f"{path}: {error}") from error
+    except OSError as error:
+        raise InvalidCampaignError(f"{path} cannot be read: {error.strerror}; profiling/campaigns has some") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidCampaignError(f"{path}: is no TOML: {error}") from error
     try:
         return parse_campaign(document)
     except (InvalidCampaignError, UnknownArchitectureError) as error:

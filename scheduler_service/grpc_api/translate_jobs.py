@@ -36,6 +36,7 @@ INTERVAL_CONFIDENCE = 0.9
 KNOWN_SPECS_MAX = 4_096
 KNOWN_SPEC_BYTES_MAX = 4_096
 NEIGHBOURS_MAX = 16
+_SAID_BY_THE_NODE = frozenset({"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD", "JOB_ERROR"})
 """Jobs named on one GPU that was looked at."""
 
 
@@ -123,8 +124,12 @@ def reason_message(reason: Reason) -> scheduling_pb2.Reason:
 def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
     """Return why a job is where it is; the owner of a refused job reads the agent's very words."""
     message = reason_message(reported_reason(state, job, present_reason(state, job)))
-    if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit.exit_detail:
-        message.message += f" It said: {job.exit.exit_detail}"
+    said = job.exit.exit_detail
+    if message.code == "JOB_ERROR":
+        # The sentence has the code already; what is left names a command or a rank.
+        said = said.removeprefix(f"exit code {job.exit.exit_code}").lstrip(":; ")
+    if message.code in _SAID_BY_THE_NODE and said:
+        message.message += f" It said: {said}"
     return message
 
 

@@ -42,3 +42,46 @@ def test_a_claimed_checkpoint_without_a_manifest_is_explained() -> None:
 
 def test_a_signal_is_named() -> None:
     assert "SIGSEGV" in describe("signal", ExitFacts(return_code=-11))
+
+
+@for_each(
+    ("code", "tail", "expected"),
+    [
+        (127, "/a b/run.sh: line 3: nvidia-smii: command not found\n", "exit code 127: nvidia-smii: command not found"),
+        (127, "done\nsh: 1: trainier: not found\n", "exit code 127: trainier: not found"),
+        (
+            127,
+            "/usr/bin/env: 'pyhton': No such file or directory\n",
+            "exit code 127: 'pyhton': No such file or directory",
+        ),
+        (
+            127,
+            "run.sh: Zeile 3: foo: Kommando nicht gefunden.\n",
+            "exit code 127: a command was not found, as shells say it",
+        ),
+        (127, "", "exit code 127: a command was not found, as shells say it"),
+        (
+            127,
+            "cotenant: cannot start /x/y: [Errno 8] Exec format error\n",
+            "exit code 127: /x/y: [Errno 8] Exec format error",
+        ),
+        (126, "./run.sh: line 2: ./loop.py: Permission denied\n", "exit code 126: ./loop.py: Permission denied"),
+        (126, "bash: ./loop: Is a directory\n", "exit code 126: ./loop: Is a directory"),
+        (126, "", "exit code 126: a command cannot be executed, as shells say it"),
+        (
+            1,
+            "ModuleNotFoundError: No module named 'tqdm'\n",
+            "exit code 1: ModuleNotFoundError: No module named 'tqdm'",
+        ),
+        (1, "ModuleNotFoundError: No module named 'tqdm'\nstopping\n", "exit code 1"),
+        (1, "run.sh: line 3: foo: command not found\n", "exit code 1"),
+    ],
+)
+def test_what_a_program_could_not_start_is_named(code: int, tail: str, expected: str) -> None:
+    facts = ExitFacts(return_code=code, log_tail=tail)
+    assert describe(classify(facts), facts) == expected
+
+
+def test_a_stopped_job_lacks_no_command() -> None:
+    facts = ExitFacts(return_code=127, cause="cancelled")
+    assert describe(classify(facts), facts) == "exit code 127 after a stop (cancelled)"

@@ -34,6 +34,7 @@ def expected(
         ((8, 12, 25), "starts in about 12 min (8 to 25), position 3 of 9, as of 20 s ago"),
         ((0, 0.5, 1), "starts in about 30 s (0 to 60), position 3 of 9, as of 20 s ago"),
         ((0, 0, 0.01), "starts now, position 3 of 9, as of 20 s ago"),
+        ((1.9, 2, 2.1), "starts in about 2 min, position 3 of 9, as of 20 s ago"),
         ((60, 120, 600), "starts in about 2 h (1 to 10), position 3 of 9, as of 20 s ago"),
         ((1_440, 2_880, 7_200), "starts in about 2 d (1 to 5), position 3 of 9, as of 20 s ago"),
     ],

@@ -113,6 +113,7 @@ def test_what_took_so_long_and_how_long_the_rest_may_take_is_told_after_every_sp
     lines: list[str] = []
     predict_rounds(rounds, quick_method("family"), "family", 0, lines.append)
     told = [line.split(" after ")[0] for line in lines if "to go" in line]
+    assert lines[0].startswith("3 splits, each learned anew on one core; how long they take is known after the first")
     assert told == ["1 of 3 done", "2 of 3 done"]
 
 

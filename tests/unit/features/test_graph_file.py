@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -186,3 +187,10 @@ def test_more_nodes_or_fields_than_accepted_are_refused() -> None:
         strip_weights(data, node_limit=100)
     with pytest.raises(GraphTooLargeError, match="1000 protobuf fields"):
         strip_weights(data, field_limit=1000)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.onnx"
+    os.mkfifo(path)
+    with pytest.raises(GraphFileError, match="pipe or device and no file; write the graph to a file first"):
+        read_graph(path)

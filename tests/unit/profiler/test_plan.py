@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from cotenant_profiler.campaign import read_campaign
+from cotenant_profiler.errors import InvalidCampaignError
 from cotenant_profiler.plan import Kind, build_plan
 
 from tests.support.profiler import LENET, LENET_WAIT, small_campaign
@@ -110,3 +112,8 @@ def test_the_large_campaign_has_four_hundred_ordered_pairs_thirty_repeated_ones_
     assert sum(len(set(jobs)) for jobs in pairs) >= 400
     assert sum(count == 3 for count in pairs.values()) == 30
     assert sum(len(jobs) == 3 for jobs in groups) == 20
+
+
+def test_a_campaign_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCampaignError, match=r"nope\.toml cannot be read: No such file or directory; prof"):
+        read_campaign(tmp_path / "nope.toml")

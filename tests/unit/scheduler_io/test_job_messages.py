@@ -40,6 +40,23 @@ def test_a_job_that_an_agent_refused_shows_its_words(refusals: int, code: str) -
         attempt_key(job, 0)
 
 
+@pytest.mark.parametrize(
+    ("detail", "expected"),
+    [
+        ("exit code 127: pyhton: command not found", "exit code 127; see its log. It said: pyhton: command not found"),
+        ("exit code 127", "exit code 127; see its log."),
+        ("exit code 127; no checkpoint manifest", "exit code 127; see its log. It said: no checkpoint manifest"),
+        ("rank 2 ended first: exit code 127", "exit code 127; see its log. It said: rank 2 ended first: exit code 127"),
+    ],
+)
+def test_a_job_that_lacked_a_command_names_it_in_its_reason(detail: str, expected: str) -> None:
+    play = Play()
+    play.submit()
+    play.report(events.JobFailed, exit_class="error", exit_code=127, detail=detail)
+    message = job_message(play.engine.state, play.engine.state.jobs["j0"])
+    assert message.reason.message == f"The program ended with {expected}"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_parameter_that_json_cannot_say_is_the_callers_fault(value: float) -> None:
     with pytest.raises(InvalidRequestError, match="every number finite"):

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from cotenant_simulator.commands.shadow import shadow
 from cotenant_simulator.errors import InputError, TraceError
 from cotenant_simulator.readers.accounting import read_accounting
+from cotenant_simulator.report.shadow_page import as_page, as_text
 
 HEAD = "JobIDRaw|JobName|User|Submit|Start|End|State|AllocTRES"
 MEASURED = Path(__file__).parents[3] / "datasets" / "cpu_standin"
@@ -113,3 +114,34 @@ def test_names_of_jobs_and_users_are_text_on_the_page(tmp_path: Path) -> None:
 def test_one_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="one of --sacct FILE and --trace FILE"):
         report(crowd(tmp_path), "--trace", "x.csv", "--cluster", "1x1")
+
+
+def test_a_cluster_with_fewer_gpus_than_were_in_use_is_doubted(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    flags = ("--cluster", "1x2", "--seeds", "2", "--report", str(page))
+    found = json.loads(report(crowd(tmp_path), *flags).stdout)
+    doubt = "on 2026-03-01 00:07 8 GPUs were in use, but --cluster 1x2 has 2"
+    assert [text.startswith(doubt) for text in found["warnings"]] == [True]
+    assert doubt in page.read_text()
+    assert json.loads(report(crowd(tmp_path), "--cluster", "1x8", "--seeds", "2").stdout)["warnings"] == []
+
+
+def test_gpus_that_are_handed_on_at_once_are_counted_once(tmp_path: Path) -> None:
+    path = table(tmp_path, *(row(str(n), at=f"0{n}:00", ended=f"0{n + 1}:00") for n in range(3)))
+    text = path.read_text().replace(":30|", ":00|")
+    path.write_text(text)
+    assert json.loads(report(path, "--cluster", "1x1", "--seeds", "2").stdout)["warnings"] == []
+
+
+def test_waits_of_days_are_told_in_days(tmp_path: Path) -> None:
+    found = json.loads(report(crowd(tmp_path), "--cluster", "1x8", "--seeds", "2").stdout)
+    found["mean_wait_s"]["shared"] = {"mean": 541_490.0, "lower": 59.0, "upper": 7_260.0}
+    for text in (as_text(found), as_page(found)):
+        assert "6d6h (59.0 s to 2h1m)" in text
+        assert "541,490" not in text
+
+
+def test_nothing_saved_is_no_negative_zero(tmp_path: Path) -> None:
+    found = json.loads(report(crowd(tmp_path), "--cluster", "1x8", "--seeds", "2").stdout)
+    found["gpu_hours_saved"] = {"mean": -0.001, "lower": -0.04, "upper": 0.0}
+    assert "-0.0" not in as_text(found)

@@ -169,7 +169,7 @@ def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> Non
         (["--cluster", "0x4"], "cluster '0x4' has no GPU; write NODESxGPUS such as 16x4"),
         (["--cluster", "4x0"], "cluster '4x0' has no GPU; write NODESxGPUS such as 16x4"),
         (["--cluster", "own"], "the trace names no machines of its own"),
-        (["--cluster", "none.toml"], "none.toml cannot be read"),
+        (["--cluster", "none.toml"], "none.toml cannot be read: No such file or directory; write"),
         (["--policies", "fastest"], "there is no policy 'fastest'"),
         (["--policies", ","], "--policies names no policy"),
         (["--parameter", "fifo.speed=1"], "policy fifo has no parameter 'speed'"),

@@ -125,6 +125,10 @@ BAD: dict[str, tuple[str, str]] = {
     "no date": (PHILLY + "yesterday,1,1,66,a\n", r":2: submit_time is 'yesterday', not YYYY"),
     "twice": (MURI + "7,1,1,3,v,16,6,0,2,1,2,3,0\n" * 2, r":3: job 'job-7' stands in line 2 too"),
     "short line": (MURI + "7,1\n", r":2: has 2 cells where the header has 13"),
+    "a decimal comma": (
+        'submit_time_s,duration_s,num_gpus\n0,"6,5",1\n',
+        r"duration_s is '6,5', not a number .a decimal c",
+    ),
     "no job": (PHILLY, "holds no job that needs a GPU"),
     "no tables": (GAVEL + "0,A,128,100,1,1,-1,0\n", r"throughput_isolated\.csv: is missing"),
     "no times": ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,1\n", "lacks the column creation_time"),
@@ -138,6 +142,20 @@ def test_a_bad_trace_is_refused_with_place_and_remedy(case: str, tmp_path: Path)
     file.write_text(text)
     with pytest.raises(TraceError, match=complaint):
         read_trace(file, Consent())
+
+
+def test_a_text_that_is_not_in_utf_8_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(GOOD["elasticflow-itp"][0], encoding="utf-16")
+    with pytest.raises(TraceError, match=r"is no text in UTF-8; save it as such .in Excel: CSV UTF-8"):
+        read_trace(file, Consent())
+
+
+def test_an_own_list_of_times_and_gpus_needs_no_ids_and_may_begin_with_excels_mark(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("submit_time_s,duration_s,num_gpus\n0,5,1\n2,7,4\n", encoding="utf-8-sig")
+    found = [(job.request.job_id, job.request.gpus) for job in read_trace(file, Consent()).jobs]
+    assert found == [("job-000001", 1), ("job-000002", 4)]
 
 
 def test_every_format_has_a_test_here() -> None:

@@ -1,0 +1,13 @@
+"""How far a job came is not told as 0 where nobody counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.cli.training_end_views import steps_done_text
+from cotenant.v1 import scheduling_pb2
+
+
+@pytest.mark.parametrize(("code", "shown"), [("FINISHED_UNCOUNTED", "?"), ("FINISHED", "0"), ("STARTS_ALONE", "0")])
+def test_a_finished_job_whose_steps_nobody_counted_made_an_unknown_number(code: str, shown: str) -> None:
+    assert steps_done_text(scheduling_pb2.Job(reason=scheduling_pb2.Reason(code=code))) == shown
