@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
+from scheduler_service.core.copied_record import quick_record
 from scheduler_service.core.records import Assignment, PairPrediction
 
 
@@ -182,7 +183,7 @@ class GangPart:
     servers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_record
 class LaunchJob(Command):
     """Start one attempt on one node, or (with a `gang_part`) the part of it that this node runs.
 
