@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
-from scheduler_service.core.copied_record import quick_record
 from scheduler_service.core.records import Assignment, PairPrediction
 
 
@@ -183,7 +182,7 @@ class GangPart:
     servers: int = 0
 
 
-@quick_record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob(Command):
     """Start one attempt on one node, or (with a `gang_part`) the part of it that this node runs.
 
