@@ -189,9 +189,9 @@ def leave_gpus(
     step.is_decision_due = True
     tell_end(state, job, step, is_complete=is_complete)
     step.commands += discard_commands(job)
-    job = accrued(job, state.now_ms)
     _note_peak(state, job)
     return job.changed(
+        **accruals(job, state.now_ms),
         fence=0,
         **(grants_after(job) if has_steps else {}),
         after_stop=AfterStop.NOTHING,

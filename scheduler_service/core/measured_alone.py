@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_service.core.capacity import is_reliable
+from scheduler_service.core.copied_record import CopiedRecord
 from scheduler_service.core.records import JobPrediction, Level, MemoryPoint
 
 MARGIN_RATIO = 0.15
@@ -18,8 +19,8 @@ MARGIN_RATIO = 0.15
 MARGIN_BYTES_MIN = 64 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredAlone:
+@dataclass(frozen=True, kw_only=True)
+class MeasuredAlone(CopiedRecord):
     """What sound windows of a key alone on one GPU said, at one micro-batch.
 
     Attributes:
@@ -42,7 +43,7 @@ class MeasuredAlone:
         """Return it with one more window; the later one comes, the more windows must pass until its values count."""
         windows = self.windows + 1
         if self.counts_only(memory_peak_bytes):
-            return replace(self, windows=windows)
+            return self.changed(windows=windows)
         return MeasuredAlone(
             windows=windows,
             memory_peak_bytes=max(memory_peak_bytes, self.memory_peak_bytes),

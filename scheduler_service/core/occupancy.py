@@ -224,14 +224,16 @@ class Occupancy:
     def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
         gpu_id = view.gpu.gpu_id
         jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
+        if not jobs:
+            return GpuView(gpu=view.gpu, node_id=view.node_id, is_releasing=is_haunted or gpu_id in self._kept_gpu_ids)
         kept = [(job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs]
         return GpuView(
             gpu=view.gpu,
             node_id=view.node_id,
             job_ids=tuple([job.job_id for job in jobs]),
-            memory_reserved_bytes=claimed_bytes(kept) if kept else 0,
+            memory_reserved_bytes=claimed_bytes(kept),
             is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or any(job.closes_gpus for job in jobs),
-            memory_surge_bytes=largest_surge_bytes(surge for _, surge in kept) if kept else 0,
+            memory_surge_bytes=largest_surge_bytes(surge for _, surge in kept),
         )
 
 

@@ -32,7 +32,7 @@ def tell_progress(state: ClusterState, job: JobRecord, step: EventEffects) -> Jo
     if measured.is_outcome_recorded or measured.solo_window_ms < WINDOW_MS_MIN or _is_unsteady(measured):
         return job
     _tell(state, job, step, **_steps(job))
-    return _tell_least(state, job, step).measuring(is_outcome_recorded=True)
+    return job.measuring(is_outcome_recorded=True, told_peak_bytes=_tell_least(state, job, step))
 
 
 def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_complete: bool) -> None:
@@ -61,14 +61,14 @@ def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_comp
         _tell_least(state, job, step)
 
 
-def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
-    """Report a peak that may not be the last one, where it is larger than what was reported."""
+def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> int:
+    """Report a peak that may not be the last one, where it is larger than what was reported; return the largest."""
     peak_bytes = job.measured.attempt_peak_bytes
     if peak_bytes <= job.measured.told_peak_bytes:
-        return job
+        return job.measured.told_peak_bytes
     window_ms = state.now_ms - job.started_at_ms
     _tell(state, job, step, window_ms=window_ms, memory_peak_bytes=peak_bytes, quality_flags=(INCOMPLETE_RUN,))
-    return job.measuring(told_peak_bytes=peak_bytes)
+    return peak_bytes
 
 
 def _tell(state: ClusterState, job: JobRecord, step: EventEffects, **measured: Any) -> None:  # noqa: ANN401 - of the command
@@ -90,7 +90,7 @@ def _steps(job: JobRecord) -> dict[str, Any]:
 
 
 def _is_unsteady(measured: AttemptMeasurements) -> bool:
-    if not measured.solo_windows_step_ms:
+    if len(measured.solo_windows_step_ms) < 2:
         return False
     typical_ms = median(measured.solo_windows_step_ms)
     spread_ms = median(abs(value - typical_ms) for value in measured.solo_windows_step_ms)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
+from typing import Any
 
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.measured_averages import ObservedSlowdown, Sizes, at_sizes, with_windows
 from scheduler_service.core.records import Level, PairPrediction
 
+_NO_PAIRS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 OBSERVED_PER_QUESTION_MAX = 2_000
 """Measured pairs that travel with a question about pairs."""
 
@@ -84,9 +87,10 @@ class PairStore:
 
     def has_pair(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether anything is known of a pair."""
-        return self.has_observed(victim_key, other_key, device) or (
-            self.predicted_pair(victim_key, other_key, device) is not None
-        )
+        pair = other_key, device
+        if pair in self._observed.get(victim_key, _NO_PAIRS):
+            return True
+        return at_sizes(self._pairs.get(victim_key, _NO_PAIRS).get(pair), 0, 0) is not None
 
     def has_observed(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether a pair was measured here."""

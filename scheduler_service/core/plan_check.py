@@ -6,8 +6,9 @@ job waits with the check's own reason. Every pending job leaves with exactly one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from scheduler_service.core.capacity import Resident, expected_bytes, opportunistic, resident_on
 from scheduler_service.core.colocation_slowdown import ALONE, ExpectedSlowdown, PlacementSlowdown, placement_slowdown
@@ -59,6 +60,9 @@ class CheckedPlan:
     rejections: tuple[Rejection, ...]
 
 
+_NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
+
+
 @dataclass(slots=True)
 class _Check:
     """State of one check."""
@@ -85,7 +89,7 @@ class _Check:
             self.surges[job_id] = resident.memory_surge
 
 
-def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decisions: Iterable[Decision]) -> CheckedPlan:
+def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decisions: Sequence[Decision]) -> CheckedPlan:
     """Check decisions in order, each against what the earlier ones left.
 
     Args:
@@ -93,6 +97,8 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
         pending: The jobs of `view.pending` by id.
         decisions: The policy's answer.
     """
+    if not decisions and not pending:
+        return _NOTHING  # every other round: a job has ended while none waits
     check = _Check(view=view, pending=pending, ledger=Ledger(view))
     for decision in decisions:
         if isinstance(decision, HoldMany) and _is_clean(check, decision):

@@ -330,12 +330,12 @@ class PredictionStore(PairStore):
         by_shape = self._alone.setdefault(key, {})
         past = by_shape.get((device, micro_batch_size)) or MeasuredAlone()
         if past.counts_only(memory_peak_bytes):
-            by_shape[device, micro_batch_size] = replace(past, windows=past.windows + 1)
+            by_shape[device, micro_batch_size] = past.changed(windows=past.windows + 1)
             return
         step_ms = self.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=micro_batch_size, servers=servers)
         present = past.joined_by(memory_peak_bytes, utilization_ratio, step_ms or past.step_ms)
         by_shape[device, micro_batch_size] = present
-        if present != replace(past, windows=present.windows):
+        if present != past.changed(windows=present.windows):
             self._serve(key, device)
 
     def observe_memory_states(self, key: str, device: str, states: MemoryTriple) -> None:
@@ -349,5 +349,5 @@ class PredictionStore(PairStore):
         by_shape = self._alone.get(key, {})
         past = by_shape.get((device, micro_batch_size))
         if past is not None and memory_peak_bytes > past.memory_peak_bytes > 0:
-            by_shape[device, micro_batch_size] = replace(past, memory_peak_bytes=memory_peak_bytes)
+            by_shape[device, micro_batch_size] = past.changed(memory_peak_bytes=memory_peak_bytes)
             self._serve(key, device)

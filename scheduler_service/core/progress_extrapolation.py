@@ -29,7 +29,7 @@ class ReportedJobs(Mapping[str, RunningJob]):
     def put(self, job: JobRecord) -> None:
         """Note what is known of a job now; a new one is the newest."""
         job_id, before = job.request.job_id, self._records.get(job.request.job_id)
-        if before is None or _class_of(before) != _class_of(job):
+        if before is None or (before.request is not job.request and _class_of(before) != _class_of(job)):
             self._leave_class(job_id)
             self.ids_by_class.setdefault(_class_of(job), set()).add(job_id)
         self._records[job_id] = job
@@ -43,8 +43,10 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     def drop(self, job_id: str) -> None:
         """Forget a job, if it is here."""
+        if job_id not in self._records:
+            return
         self._leave_class(job_id)
-        self._records.pop(job_id, None)
+        del self._records[job_id]
         self._views.pop(job_id, None)
         self.checkpointed_job_ids.discard(job_id)
         self.lost_ratios.pop(job_id, None)

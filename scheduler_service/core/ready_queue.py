@@ -145,7 +145,8 @@ class WaitingJobs:
         """Hold a job back from the policy, or (None) show it again."""
         if reason is None:
             self._holds.pop(job.job_id, None)
-            self._show(job)
+            if job.job_id not in self._lane_names:  # what is shown is kept up to date
+                self._show(job)
         else:
             self._holds[job.job_id] = reason
             self._make_unready(job.job_id)

@@ -97,6 +97,9 @@ class SjfBsbf:
         is_long = placement.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
         lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
         if lengths is not None and placement.closed() is None:
+            start = placement.start_only_job()
+            if start is not None:
+                return [start]
             queue = sharing_queue.SharingQueue(view, lengths, placement, weighed_jobs_max=self.weighed_jobs_max)
             return queue.decide()
         round_ = SharingRound(view, placement)

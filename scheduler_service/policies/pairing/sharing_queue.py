@@ -61,7 +61,7 @@ class SharingQueue:
             self._placement.limit.passed_over = none_passed_over
 
     def _decisions(self) -> list[Decision]:
-        jobs, decisions = self._view.index.pending_by_id, list[Decision]()
+        jobs, decisions, waiting = self._view.index.pending_by_id, list[Decision](), len(self._view.pending)
         candidates = self._candidates()
         while candidates:
             self._latest = turn, group, length = heappop(candidates)
@@ -73,12 +73,14 @@ class SharingQueue:
                     heappush(candidates, later)
                 continue
             self._started[group, length] = turn
+            if len(decisions) == waiting:
+                return decisions  # most often one job waits, and starts
             if self._placement.closed() is None:
                 self._near += islice(self._further, 1)
                 candidates = self._candidates()
             else:
                 break
-        if len(decisions) == len(self._view.pending):
+        if len(decisions) == waiting:
             return decisions
         decided = frozenset(decision.job_id for decision in decisions)
         return [*decisions, HoldRest(queue=self._view.pending, decided=decided, reason=self._placement.rest_reason())]

@@ -175,6 +175,17 @@ class SjfSharing:
             self._note(job, found)
         return found
 
+    def start_only_job(self) -> Start | None:
+        """Start the job that waits alone, on free GPUs; None = there are several, or too few free GPUs for it.
+
+        Most jobs come to a cluster where nobody waits: they need no order, and no round after them.
+        """
+        if len(self._view.pending) != 1:
+            return None
+        request = self._view.pending[0].request
+        gpu_ids = self.free.place_for(request)
+        return self.free.start_at(request, gpu_ids) if gpu_ids is not None else None
+
     def rest_reason(self) -> Reason:
         """Return why those wait that were not looked at."""
         if self.limit.is_reached:
