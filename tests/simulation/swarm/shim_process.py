@@ -192,10 +192,12 @@ class SimulatedBarriers:
         return self.are_closed and all(job.is_prepared for job in self._shim.jobs)
 
     def look_for_prepared(self) -> bool:
-        """Whether the last rank has become so since the last look."""
-        is_news = not self._is_told and self.are_awaited
-        self._is_told |= is_news
-        return is_news
+        """Whether all ranks are, and nobody was told of it yet."""
+        return not self._is_told and self.are_awaited
+
+    def note_told(self) -> None:
+        """The agent can know it."""
+        self._is_told = True
 
     def open(self, words: dict[str, Any]) -> None:
         """Let all begin."""

@@ -85,11 +85,11 @@ class Users:
             memory_bytes=generator.choice((0, 2 * _GIB)),
             time_limit_ms=generator.choice((0, 0, 0, 0, 0, 8_000, 30_000)),
         )
-        are_many = self._world.have_parts_ends or self._world.do_gangs_move
-        if self._world.has_gangs_across and generator.random() < (0.9 if are_many else 0.3):
+        ratio = 0.9 if self._world.have_parts_ends else 0.7 if self._world.do_gangs_move else 0.3
+        if self._world.has_gangs_across and generator.random() < ratio:
             if self._world.do_gangs_move:
                 # Long enough to be moved a few times.
-                plan = self._world.plans[token] = replace(plan, steps_total=4 * plan.steps_total)
+                plan = self._world.plans[token] = replace(plan, steps_total=2 * plan.steps_total)
                 spec.steps_total = plan.steps_total
             spec.gpus = spec.ranks = generator.choice((2, self._world.gpus_per_node + 1))
             spec.across_nodes = True
