@@ -76,32 +76,40 @@ def read_lives(folder: Path, job_id: str) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
+def wait_for_new_attempt(cluster: TwoNodes, job_id: str, *, after: int, ranks: int) -> None:
+    """Wait until a later attempt than that, of so many ranks, has made two steps of its own."""
+
+    def trains(steps: int) -> bool:
+        job = cluster.client.get(job_id)
+        is_running = job.phase == scheduling_pb2.JOB_PHASE_RUNNING
+        return is_running and job.attempt > after and len(job.assignments) == ranks and job.steps_done >= steps
+
+    wait_until(lambda: trains(0), what=f"{ranks} ranks after attempt {after}", timeout_s=PATIENCE_S)
+    more = cluster.client.get(job_id).steps_done + 2
+    wait_until(lambda: trains(more), what=f"steps of {ranks} ranks", timeout_s=PATIENCE_S)
+
+
 def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does_each_begun_beside_the_one_before(
     tmp_path: Path,
 ) -> None:
     with FakePredictor() as predictor, separate_nodes(tmp_path, "--predictor", predictor.address) as cluster:
         cluster.cotenant("policies", "use", "elastic", "--set", "reshape_cost_ms=1000", "--set", "start_cost_ms=1000")
         job_id = submit(cluster, STEP_MS, allowed_gpus=[1, 2])
-
-        def has(ranks: int, steps: int) -> bool:
-            job = cluster.client.get(job_id)
-            return len(job.assignments) == ranks and job.steps_done >= steps
-
-        wait_until(lambda: has(2, 4), what="two ranks", timeout_s=PATIENCE_S)
+        wait_for_new_attempt(cluster, job_id, after=0, ranks=2)
         first = cluster.client.get(job_id).node_id
         cluster.cotenant("nodes", "drain", first)
-        wait_until(lambda: has(1, 10), what="one rank on the other node", timeout_s=PATIENCE_S)
+        wait_for_new_attempt(cluster, job_id, after=1, ranks=1)
         assert cluster.client.get(job_id).node_id != first
         # However long the next attempts take to be prepared: a minute at most, while this one trains on.
         (tmp_path / f"{job_id}.step_ms").write_text(str(SLOW_STEP_MS))
         cluster.cotenant("nodes", "uncordon", first)
-        wait_until(lambda: has(2, 12), what="two ranks again", timeout_s=PATIENCE_S)
+        wait_for_new_attempt(cluster, job_id, after=2, ranks=2)
         cluster.cotenant("policies", "use", "drf", "--set", "interval_ms=500")
-        other_id = cluster.submit(sys.executable, "-c", "pass", gpus=1, ranks=1, across_nodes=False)
-        wait_until(lambda: has(1, 14), what="room for the other job", timeout_s=PATIENCE_S)
-        cluster.wait(other_id, "FINISHED")
-        cluster.cotenant("policies", "use", "elastic", "--set", "reshape_cost_ms=1000", "--set", "start_cost_ms=1000")
-        wait_until(lambda: has(2, 16), what="two ranks at last", timeout_s=PATIENCE_S)
+        other = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        other_id = cluster.submit(*other, gpus=1, ranks=1, across_nodes=False)
+        wait_for_new_attempt(cluster, job_id, after=3, ranks=1)
+        cluster.client.cancel(other_id)
+        wait_for_new_attempt(cluster, job_id, after=4, ranks=2)
         (tmp_path / f"{job_id}.step_ms").write_text("0")
         finished = cluster.wait(job_id, "FINISHED")
         changing = read_losses(cluster, finished)
