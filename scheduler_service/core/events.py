@@ -222,11 +222,7 @@ class JobStarted(PartReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationReport(Event):
-    """What an agent says of an attempt that it starts early; it is none that the job has yet.
-
-    Attributes:
-        node_id: Whose part it is; empty = it is about all of it.
-    """
+    """What an agent (empty = of all nodes) says of an attempt that it starts early; it is none that the job has yet."""
 
     job_id: str
     attempt: int
