@@ -141,7 +141,7 @@ class JobProcess(MachineProcess):
 
     def _join_group(self) -> None:
         before = self.shim.jobs[: self._local_rank]
-        self.group = group_of(self.machine, self._spec, self.launcher, before)
+        self.group = group_of(self.machine, self._spec, self.launcher, before, self.rank)
         self.group.members.append(self)
 
     def _train(self) -> None:

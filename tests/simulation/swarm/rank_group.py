@@ -41,21 +41,31 @@ class RankGroup:
         done = {one.rank for one in self.members if one.steps_done >= steps_total}
         return len(done) == self.size
 
+    def has(self, rank: int) -> bool:
+        """Whether a process was ever started for a rank."""
+        return any(one.rank == rank for one in self.members)
+
     def living(self) -> list[JobProcess]:
         """Those that have not ended."""
         return [one for one in self.members if not one.is_dead]
 
 
-def group_of(machine: Machine, spec: dict[str, Any], launcher: str, jobs: list[JobProcess]) -> RankGroup:
+def group_of(machine: Machine, spec: dict[str, Any], launcher: str, jobs: list[JobProcess], rank: int) -> RankGroup:
     """Return the group that a new process of an attempt joins: that of its node, or of all parts of its gang.
+
+    A copy of a scheduler may order a part of a gang that the other one has begun: it meets the ranks of that one.
 
     Args:
         machine: Where it runs.
         spec: Of its attempt there.
         launcher: Name of the scheduler that ordered its start.
         jobs: Those of its attempt on its node so far.
+        rank: Which one it is.
     """
     if spec.get("is_part") is not True:
         return jobs[0].group if jobs else RankGroup(max(len(spec["ranks"]), 1))
-    key = (launcher, spec["incarnation_id"], spec["job_id"], spec["attempt"], spec["fence"])
-    return machine.world.groups.setdefault(key, RankGroup(spec["world_size"], is_across=True))
+    groups, attempt = machine.world.groups, (spec["incarnation_id"], spec["job_id"], spec["attempt"], spec["fence"])
+    if (launcher, *attempt) not in groups:
+        begun = [group for key, group in groups.items() if key[1:] == attempt and not group.has(rank)]
+        groups[launcher, *attempt] = begun[0] if begun else RankGroup(spec["world_size"], is_across=True)
+    return groups[launcher, *attempt]
