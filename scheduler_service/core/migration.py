@@ -20,6 +20,7 @@ from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, Target, with_history
 from scheduler_service.core.preparation import can_prepare, give_up_preparation, order_preparation
+from scheduler_service.core.prepared_attempts import discard_unlaunched
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -41,6 +42,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     is_prepared = can_prepare(state, job, target.assignments)
+    step.commands += discard_unlaunched(job)
     job = with_history(
         without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,

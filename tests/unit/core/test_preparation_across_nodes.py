@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.preparation import PREPARATION_MS_MAX
 from scheduler_service.core.records import PREPARED_PARTS, PREPARED_STARTS, Phase
@@ -62,6 +63,10 @@ class MovingGang:
         orders = self.tell(events.TimerFired)
         assert [type(one) for one in orders] == [commands.PrepareJob] * len(gpu_ids)
         return [one.launch for one in orders if isinstance(one, commands.PrepareJob)]
+
+    def wish(self, decision: Decision) -> list[commands.Command]:
+        self.policy.wishes.append(decision)
+        return self.tell(events.TimerFired)
 
     def prepared(self, launch: commands.LaunchJob) -> list[commands.Command]:
         return self.about(events.AttemptPrepared, launch)
@@ -282,6 +287,7 @@ WHEN_FIRST_IS_LAUNCHED: list[Callable[[MovingGang], list[commands.Command]]] = [
     lambda scene: scene.say("n2", events.JobFailed, exit_class="signal", exit_code=-9),
     lambda scene: scene.tell(events.NodeLost, node_id="n2"),
     lambda scene: scene.tell(events.JobCancelled, job_id="j0"),
+    lambda scene: scene.wish(migrate("n0.0", "n1.0")),
 ]
 
 
