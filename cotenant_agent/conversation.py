@@ -18,7 +18,7 @@ from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.checkpoint_transfers import CheckpointTransfers
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.cluster_membership import ClusterMembership
-from cotenant_agent.early_attempts import find_prepared
+from cotenant_agent.early_attempts import find_prepared, give_up_early
 from cotenant_agent.early_start import PREPARATION_LOST
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.log_reads import LogReads
@@ -314,8 +314,10 @@ class Conversation:
         if name == "prepare_job":
             self._prepare(message.prepare_job)
             return
-        if name == "stop_job" and (fetch := self._fetches.pop(key, None)) is not None:
-            fetch.cancel()
+        fetch = self._fetches.pop(key, None) if name == "stop_job" else None
+        if fetch is not None and fetch.cancel() and self._give_up_early(key):
+            # It was launched, and is no attempt yet that could tell of its end.
+            raise CommandRefusedError("NO_SUCH_ATTEMPT", f"the launch of {key.directory_name} was given up")
         # A full disk must not keep a job running that shall end.
         with contextlib.suppress(OSError):
             self._membership.store()
@@ -349,11 +351,8 @@ class Conversation:
             resume, notes = await transfers.find_resumable(request)
             await self._start(replace(request, notes=notes), resume)
         except CommandRefusedError as refusal:
-            # What was prepared for it is renewed no more.
-            self._prepared.discard(request.key)
             self._refuse(request.key, "launch_job", refusal)
         except (OSError, ValueError) as error:
-            self._prepared.discard(request.key)
             failure = CommandRefusedError("NODE_FAILURE", f"this node could not do it: {error}")
             self._refuse(request.key, "launch_job", failure)
 
@@ -373,9 +372,14 @@ class Conversation:
     def _prepare(self, message: messages.PrepareJob) -> None:
         """Start an attempt early; the order to launch it follows, or one to stop it."""
         self._membership.store()
-        request = launch_from_message(message.launch)
+        request = launch_from_message(message.launch, is_early=True)
         self._table.prepare(request, self._confirmed_ms + self._rules.lease_ms, self._rules.grace_ms)
         self._prepared.add(request.key)
+
+    def _give_up_early(self, key: AttemptKey) -> bool:
+        """End what was started early for a launch that will not be; whether there was any."""
+        self._prepared.discard(key)
+        return give_up_early(self._table, key)
 
     def _refuse(self, key: AttemptKey, name: str, refusal: CommandRefusedError) -> None:
         _log.warning("command_refused", extra={**key.fields(), "command": name, "reason": str(refusal)})
@@ -385,6 +389,7 @@ class Conversation:
             return
         if name == "launch_job":
             self._table.refused_launches.note(key, refusal)
+            self._give_up_early(key)
         refused = messages.CommandRefused(key=key_to_message(key), code=refusal.code, message=refusal.message)
         self._send(messages.ConnectRequest(command_refused=refused))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from cotenant_agent.attempt import Attempt, AttemptState
@@ -11,6 +12,7 @@ from cotenant_agent.early_start import PREPARATION_LOST
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.records import AttemptKey
 from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.stop_orders import request_stop
 
 
 def with_devices(attempts: Iterable[Attempt]) -> list[Attempt]:
@@ -51,6 +53,18 @@ class LostPreparations:
         """Those since the last call, and why."""
         lost, self._lost = self._lost, []
         return lost
+
+
+def give_up_early(attempts: Iterable[Attempt], key: AttemptKey) -> bool:
+    """End what was started early for a launch that will not be; whether there was any.
+
+    What the disk does not take ends with its lease, which nobody renews.
+    """
+    found = [item for item in attempts if item.is_early and item.key.is_meant_by(key)]
+    for attempt in found:
+        with contextlib.suppress(OSError):
+            request_stop(attempt, "not_needed")
+    return bool(found)
 
 
 def begin_or_end(begin: Callable[[], Attempt], end: Callable[[], None]) -> Attempt:

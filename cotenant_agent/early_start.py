@@ -14,6 +14,8 @@ from cotenant_agent.start_barrier import WORDS_BYTES_MAX
 
 PREPARED_STARTS = "prepared_starts"
 """In the words of the Hello: this agent starts attempts early."""
+PREPARED_PARTS = "prepared_starts_across_nodes"
+"""The same of parts of gangs across nodes; an older one takes no part without the port at which the ranks meet."""
 NOT_PREPARABLE = "NOT_PREPARABLE"
 """Code of a refusal to start an attempt early; it can begin from nothing."""
 PREPARATION_LOST = "PREPARATION_LOST"
@@ -23,17 +25,17 @@ _PYTHON = re.compile(r"python(\d(\.\d+)*)?")
 # Options of the interpreter whose value is the next argument.
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _RESUME = "{resume}"
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+"""What of the variables of a rank is the same for all of them and may be known with the word to begin only."""
 
 
 def check_preparable(request: LaunchRequest) -> None:
-    """Check that a job, or each rank of it, is a Python program here alone whose beginning can be told from its run.
+    """Check that a job, or each rank of it, is a Python program whose beginning can be told from its run.
 
     Raises:
         CommandRefusedError: it can only be started when it may run.
     """
     program = Path(request.command[0]).name if request.command else ""
-    if request.gang_part is not None:
-        raise CommandRefusedError(NOT_PREPARABLE, "the ranks of one node are not started early without the others")
     if not _PYTHON.fullmatch(program) or _target_index(request.command) is None:
         raise CommandRefusedError(NOT_PREPARABLE, "only `python SCRIPT` and `python -m MODULE` are started early")
 
@@ -65,13 +67,15 @@ def words_to_begin(command: Sequence[str], early: Mapping[str, object], plan: La
     started = early.get("argv")
     is_same = isinstance(started, list) and len(started) == len(argv) and plan.argv[0] == started[0]
     is_in_place = early.get("working_directory") == plan.working_directory
-    has_same_ranks = early.get("ranks", []) == [rank.to_record() for rank in plan.ranks]
+    ranks = [rank.to_record() for rank in plan.ranks]
+    has_same_ranks = _without_meeting(early.get("ranks", [])) == _without_meeting(ranks)
     if not (is_same and is_in_place and has_same_ranks) or before.keys() - plan.environment.keys():
         return None
     # What a rank has of its own is the same as at its start.
     own = {name for rank in plan.ranks for name in rank.environment}
     common = {name: value for name, value in plan.environment.items() if name not in own}
     changes = {name: value for name, value in common.items() if before.get(name) != value}
+    changes |= _meeting_changes(early.get("ranks", []), plan)
     words: dict[str, object] = {"environment": changes}
     if list(argv) != started:
         mode, target = argv.index(_RUNNER) + 1, argv.index(_RUNNER) + 2
@@ -80,6 +84,25 @@ def words_to_begin(command: Sequence[str], early: Mapping[str, object], plan: La
             return None
         words["argv"] = list(argv[target + (2 if argv[target] == "-m" else 1) :])
     return words if len(json.dumps(words).encode()) <= WORDS_BYTES_MAX else None
+
+
+def _without_meeting(ranks: object) -> list[object]:
+    """What the ranks of a specification are, wherever they meet."""
+    found: list[object] = []
+    for rank in ranks if isinstance(ranks, list) else []:
+        own = rank.get("environment") if isinstance(rank, dict) else None
+        if isinstance(own, dict):
+            rank = {**rank, "environment": own | {name: "" for name in _MEETING if name in own}}
+        found.append(rank)
+    return found
+
+
+def _meeting_changes(early: object, plan: LaunchPlan) -> dict[str, str]:
+    """Where the ranks meet, as far as those that were started early were not told it."""
+    if not plan.ranks or not isinstance(early, list):
+        return {}
+    before, now = early[0]["environment"], plan.ranks[0].environment
+    return {name: now[name] for name in _MEETING if name in now and now[name] != before.get(name)}
 
 
 def _target_index(command: Sequence[str]) -> int | None:

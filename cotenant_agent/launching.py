@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList
@@ -113,8 +113,8 @@ class Launcher:
         places = self._places(request, resume)
         owner = self._users.find(request.tenant)
         is_follower = not request.chooses_port
-        is_sharing = request.gang_part is not None and not self._rules.gangs_by_transfer
-        if is_follower and is_sharing:
+        is_sharing = self._is_sharing(request)
+        if is_follower and is_sharing and not is_early:
             check_owner(places.checkpoint_directory, None if owner is None else owner[0])
         port = _choose_port(request, live)
         plan = self._plan(request, places, grace_ms, port)
@@ -125,15 +125,14 @@ class Launcher:
         self._make_cluster_directory(request.key.incarnation_id)
         self._make_places(places, owner, is_follower=is_follower and is_sharing)
         leave_assignment(request.servers, places.run_directory, owner)
-        if is_sharing and not is_follower:
+        if is_sharing and not is_follower and not is_early:
             leave_choice(places.checkpoint_directory, resume)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
         _leave_notes(directory.log, request, plan)
         spec = self._spec(request, plan, stop_grace_ms, resume, owner)
         # Of another node's port nothing is taken here.
         spec["rendezvous_port"] = 0 if is_follower else port
-        has_chosen = request.gang_part is not None and not is_follower and not is_sharing and resume is not None
-        spec["resumed_fence"] = int(resume.directory.name) if resume is not None and has_chosen else 0
+        spec["resumed_fence"] = self._chosen_fence(request, resume)
         if is_early:
             spec |= {"argv": list(early_argv(request.command, plan.argv)), "is_early": True}
         seal = Seal.draw() if self._rules.seals else None
@@ -161,20 +160,20 @@ class Launcher:
             attempt.lower_memory_limit(request.co_located_limits.get(attempt.key, 0))
         self._check_capacity(request, live)
         places = self._places(request, resume)
-        plan = self._plan(request, places, grace_ms, early.rendezvous_port)
+        port = early.rendezvous_port if request.chooses_port else _choose_port(request, live)
+        plan = self._plan(request, places, grace_ms, port)
         words = words_to_begin(request.command, early.spec, plan)
         is_seen = resume is None or resume.directory.parent == places.checkpoint_directory.parent
         if words is None or not is_seen or early.gpu_ids != request.gpu_ids:
             raise CommandRefusedError(PREPARATION_LOST, "the launch is another one than was prepared")
-        owner = self._users.find(request.tenant)
-        if resume is not None and owner is not None:
-            hand_over(resume.directory, owner)
+        self._share(request, places, resume)
         spec = {
             **early.spec,
             "requested_wall_ms": wall_ms(),
             "requested_boot_ms": boot_ms(),
             "memory_limit_bytes": request.memory_limit_bytes,
             "resume_step": -1 if resume is None else resume.step,
+            "resumed_fence": self._chosen_fence(request, resume),
         }
         directory = early.directory
         begun = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, early.seal)
@@ -228,7 +227,7 @@ class Launcher:
         except DeviceError as error:
             raise CommandRefusedError("DEVICE_UNAVAILABLE", str(error)) from error
         own = [gpu.memory_bytes for gpu in self._inventory.describe() if gpu.gpu_id in request.gpu_ids]
-        return plan_launch(
+        plan = plan_launch(
             request,
             allow_list=self._allow_list,
             binding=binding,
@@ -242,6 +241,7 @@ class Launcher:
             rendezvous_port=port,
             rendezvous_interface="" if request.gang_part is None else self._rules.find_interface(),
         )
+        return replace(plan, environment={**plan.environment, **self._told_of_parts(request, plan)})
 
     def _spec(
         self,
@@ -275,7 +275,7 @@ class Launcher:
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),
             "argv": list(plan.argv),
-            "environment": {**plan.environment, **self._told_of_parts(request, plan)},
+            "environment": dict(plan.environment),
             "working_directory": plan.working_directory,
             "cpu_cores": list(plan.cpu_cores),
             "ranks": [rank.to_record() for rank in plan.ranks],
@@ -294,6 +294,30 @@ class Launcher:
             "uid": uid,
             "gid": gid,
         }
+
+    def _is_sharing(self, request: LaunchRequest) -> bool:
+        """Whether it is a part of a gang whose nodes see each other's checkpoints."""
+        return request.gang_part is not None and not self._rules.gangs_by_transfer
+
+    def _chosen_fence(self, request: LaunchRequest, resume: Checkpoint | None) -> int:
+        """Under which the checkpoint was written that the other parts are to fetch from here; 0 = none is."""
+        has_chosen = request.gang_part is not None and request.chooses_port and not self._is_sharing(request)
+        return int(resume.directory.name) if resume is not None and has_chosen else 0
+
+    def _share(self, request: LaunchRequest, places: LaunchPlaces, resume: Checkpoint | None) -> None:
+        """Do about checkpoints what a start does once it is known which one an attempt goes on from.
+
+        Raises:
+            CommandRefusedError: This part of a gang may not write where the first one does.
+        """
+        owner, is_sharing = self._users.find(request.tenant), self._is_sharing(request)
+        if is_sharing and not request.chooses_port:
+            check_owner(places.checkpoint_directory, None if owner is None else owner[0])
+            return
+        if resume is not None and owner is not None:
+            hand_over(resume.directory, owner)
+        if is_sharing:
+            leave_choice(places.checkpoint_directory, resume)
 
     def _told_of_parts(self, request: LaunchRequest, plan: LaunchPlan) -> dict[str, str]:
         """Whether a job's helper can see what ranks on other nodes declare; it cannot where each node has a folder."""

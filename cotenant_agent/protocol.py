@@ -105,11 +105,15 @@ def _granted(message: messages.LaunchJob) -> tuple[GrantedCheckpoint, ...]:
     return tuple(GrantedCheckpoint(incarnation_id="", fence=fence) for fence in message.granted_fences)
 
 
-def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
-    """What the scheduler wants started."""
+def launch_from_message(message: messages.LaunchJob, *, is_early: bool = False) -> LaunchRequest:
+    """What the scheduler wants started; where that is to wait, parts of a gang learn later where their ranks meet.
+
+    Raises:
+        CommandRefusedError: It can be no part of a gang, or not have such parameter servers.
+    """
     spec = message.spec
     assignments = sorted(message.assignments, key=lambda assignment: assignment.rank)
-    gang_part, servers = _gang_part(message), _servers(message)
+    gang_part, servers = _gang_part(message, is_early=is_early), _servers(message)
     servers_here = 0 if servers is None else len(servers.here)
     part_ratio = len(assignments) / gang_part.world_size if gang_part is not None else 1.0
     return LaunchRequest(
@@ -175,7 +179,7 @@ def _servers(message: messages.LaunchJob) -> ServerGroup | None:
     )
 
 
-def _gang_part(message: messages.LaunchJob) -> GangPart | None:
+def _gang_part(message: messages.LaunchJob, *, is_early: bool) -> GangPart | None:
     """Which part of a gang this node is given.
 
     Raises:
@@ -187,7 +191,7 @@ def _gang_part(message: messages.LaunchJob) -> GangPart | None:
     ranks = sorted(assignment.rank for assignment in message.assignments)
     is_row = ranks and ranks == list(range(ranks[0], ranks[0] + len(ranks))) and 0 <= ranks[0] <= ranks[-1]
     is_first = part.group_rank == 0
-    is_port = part.master_port == 0 if is_first else 0 < part.master_port <= _PORT_MAX
+    is_port = part.master_port == 0 if is_first or is_early else 0 < part.master_port <= _PORT_MAX
     is_within = bool(is_row) and ranks[-1] < part.world_size and (ranks[0] == 0) is is_first
     if not (is_within and is_port and 0 <= part.group_rank < part.nodes and is_host(part.master_address)):
         raise CommandRefusedError("INVALID_GANG", "the order's part of a gang names no such ranks, nodes or address")

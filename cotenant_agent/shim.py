@@ -99,7 +99,10 @@ class AttemptSupervisor:
     def _look_at_barriers(self) -> None:
         """Tell the agent that a job which was started early is prepared, and that job that it may begin."""
         if self._barriers.look_for_prepared():
-            self._records.write("prepared.json", {"prepared_boot_ms": boot_ms()})
+            # What the disk does not take is told at the next look; the job waits meanwhile as it would anyway.
+            with contextlib.suppress(OSError):
+                self._records.write("prepared.json", {"prepared_boot_ms": boot_ms()})
+                self._barriers.note_told()
         words = self._records.read("go.json")
         if words is not None:
             self._barriers.open(words)

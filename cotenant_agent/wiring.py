@@ -18,7 +18,7 @@ from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.checkpoint_transfers import CHECKPOINT_TRANSFERS, GANG_TRANSFERS, CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.durable_files import read_json, read_text, write_json
-from cotenant_agent.early_start import PREPARED_STARTS
+from cotenant_agent.early_start import PREPARED_PARTS, PREPARED_STARTS
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.launching import JobRules, Launcher
@@ -218,7 +218,7 @@ def _agent_rules(
         allow_list=allow_list,
         rendezvous_address=settings.rendezvous_host,
         enforcements=(
-            *("shim_lease", RANK_PROCESSES, SERVER_PROCESSES, SPREAD_SERVERS, PREPARED_STARTS),
+            *("shim_lease", RANK_PROCESSES, SERVER_PROCESSES, SPREAD_SERVERS, PREPARED_STARTS, PREPARED_PARTS),
             *inventory.enforcements,
             *groups.enforcements,
             *pausing,

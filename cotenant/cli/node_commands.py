@@ -10,7 +10,15 @@ from cotenant.cli.session import Session, show, tell, tell_warnings, with_sessio
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
-_ABILITIES = frozenset({"rank_processes", "parameter_servers", "parameter_servers_across_nodes", "prepared_starts"})
+_ABILITIES = frozenset(
+    {
+        "rank_processes",
+        "parameter_servers",
+        "parameter_servers_across_nodes",
+        "prepared_starts",
+        "prepared_starts_across_nodes",
+    }
+)
 """What a node can start is said together with what it enforces, and enforces nothing."""
 _NODE_COLUMNS = (
     Column(title="NODE", wraps=True),

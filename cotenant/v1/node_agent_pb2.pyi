@@ -1331,7 +1331,7 @@ class GangPart(_message.Message):
     master_address: _builtins.str
     """Address of the node of rank 0."""
     master_port: _builtins.int
-    """Where the ranks meet; 0 for the first node, which chooses it."""
+    """Where the ranks meet; 0 for the first node, which chooses it, and in a PrepareJob, before which nobody has."""
     first_server: _builtins.int
     """Parameter servers of this part, out of those of the attempt: the number of the first one, and how many there are."""
     servers: _builtins.int

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob, StopJob
 from scheduler_service.core.gang_records import PartEndKind
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.opportunistic_sharing import held_bytes
+from scheduler_service.core.prepared_attempts import unlaunched_node_ids
 from scheduler_service.core.records import AfterStop, Assignment
 from scheduler_service.core.replica_groups import spread_servers
 from scheduler_service.core.state import ClusterState
@@ -63,8 +65,28 @@ def servers_on(state: ClusterState, job: JobRecord, node_id: str) -> range:
     return spread_servers(ranks, servers)[job.node_ids.index(node_id)] if servers and any(ranks) else range(0)
 
 
+def arrange(
+    state: ClusterState, job: JobRecord, assignments: Iterable[Assignment]
+) -> tuple[tuple[Assignment, ...], tuple[str, ...], bool]:
+    """Return the ranks of an attempt, its nodes with that of rank 0 first, and whether it is a gang across them.
+
+    The ranks of a node of such a gang follow each other, as launchers have it.
+    """
+    by_rank = sorted(assignments, key=lambda assignment: assignment.rank)
+    node_ids = tuple(dict.fromkeys([state.gpus[part.gpu_id].node_id for part in by_rank]))
+    if not (job.request.terms.across_nodes and len(node_ids) > 1):
+        return tuple(by_rank), node_ids, False
+    gpu_ids = [part.gpu_id for node_id in node_ids for part in by_rank if state.gpus[part.gpu_id].node_id == node_id]
+    return tuple([Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids)]), node_ids, True
+
+
 def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:
     """Return the outstanding orders of the present attempt, one per node (or only one node's)."""
+    return orders_for(state, job, [node for node in _to_launch(job) if node_id in (None, node)])
+
+
+def orders_for(state: ClusterState, job: JobRecord, node_ids: Iterable[str]) -> list[LaunchJob]:
+    """Return what these nodes are told of an attempt that begins there."""
     others = [state.jobs[other] for other in state.occupancy.neighbours(job)]
     limits = tuple(
         CoLocatedLimit(
@@ -96,8 +118,7 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             gang_part=_gang_part(state, job, node),
             servers=job.request.replicas.servers,
         )
-        for node in _to_launch(job)
-        if node_id in (None, node)
+        for node in node_ids
     ]
 
 
@@ -125,7 +146,7 @@ def _grace_ms_max(job: JobRecord) -> int:
 
 def without_unlaunched(job: JobRecord) -> JobRecord:
     """Return a job that is being stopped without the parts of its gang that were not launched: they never will be."""
-    if job.gang is None or job.gang.rendezvous_port:
+    never = unlaunched_node_ids(job)
+    if job.gang is None or not never:
         return job
-    never = [one for one in job.node_ids[1:] if one not in job.gang.ended_node_ids]
     return job.changed(gang=replace(job.gang, ended_node_ids=(*job.gang.ended_node_ids, *never)))

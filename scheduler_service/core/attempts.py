@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scheduler_service.core.attempt_orders import launch_commands, stop_commands, without_unlaunched
+from scheduler_service.core.attempt_orders import arrange, launch_commands, stop_commands, without_unlaunched
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
@@ -19,7 +19,7 @@ from scheduler_service.core.job_records import (
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.preparation_records import Preparation
-from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
+from scheduler_service.core.prepared_attempts import discard_commands, discard_unlaunched, next_attempt
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.state import ClusterState
@@ -60,10 +60,7 @@ def launch(
     """
     attempt, fence = next_attempt(state, job) if preparation is None else (preparation.attempt, preparation.fence)
     micro_batch_size, accumulation_steps = _passes(job, start)
-    assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
-    node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in assignments))
-    is_gang = job.request.terms.across_nodes and len(node_ids) > 1
-    assignments = _node_by_node(state, assignments, node_ids) if is_gang else assignments
+    assignments, node_ids, is_gang = arrange(state, job, start.assignments)
     job = with_history(
         job,
         at_ms=state.now_ms,
@@ -88,7 +85,7 @@ def launch(
         after_stop=AfterStop.NOTHING,
         move_ms=job.move_ms or state.move_ms_of(job.request.key),
         paused_ms=0,
-        gang=GangAttempt() if is_gang else None,
+        gang=GangAttempt(is_prepared=preparation is not None) if is_gang else None,
         progressed_ran_ms=-1,
         stalled_since_ms=0,
         rank_watch=None,
@@ -127,21 +124,12 @@ def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
     return most, -(-start.micro_batch_size * start.accumulation_steps // most)
 
 
-def _node_by_node(
-    state: ClusterState, assignments: Iterable[Assignment], node_ids: Iterable[str]
-) -> tuple[Assignment, ...]:
-    """Return the assignments with other ranks: those of a node follow each other, as launchers have it."""
-    gpu_ids = [
-        part.gpu_id for node_id in node_ids for part in assignments if state.gpus[part.gpu_id].node_id == node_id
-    ]
-    return tuple([Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids)])
-
-
 def stop(
     state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects, *, reason: Reason | None = None
 ) -> None:
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
     reason = reason or Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
+    step.commands += discard_unlaunched(job)
     job = with_history(
         without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,
@@ -188,7 +176,7 @@ def leave_gpus(
     """Record what is common to every end of an attempt and return the job, not yet stored."""
     step.is_decision_due = True
     tell_end(state, job, step, is_complete=is_complete)
-    step.commands += discard_commands(job)
+    step.commands += [*discard_commands(job), *discard_unlaunched(job)]
     _note_peak(state, job)
     return job.changed(
         **accruals(job, state.now_ms),

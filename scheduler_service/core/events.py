@@ -222,11 +222,12 @@ class JobStarted(PartReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationReport(Event):
-    """What an agent says of an attempt that it starts early; it is none that the job has yet."""
+    """What an agent (empty = of all nodes) says of an attempt that it starts early; it is none that the job has yet."""
 
     job_id: str
     attempt: int
     fence: int
+    node_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from scheduler_service.core.events import (
 )
 from scheduler_service.core.gang_records import GangAttempt, PartEnd, PartEndKind
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.prepared_attempts import discard_commands
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -65,7 +66,11 @@ def end_part(state: ClusterState, job: JobRecord, event: PartEnding, step: Event
     end = _part_end(event)
     job = job.changed(gang=_with_end(job, event, end))
     state.put_job(job)
-    if job.live_node_ids and end.kind is not PartEndKind.FINISHED and job.phase is not Phase.STOPPING:
+    # A gang whose next attempt is being prepared trains on: its parts were told nothing yet.
+    is_told = job.phase is Phase.STOPPING and not job.is_preparing
+    if job.live_node_ids and end.kind is not PartEndKind.FINISHED and not is_told:
+        step.commands += discard_commands(job)
+        job = job.changed(preparation=None, target=None)
         stop(state, job, AfterStop.GANG_ENDED, step, reason=Reason(code="STOPPING_WITH_GANG"))
     job = state.jobs[job.job_id]
     return None if job.live_node_ids else _whole_end(job, event)

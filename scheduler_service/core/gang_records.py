@@ -49,6 +49,7 @@ class GangAttempt:
         steps_done: The most that an ended part told of.
         checkpoint_step: Newest believed checkpoint that an ended part told of; -1 = none.
         memory_peak_bytes: Largest peak that an ended part told of.
+        is_prepared: All parts were started early, and those that are not launched yet wait for it.
     """
 
     rendezvous_port: int = 0
@@ -60,3 +61,4 @@ class GangAttempt:
     steps_done: int = 0
     checkpoint_step: int = -1
     memory_peak_bytes: int = 0
+    is_prepared: bool = False

@@ -19,7 +19,8 @@ from scheduler_service.core.attempts import (
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, Target, with_history
-from scheduler_service.core.preparation import can_prepare, order_preparation
+from scheduler_service.core.preparation import can_prepare, give_up_preparation, order_preparation
+from scheduler_service.core.prepared_attempts import discard_unlaunched
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -41,6 +42,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     is_prepared = can_prepare(state, job, target.assignments)
+    step.commands += discard_unlaunched(job)
     job = with_history(
         without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,
@@ -54,7 +56,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         reason=decision.reason,
     )
     if is_prepared:
-        order_preparation(state, job, step)
+        order_preparation(state, job, target, step)
         return
     state.put_job(job)
     step.commands += stop_commands(job)
@@ -91,10 +93,10 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
     note_colocation_change(state, left_behind)
 
 
-def withdraw_move(job: JobRecord) -> JobRecord:
-    """Return a job that only gives its GPUs up and goes nowhere."""
-    reason = Reason(code="STOPPING_TO_REQUEUE")
-    return job.changed(after_stop=AfterStop.REQUEUE, target=None, reason=reason)
+def withdraw_move(job: JobRecord, step: EventEffects) -> JobRecord:
+    """Return a job that only gives its GPUs up and goes nowhere; what is prepared of it elsewhere is given up."""
+    job = give_up_preparation(job.changed(after_stop=AfterStop.REQUEUE), step)
+    return job.changed(target=None, reason=Reason(code="STOPPING_TO_REQUEUE"))
 
 
 def _is_there(state: ClusterState, target: Target) -> bool:

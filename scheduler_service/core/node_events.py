@@ -21,7 +21,7 @@ from scheduler_service.core.job_events import lose_part
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices, refresh_hold_of_waiting
-from scheduler_service.core.preparation import give_up_preparation, lose_prepared_place, preparation_commands
+from scheduler_service.core.preparation import give_up_preparation, lose_prepared_place, order_again
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.rejoining import rejoin
 from scheduler_service.core.state import ClusterState
@@ -46,7 +46,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
         rejoin(state, state.jobs[job_id], node_id, step, listed=listed.get(job_id))
     for job_id in tuple(job_id for job_id in state.occupancy.jobs_on_node(node_id) if job_id not in believed):
         # It is prepared here, beside its attempt on another node; other moves to here need no order yet.
-        step.commands += preparation_commands(state, state.jobs[job_id])
+        order_again(state, state.jobs[job_id], node_id, step)
     devices = frozenset(gpu.device for gpu in event.node.gpus)
     measured = frozenset(name for name in devices if state.calibrations.get(name) != calibrations.get(name))
     if not had_gpus or (devices - known_devices) | measured:
@@ -126,7 +126,7 @@ def lose_node(state: ClusterState, event: NodeLost, step: EventEffects) -> None:
     for job_id in state.occupancy.jobs_on_node(event.node_id):
         if lose_prepared_place(state, state.jobs[job_id], event.node_id, step):
             continue
-        job = _without_target_on(state, state.jobs[job_id], event.node_id)
+        job = _without_target_on(state, state.jobs[job_id], event.node_id, step)
         state.put_job(job)
         if not _has_attempt_on(state, job_id, event.node_id):
             continue
@@ -153,10 +153,10 @@ def _has_attempt_on(state: ClusterState, job_id: str, node_id: str) -> bool:
     return any(state.gpus[gpu_id].node_id == node_id for gpu_id in state.jobs[job_id].gpu_ids if gpu_id in state.gpus)
 
 
-def _without_target_on(state: ClusterState, job: JobRecord, node_id: str) -> JobRecord:
+def _without_target_on(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> JobRecord:
     target_gpu_ids = [part.gpu_id for part in job.target.assignments] if job.target is not None else []
     is_hit = any(state.gpus[gpu_id].node_id == node_id for gpu_id in target_gpu_ids if gpu_id in state.gpus)
-    return withdraw_move(job) if is_hit else job
+    return withdraw_move(job, step) if is_hit else job
 
 
 def keep_for_audit(state: ClusterState, event: CommandGiven, step: EventEffects) -> None:

@@ -3,20 +3,24 @@
 The attempt has a number, a fence and processes of its own, and makes no step: it waits for its launch, which is ordered
 after the confirmed end of the present attempt, as without it. What goes wrong meanwhile gives it up and leaves the
 present attempt as it was; a job of which an attempt was lost so is moved without preparation from then on.
+
+The parts of a gang across nodes are ordered at once, without the port at which their ranks meet: that comes with their
+launches, which follow each other as those of every gang. The present attempt is stopped when all parts are prepared.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_service.core.attempt_orders import launch_commands, stop_commands
+from scheduler_service.core.attempt_orders import arrange, launch_commands, orders_for, stop_commands
 from scheduler_service.core.commands import PrepareJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import AttemptPrepared, PreparationEnded, PreparationReport
+from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.job_records import JobRecord, Target, with_history
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
-from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
+from scheduler_service.core.records import PREPARED_PARTS, PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.state import ClusterState
 
@@ -27,15 +31,21 @@ NOT_PREPARABLE = "NOT_PREPARABLE"
 
 
 def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignment, ...]) -> bool:
-    """Return whether the next attempt of a running job can be started early: both it and the present one on one node.
+    """Return whether the next attempt of a running job can be started early, on all of its nodes.
 
     Args:
         state: Knows the nodes.
         job: Runs.
         assignments: Where it goes.
     """
-    node = state.nodes.get(_only_node(state, assignments))
-    if len(job.node_ids) != 1 or node is None or not node.connected or PREPARED_STARTS not in node.enforcements:
+    node_ids = {state.gpus[part.gpu_id].node_id for part in assignments}
+    spans = max(len(job.node_ids), len(node_ids)) > 1
+    # Of what spans nodes without having said so nobody reports part by part.
+    if not job.node_ids or (spans and not job.request.terms.across_nodes):
+        return False
+    wanted = PREPARED_PARTS if spans else PREPARED_STARTS
+    nodes = [state.nodes[node_id] for node_id in node_ids]
+    if not all(node.connected and wanted in node.enforcements for node in nodes):
         return False
     # Parameter servers have a program of their own, which would not wait for the word to begin.
     has_servers = job.request.replicas.servers > 0
@@ -43,41 +53,54 @@ def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignme
     return is_wanted and job.phase is Phase.RUNNING
 
 
-def _only_node(state: ClusterState, assignments: tuple[Assignment, ...]) -> str:
-    """Return the node of these GPUs; empty = they are on several."""
-    node_ids = {state.gpus[part.gpu_id].node_id for part in assignments}
-    return node_ids.pop() if len(node_ids) == 1 else ""
-
-
-def order_preparation(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
-    """Have the next attempt of a job with a target started early; `job` was not stored yet."""
+def order_preparation(state: ClusterState, job: JobRecord, target: Target, step: EventEffects) -> None:
+    """Have the next attempt of a job, which goes to that target, started early; `job` was not stored yet."""
     attempt, fence = next_attempt(state, job)
+    _, node_ids, _ = arrange(state, job, target.assignments)
     preparation = Preparation(
         attempt=attempt,
         fence=fence,
         until_ms=state.now_ms + PREPARATION_MS_MAX,
-        node_id=_only_node(state, job.target.assignments) if job.target is not None else "",
+        node_id=node_ids[0],
+        other_node_ids=node_ids[1:],
     )
     state.put_job(job.changed(preparation=preparation, prepared_attempt=attempt))
     step.wakes_at_ms.append(preparation.until_ms)
     step.commands += preparation_commands(state, state.jobs[job.job_id])
 
 
-def preparation_commands(state: ClusterState, job: JobRecord) -> list[PrepareJob]:
-    """Return the orders that start the next attempt of a job early; none where it is not waited for."""
+def preparation_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[PrepareJob]:
+    """Return the orders that start the next attempt of a job early, one per node (or only one node's).
+
+    There are none where it is not waited for, nor where GPUs of its place have gone: the launch will see to that.
+    """
     if job.preparation is None or job.target is None or job.preparation.is_handing_over:
         return []
-    launched = _as_launched(job, job.target, job.preparation)
-    return [PrepareJob(launch=order) for order in launch_commands(state, launched)]
+    if not all(part.gpu_id in state.gpus for part in job.target.assignments):
+        return []
+    node_ids = [one for one in job.preparation.nodes(job.node_ids) if node_id in (None, one)]
+    launched = _as_launched(state, job, job.target, job.preparation)
+    return [PrepareJob(launch=order) for order in orders_for(state, launched, node_ids)]
 
 
-def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> JobRecord:
+def order_again(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> None:
+    """Repeat what a node that joins is to prepare; it says again what is prepared there."""
+    if job.preparation is not None and node_id in job.preparation.prepared_node_ids and job.is_preparing:
+        others = tuple(one for one in job.preparation.prepared_node_ids if one != node_id)
+        job = job.changed(preparation=replace(job.preparation, prepared_node_ids=others))
+        state.put_job(job)
+    step.commands += preparation_commands(state, job, node_id)
+
+
+def _as_launched(state: ClusterState, job: JobRecord, target: Target, preparation: Preparation) -> JobRecord:
     """Return the job as its next attempt will have it, as far as an agent is told."""
+    assignments, node_ids, is_gang = arrange(state, job, target.assignments)
     return job.changed(
         attempt=preparation.attempt,
         fence=preparation.fence,
-        assignments=target.assignments,
-        node_ids=preparation.nodes(job.node_ids),
+        assignments=assignments,
+        node_ids=node_ids,
+        gang=GangAttempt() if is_gang else None,
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
         memory_reserved_bytes=target.memory_reserved_bytes,
@@ -87,19 +110,32 @@ def _as_launched(job: JobRecord, target: Target, preparation: Preparation) -> Jo
 
 
 def note_prepared(state: ClusterState, event: AttemptPrepared, step: EventEffects) -> None:
-    """Stop the present attempt, whose next one waits for it."""
+    """Stop the present attempt when all parts of its next one wait for that."""
     job = _awaited(state, event)
-    if job is not None:
+    if job is None or job.preparation is None:
+        return
+    awaited = job.preparation.nodes(job.node_ids)
+    # What names no node is about all of it.
+    told = (*job.preparation.prepared_node_ids, event.node_id) if event.node_id else awaited
+    prepared = tuple(one for one in awaited if one in told)
+    job = job.changed(preparation=replace(job.preparation, prepared_node_ids=prepared))
+    state.put_job(job)
+    if prepared == awaited:
         _hand_over(state, job, step, message=f"attempt {event.attempt} is prepared")
 
 
 def note_preparation_ended(state: ClusterState, event: PreparationEnded, step: EventEffects) -> None:
-    """Go on without a prepared attempt: where it was lost while the present one trained, that stays where it is."""
+    """Go on without a prepared attempt: where it was lost while the present one trained, that stays where it is.
+
+    Where a part of a gang has ended, the others are given up.
+    """
     job = _awaited(state, event, or_handed_over=True)
     if job is None:
         return
     was_awaited = job.is_preparing
-    message = f"attempt {event.attempt}: {event.code}: {event.message}"
+    where = f" on node {event.node_id}" if event.node_id and len(_nodes(job)) > 1 else ""
+    message = f"attempt {event.attempt}{where}: {event.code}: {event.message}"
+    step.commands += discard_commands(job, ended_node_id=event.node_id)
     job = job.changed(preparation=None)
     if not was_awaited:
         state.put_job(with_history(job, at_ms=state.now_ms, kind="preparation", message=message))
@@ -113,7 +149,8 @@ def note_preparation_ended(state: ClusterState, event: PreparationEnded, step: E
 
 def lose_prepared_place(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> bool:
     """Let a job train on where it is when the node that prepares it is lost; False = that one does not."""
-    if not job.is_preparing or job.preparation is None or job.preparation.node_id != node_id or node_id in job.node_ids:
+    is_hit = job.is_preparing and node_id in _nodes(job) and node_id not in job.node_ids
+    if job.preparation is None or not is_hit:
         return False
     message = f"attempt {job.preparation.attempt}: its node {node_id} is lost"
     step.commands += discard_commands(job)
@@ -149,6 +186,10 @@ def give_up_preparation(job: JobRecord, step: EventEffects) -> JobRecord:
     if was_awaited:
         step.commands += stop_commands(job)
     return job
+
+
+def _nodes(job: JobRecord) -> tuple[str, ...]:
+    return () if job.preparation is None else job.preparation.nodes(job.node_ids)
 
 
 def _hand_over(state: ClusterState, job: JobRecord, step: EventEffects, *, message: str) -> None:

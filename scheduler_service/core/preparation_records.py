@@ -1,4 +1,4 @@
-"""What the engine remembers of an attempt that is prepared beside another one."""
+"""What the engine remembers of an attempt that is prepared beside another one, on one node or on several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ class Preparation:
     Attributes:
         until_ms: When the present attempt is stopped at the latest, whether the next one is prepared or not.
         is_handing_over: The present attempt was told to stop.
-        node_id: Where it is; empty = on the node of the present attempt, as before other nodes were possible.
+        node_id: Where it is, or its first part; empty = on the node of the present attempt, as before other nodes were
+            possible.
+        other_node_ids: Where its other parts are.
+        prepared_node_ids: Parts that wait for their launch and nothing else.
     """
 
     attempt: int
@@ -20,7 +23,9 @@ class Preparation:
     until_ms: int
     is_handing_over: bool = False
     node_id: str = ""
+    other_node_ids: tuple[str, ...] = ()
+    prepared_node_ids: tuple[str, ...] = ()
 
     def nodes(self, present: tuple[str, ...]) -> tuple[str, ...]:
         """Return where it is, beside an attempt on these nodes."""
-        return (self.node_id,) if self.node_id else present
+        return (self.node_id, *self.other_node_ids) if self.node_id else present

@@ -13,18 +13,34 @@ def next_attempt(state: ClusterState, job: JobRecord) -> tuple[int, int]:
     return max(job.attempt, job.prepared_attempt) + 1, state.next_fence - 1
 
 
-def discard_commands(job: JobRecord) -> list[StopJob]:
-    """Return the orders that give up the attempt that is prepared for a job; none where there is none."""
-    if job.preparation is None:
+def discard_commands(job: JobRecord, *, ended_node_id: str | None = None) -> list[StopJob]:
+    """Return the orders that give up the attempt that is prepared for a job; none where there is none.
+
+    Args:
+        job: Whose it is.
+        ended_node_id: Where nothing of it runs any more; empty = nowhere does anything.
+    """
+    if job.preparation is None or ended_node_id == "":
         return []
-    return [
-        StopJob(
-            node_id=node_id,
-            job_id=job.job_id,
-            attempt=job.preparation.attempt,
-            fence=job.preparation.fence,
-            checkpoint=False,
-            cause="not_needed",
-        )
-        for node_id in job.preparation.nodes(job.node_ids)
-    ]
+    key = job.preparation.attempt, job.preparation.fence
+    return [_discard(job, one, *key) for one in job.preparation.nodes(job.node_ids) if one != ended_node_id]
+
+
+def unlaunched_node_ids(job: JobRecord) -> tuple[str, ...]:
+    """Return the nodes of a gang that wait with their launch until its first one has said where the ranks meet."""
+    if job.gang is None or job.gang.rendezvous_port:
+        return ()
+    return tuple([one for one in job.node_ids[1:] if one not in job.gang.ended_node_ids])
+
+
+def discard_unlaunched(job: JobRecord) -> list[StopJob]:
+    """Return the orders that give up the parts of a gang that were started early and will not be launched."""
+    if job.gang is None or not job.gang.is_prepared:
+        return []
+    return [_discard(job, node_id, job.attempt, job.fence) for node_id in unlaunched_node_ids(job)]
+
+
+def _discard(job: JobRecord, node_id: str, attempt: int, fence: int) -> StopJob:
+    return StopJob(
+        node_id=node_id, job_id=job.job_id, attempt=attempt, fence=fence, checkpoint=False, cause="not_needed"
+    )

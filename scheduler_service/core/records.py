@@ -64,6 +64,8 @@ GANG_TRANSFERS = "gang_checkpoint_transfers"
 """What a node says of itself that does so for its part of a gang across nodes too; it shares no storage with others."""
 PREPARED_STARTS = "prepared_starts"
 """What a node says of itself that can start an attempt early, beside the one before."""
+PREPARED_PARTS = "prepared_starts_across_nodes"
+"""The same of a part of a gang across nodes."""
 
 
 class Level(StrEnum):

@@ -11,7 +11,7 @@ from scheduler_service.core.gang_pauses import align_part_pause
 from scheduler_service.core.job_events import confirm_start, confirm_whole_start, has_started, lose_part
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.pausing import note_paused, note_resumed, outstanding_commands
-from scheduler_service.core.preparation import preparation_commands
+from scheduler_service.core.preparation import order_again
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 
@@ -36,7 +36,7 @@ def rejoin(
         return
     has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
     if listed is not None and job.is_preparing:
-        step.commands += preparation_commands(state, job)
+        order_again(state, job, node_id, step)
     elif listed is not None and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
     elif listed is not None:
@@ -55,7 +55,9 @@ def _rejoin_part(
     """Bring one part of a gang into line: one that may not have begun is ordered again, when its time has come."""
     if node_id not in job.live_node_ids:
         return
-    if listed is not None and job.phase is Phase.STOPPING:
+    if listed is not None and job.is_preparing:
+        order_again(state, job, node_id, step)
+    elif listed is not None and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
     elif listed is not None:
         if job.phase is Phase.STARTING and begin_part(state, job, node_id, listed, step):

@@ -222,7 +222,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                     await self._tell_later(self._loop.tell(_of_node(refusal, session)))
             case "attempt_prepared" | "preparation_ended" as kind:
                 if self._admission.is_awaited(session.node_id, getattr(message, kind).key):
-                    await self._tell_later(self._loop.tell(agent_messages.preparation_change(message)))
+                    change = agent_messages.preparation_change(message)
+                    await self._tell_later(self._loop.tell(replace(change, node_id=session.node_id)))
             case "log_chunk":
                 self._sessions.take_log_chunk(session.node_id, message.log_chunk)
             case other:

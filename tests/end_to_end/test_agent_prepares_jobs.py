@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,61 @@ def test_an_attempt_that_waits_on_another_node_begins_from_the_checkpoint_that_i
         log = agent.state / "jobs" / "job-1.2" / "out.log"
         wait_until(lambda: "step" in log.read_text(), "it has begun")
         assert log.read_text() == "built\nstep 2 from 7\n", "it was prepared, and goes on from step 7"
+
+
+class SlowNode(FakeScheduler):
+    """Has a checkpoint that does not come."""
+
+    def __init__(self) -> None:
+        super().__init__(lease_ms=LEASE_MS, grace_ms=500)
+        self.is_asked, self.is_over = threading.Event(), threading.Event()
+
+    def FetchCheckpoint(  # noqa: N802
+        self, request: messages.FetchCheckpointRequest, context: Any
+    ) -> Iterator[messages.FetchCheckpointResponse]:
+        """Let the agent wait."""
+        self.is_asked.set()
+        self.is_over.wait(120)
+        yield from ()
+
+
+def test_a_launch_that_is_given_up_while_its_checkpoint_is_fetched_leaves_nothing_and_the_scheduler_is_told(
+    tmp_path: Path,
+) -> None:
+    scheduler = SlowNode()
+    with scheduler, running_agent(tmp_path / "state", scheduler) as agent:
+        wanted = order(tmp_path)
+        prepare(scheduler, wanted)
+        (pid,) = find_early_processes(tmp_path)
+        wanted.steps_done = 7
+        wanted.granted_checkpoints.add(fence=3, node_id="there")
+        scheduler.send(launch_job=wanted)
+        assert scheduler.is_asked.wait(60)
+        scheduler.send(stop_job=messages.StopJob(key=wanted.key, cause="cancelled", grace_ms=1_000))
+        assert scheduler.wait_for_refusal("job-1").code == "NO_SUCH_ATTEMPT", "that is the end of what was launched"
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
+        wait_until(lambda: traces(agent.state) == [], "nothing of it is left")
+        scheduler.is_over.set()
+
+
+def test_a_launch_that_is_refused_ends_what_was_started_early_for_it_long_before_its_lease(tmp_path: Path) -> None:
+    scheduler = FakeScheduler(lease_ms=600_000, grace_ms=500)
+    with scheduler, running_agent(tmp_path / "state", scheduler) as agent:
+        wanted = order(tmp_path)
+        prepare(scheduler, wanted)
+        (pid,) = find_early_processes(tmp_path)
+        # A part of a gang that has to go on from what nobody sends.
+        resumed = messages.GrantedCheckpoint(fence=3, node_id="there")
+        wanted.gang_part.CopyFrom(
+            messages.GangPart(
+                world_size=2, group_rank=1, nodes=2, master_address="10.0.0.1", master_port=20_007, resumed=resumed
+            )
+        )
+        wanted.assignments[0].rank = 1
+        scheduler.send(launch_job=wanted)
+        assert scheduler.wait_for_refusal("job-1").message
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
+        wait_until(lambda: traces(agent.state) == [], "nothing of it is left")
 
 
 def test_what_nobody_orders_any_more_ends_with_its_lease(

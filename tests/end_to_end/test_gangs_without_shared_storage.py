@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from tests.support.two_nodes import TwoNodes, separate_nodes
 
 pytestmark = pytest.mark.timeout(600)
 STEPS = 40
-CURVE_STEPS, STEP_MS, ENDLESS = 100, 250, 1_000_000
+CURVE_STEPS, STEP_MS, SLOW_STEP_MS, ENDLESS = 100, 250, 3_000, 1_000_000
 
 
 @pytest.mark.parametrize("form", [(), ("sharded",)], ids=["of rank 0", "sharded"])
@@ -65,24 +66,58 @@ def submit(cluster: TwoNodes, step_ms: int, **fields: object) -> str:
     )  # fmt: skip
 
 
-def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does(tmp_path: Path) -> None:
+def read_lives(folder: Path, job_id: str) -> dict[int, list[tuple[int, int]]]:
+    """When the processes of each attempt were started and had ended, part by part, as their keepers noted."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for path in folder.glob(f"node-*/jobs/{job_id}.*/state.json"):
+        state, end = (json.loads(path.with_name(name).read_text()) for name in ("state.json", "exit.json"))
+        attempt = int(path.parent.name.split(".")[1])
+        found.setdefault(attempt, []).append((state["started_wall_ms"], end["ended_wall_ms"]))
+    return found
+
+
+def wait_for_new_attempt(cluster: TwoNodes, job_id: str, *, after: int, ranks: int) -> None:
+    """Wait until a later attempt than that, of so many ranks, has made two steps of its own."""
+
+    def trains(steps: int) -> bool:
+        job = cluster.client.get(job_id)
+        is_running = job.phase == scheduling_pb2.JOB_PHASE_RUNNING
+        return is_running and job.attempt > after and len(job.assignments) == ranks and job.steps_done >= steps
+
+    wait_until(lambda: trains(0), what=f"{ranks} ranks after attempt {after}", timeout_s=PATIENCE_S)
+    more = cluster.client.get(job_id).steps_done + 2
+    wait_until(lambda: trains(more), what=f"steps of {ranks} ranks", timeout_s=PATIENCE_S)
+
+
+def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does_each_begun_beside_the_one_before(
+    tmp_path: Path,
+) -> None:
     with FakePredictor() as predictor, separate_nodes(tmp_path, "--predictor", predictor.address) as cluster:
         cluster.cotenant("policies", "use", "elastic", "--set", "reshape_cost_ms=1000", "--set", "start_cost_ms=1000")
         job_id = submit(cluster, STEP_MS, allowed_gpus=[1, 2])
-
-        def has(ranks: int, steps: int) -> bool:
-            job = cluster.client.get(job_id)
-            return len(job.assignments) == ranks and job.steps_done >= steps
-
-        wait_until(lambda: has(2, 4), what="two ranks", timeout_s=PATIENCE_S)
+        wait_for_new_attempt(cluster, job_id, after=0, ranks=2)
         first = cluster.client.get(job_id).node_id
         cluster.cotenant("nodes", "drain", first)
-        wait_until(lambda: has(1, 10), what="one rank on the other node", timeout_s=PATIENCE_S)
+        wait_for_new_attempt(cluster, job_id, after=1, ranks=1)
         assert cluster.client.get(job_id).node_id != first
+        # However long the next attempts take to be prepared: a minute at most, while this one trains on.
+        (tmp_path / f"{job_id}.step_ms").write_text(str(SLOW_STEP_MS))
         cluster.cotenant("nodes", "uncordon", first)
-        wait_until(lambda: has(2, 16), what="two ranks again", timeout_s=PATIENCE_S)
+        wait_for_new_attempt(cluster, job_id, after=2, ranks=2)
+        cluster.cotenant("policies", "use", "drf", "--set", "interval_ms=500")
+        other = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        other_id = cluster.submit(*other, gpus=1, ranks=1, across_nodes=False)
+        wait_for_new_attempt(cluster, job_id, after=3, ranks=1)
+        cluster.client.cancel(other_id)
+        wait_for_new_attempt(cluster, job_id, after=4, ranks=2)
         (tmp_path / f"{job_id}.step_ms").write_text("0")
-        changing = read_losses(cluster, cluster.wait(job_id, "FINISHED"))
+        finished = cluster.wait(job_id, "FINISHED")
+        changing = read_losses(cluster, finished)
+        lives = read_lives(tmp_path, job_id)
+        assert (finished.restarts, [len(lives[attempt]) for attempt in sorted(lives)]) == (0, [2, 1, 2, 1, 2])
+        # A drained node is left without preparation; what follows begins beside the attempt before, on all nodes.
+        for attempt in (3, 4, 5):
+            assert max(started for started, _ in lives[attempt]) < min(ended for _, ended in lives[attempt - 1])
         alone_id = submit(cluster, 0, gpus=1, ranks=1, across_nodes=False)
         alone = read_losses(cluster, cluster.wait(alone_id, "FINISHED"))
     assert set(changing) == set(alone) == set(range(1, CURVE_STEPS + 1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from scheduler_service.core.decisions import Decision, Migrate, Pause, Reshape, Resume, Start, Stop
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.spanning import spanning_obstacle
 from scheduler_service.core.view import Policy, RunningJob, SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policy_registry import make_policy
@@ -42,9 +43,10 @@ def _moves_of(job: RunningJob, free: Sequence[str], view: SchedulingView) -> lis
     reason = Reason(code="CANDIDATE")
     held = [part.gpu_id for part in job.assignments]
     for wanted in job.request.allowed_gpus or (job.request.gpus,):
-        for start in range(len(free) + 1):
-            gpu_ids = [*held, *free][start : start + wanted]
-            if len(gpu_ids) < wanted or gpu_ids == held or len({view.gpus[one].node_id for one in gpu_ids}) > 1:
+        # A gang across nodes finds another place where there is no free GPU: its own, with other ranks.
+        turned = [held[::-1]] if job.request.terms.across_nodes and wanted == len(held) else []
+        for gpu_ids in [[*held, *free][start : start + wanted] for start in range(len(free) + 1)] + turned:
+            if len(gpu_ids) < wanted or gpu_ids == held or not _may_be_on(job, gpu_ids, view):
                 continue
             parts = tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
             if wanted == len(held):
@@ -55,6 +57,11 @@ def _moves_of(job: RunningJob, free: Sequence[str], view: SchedulingView) -> lis
                     Reshape(job_id=job.request.job_id, reason=reason, assignments=parts, micro_batch_size=samples)
                 )
     return found
+
+
+def _may_be_on(job: RunningJob, gpu_ids: Sequence[str], view: SchedulingView) -> bool:
+    nodes = [view.nodes[node_id] for node_id in dict.fromkeys(view.gpus[one].node_id for one in gpu_ids)]
+    return len(nodes) == 1 or (job.request.terms.across_nodes and spanning_obstacle(nodes) is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

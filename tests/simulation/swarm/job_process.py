@@ -72,6 +72,7 @@ class JobProcess(MachineProcess):
         ranks: How many its gang has on its node, or 0.
         group: All processes of its attempt.
         leaps: How many it has done.
+        is_early: It waits for a word, other than the shim's, to begin; `is_prepared` when it does nothing else.
         launcher: Name of the scheduler that ordered its start, and `ordered_s` when.
         memory: What the agent that started it remembers by.
     """
@@ -80,7 +81,8 @@ class JobProcess(MachineProcess):
         directory = shim.directory
         spec: dict[str, Any] = read_record(directory / "spec.json")
         super().__init__(f"job {directory.name}", machine)
-        local_rank, own = len(shim.jobs), {}
+        self._local_rank = local_rank = len(shim.jobs)
+        own: dict[str, Any] = {}
         if spec["ranks"]:
             own = spec["ranks"][local_rank]
         self.shim, self.rank, self.ranks = shim, int(own.get("rank", 0)), len(spec["ranks"])
@@ -91,12 +93,14 @@ class JobProcess(MachineProcess):
         self.key = (str(spec["job_id"]), int(str(spec["attempt"])), int(str(spec["fence"])))
         self.memory = machine.world.memory_of(directory.parent.parent)
         self.launcher, self.ordered_s = machine.world.orders.get((self.memory, self.key), ("", -1.0))
-        self.group = group_of(machine, spec, self.launcher, shim.jobs)
-        self.group.members.append(self)
+        self._spec = spec
+        self._join_group()
         self.plan = machine.world.plans[self.environment["SEED"]]
         self.steps_done = self.resumed_step = 0
         self.leaps = 0
         self.has_begun = False
+        self.is_early: bool = spec.get("is_early") is True
+        self.is_prepared = False
         self._is_leaving = False
         self.status: int = signal.SIGKILL
         self._tell_parent = tell_parent
@@ -108,9 +112,43 @@ class JobProcess(MachineProcess):
         return self.machine.world.keepers.get((self.memory, self.key), self.launcher)
 
     def begin(self) -> None:
-        """The shim's word has come: go on from the checkpoint, or afresh."""
+        """The shim's word has come: train, or get ready for it where it was started early."""
+        if self.is_early:
+            self.machine.world.waiting[self] = None
+            self.later(self.machine.world.preparation_s(), self._get_ready)
+        else:
+            self.context.run(self._train)
+
+    def _get_ready(self) -> None:
+        if self.machine.world.strikes("job_crashes"):
+            self._exit(signal.SIGKILL)
+            return
+        self.is_prepared = True
+        self.shim.file_changed()
+
+    def let_train(self, words: Mapping[str, Any]) -> None:
+        """The word for those who were started early; whose attempt it is, and of which gang, is known by now."""
+        self.environment = {**self.environment, **words["environment"]}
+        self.later(0.0, self._train_at_last)
+
+    def _train_at_last(self) -> None:
+        self.launcher, self.ordered_s = self.machine.world.orders.get((self.memory, self.key), ("", -1.0))
+        if self._spec.get("is_part") is True:
+            self.group.members.remove(self)
+            self._join_group()
+            self.machine.world.gangs_prepared += self.rank == 0
+        self._train()
+
+    def _join_group(self) -> None:
+        before = self.shim.jobs[: self._local_rank]
+        self.group = group_of(self.machine, self._spec, self.launcher, before)
+        self.group.members.append(self)
+
+    def _train(self) -> None:
+        """Go on from the checkpoint, or afresh."""
+        self.machine.world.waiting.pop(self, None)
         self.has_begun = True
-        self.context.run(self._resume)
+        self._resume()
         self.machine.world.witness.job_begun(self)
         self.later(ADVANCE_S, self._leap)
 
@@ -178,6 +216,7 @@ class JobProcess(MachineProcess):
         self.kill()
 
     def _end(self) -> None:
+        self.machine.world.waiting.pop(self, None)
         if self.has_begun:
             self.machine.world.witness.job_ended(self)
         self._tell_parent(self.pid, self.status)

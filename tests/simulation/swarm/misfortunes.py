@@ -43,7 +43,9 @@ class Misfortunes:
     def _next(self) -> None:
         now_s, is_eventful = self._world.loop.time(), self._world.events >= EVENTS_MIN
         has_enough = self._world.struck.total() >= STRIKES_MIN and is_eventful
-        if now_s > FAULTS_S and (has_enough or now_s > 4 * FAULTS_S):
+        # Gangs take their time to be moved.
+        faults_s = 2 * FAULTS_S if self._world.do_gangs_move else FAULTS_S
+        if now_s > faults_s and (has_enough or now_s > 4 * FAULTS_S):
             self._repair()
             return
         for node in self._world.nodes:

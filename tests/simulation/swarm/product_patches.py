@@ -99,6 +99,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (shim, "AttemptSupervisor", shim_process.SimulatedSupervisor),
         (shim, "JobProcesses", shim_process.SimulatedJobProcesses),
         (shim, "RotatingLog", shim_process.SilentLog),
+        (shim, "StartBarriers", shim_process.SimulatedBarriers),
         (rank_ends, "RANKS_SILENT_MS", gang_witness.RANKS_SILENT_MS),
         (launching, "choose_port", lambda name, taken: 20_000 + len(taken)),
         # The network.

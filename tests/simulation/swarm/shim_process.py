@@ -167,6 +167,45 @@ class SimulatedJobProcesses:
         self._signal(signal.SIGCONT)
 
 
+class SimulatedBarriers:
+    """In the place of the sockets between a shim and what was started early: the processes are asked."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._shim = _shim()
+        self._is_told = self._is_open = False
+
+    def of(self, rank: int) -> None:
+        """Nothing is inherited."""
+
+    def close_jobs_ends(self) -> None:
+        """Nothing was."""
+
+    @property
+    def are_closed(self) -> bool:
+        """Whether the word to begin was not given yet."""
+        return self._ranks > 0 and not self._is_open
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether all ranks wait for it and nothing else."""
+        return self.are_closed and all(job.is_prepared for job in self._shim.jobs)
+
+    def look_for_prepared(self) -> bool:
+        """Whether all ranks are, and nobody was told of it yet."""
+        return not self._is_told and self.are_awaited
+
+    def note_told(self) -> None:
+        """The agent can know it."""
+        self._is_told = True
+
+    def open(self, words: dict[str, Any]) -> None:
+        """Let all begin."""
+        self._is_open = True
+        for job in self._shim.living_jobs():
+            job.let_train(words)
+
+
 class SilentLog:
     """In the place of the rotating log: jobs print nothing."""
 

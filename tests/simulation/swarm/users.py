@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ class Users:
             (resources_pb2.SHARE_MODE_SAFE, resources_pb2.SHARE_MODE_ANY)
         )  # fmt: skip
         spec = scheduling_pb2.JobSpec(
-            command=["/bin/true"],
+            command=self._world.command(),
             environment={"SEED": token},
             gpus=gpus,
             ranks=gpus if gpus > 1 and generator.random() < 0.6 else 0,
@@ -84,7 +85,12 @@ class Users:
             memory_bytes=generator.choice((0, 2 * _GIB)),
             time_limit_ms=generator.choice((0, 0, 0, 0, 0, 8_000, 30_000)),
         )
-        if self._world.has_gangs_across and generator.random() < (0.9 if self._world.have_parts_ends else 0.3):
+        ratio = 0.9 if self._world.have_parts_ends else 0.7 if self._world.do_gangs_move else 0.3
+        if self._world.has_gangs_across and generator.random() < ratio:
+            if self._world.do_gangs_move:
+                # Long enough to be moved a few times.
+                plan = self._world.plans[token] = replace(plan, steps_total=2 * plan.steps_total)
+                spec.steps_total = plan.steps_total
             spec.gpus = spec.ranks = generator.choice((2, self._world.gpus_per_node + 1))
             spec.across_nodes = True
         if generator.random() < 0.7:

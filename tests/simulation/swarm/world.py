@@ -8,6 +8,7 @@ import gc
 import hashlib
 import random
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +23,7 @@ from cotenant_agent.checkpoint_transfers import STAGING
 from scheduler_service.core.records import ENDED_PHASES
 from tests.simulation.swarm.agent_host import AgentHost
 from tests.simulation.swarm.faults import TRANSFER_RATES, SwarmFaults
-from tests.simulation.swarm.job_process import JobPlan, SimulatedSocket
+from tests.simulation.swarm.job_process import JobPlan, JobProcess, SimulatedSocket
 from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.misfortunes import Misfortunes
 from tests.simulation.swarm.network import Connection, Wire
@@ -39,6 +40,11 @@ POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
 _PARTS_END_RATIO = 0.1
 """Of the worlds with gangs across nodes those with many, whose parts often end with 0 in the middle."""
 _PART_ENDS_RATIO = 0.5
+_MOVING_RATIO = 0.3
+"""Of the worlds with gangs across nodes those with many, which their policy moves all the time."""
+_PYTHON_RATIO = 0.8
+"""Of the jobs those that can be started early."""
+_WAITS_AT_MOST_S = 60.0
 ENDS_WITHIN_S = 600.0
 """After the faults: backoffs of a minute, leases, and the work itself."""
 
@@ -58,6 +64,7 @@ class RunReport:
         facts: How many facts schedulers handled.
         struck: How often each kind of fault occurred.
         fetched: How many attempts resumed a checkpoint that was written on another machine and fetched.
+        gangs_prepared: How many attempts of gangs across nodes had been started early.
     """
 
     seed: int
@@ -71,6 +78,7 @@ class RunReport:
     kinds: tuple[str, ...]
     struck: Counter[str] = field(default_factory=Counter)
     fetched: int = 0
+    gangs_prepared: int = 0
 
 
 class World:
@@ -112,6 +120,12 @@ class World:
         self.has_gangs_across = random.Random(f"gangs-{seed}").random() < 0.5
         self._parts = random.Random(f"parts-{seed}")
         self.have_parts_ends = self.has_gangs_across and self._parts.random() < _PARTS_END_RATIO
+        self._moves = random.Random(f"moves-{seed}")
+        is_restless = self._moves.random() < _MOVING_RATIO
+        self.do_gangs_move = self.has_gangs_across and not self.have_parts_ends and is_restless
+        self.policy = "restless" if self.do_gangs_move else self.policy
+        self.waiting: dict[JobProcess, None] = {}
+        self.gangs_prepared = 0
         self.fetched = 0
         self.losses: Counter[Path] = Counter()
         self.orders: dict[Placed, tuple[str, float]] = {}
@@ -145,6 +159,14 @@ class World:
             return False
         self.struck["rank_leaves"] += 1
         return True
+
+    def command(self) -> list[str]:
+        """Return a job's: one that can be started early, or not."""
+        return [sys.executable, "train.py"] if self._moves.random() < _PYTHON_RATIO else ["/bin/true"]
+
+    def preparation_s(self) -> float:
+        """How long a process that was started early takes to get ready."""
+        return self._moves.choice((0.5, 3.0, 8.0))
 
     def strike_here(self, kind: str) -> None:
         """Let the present process die between two steps where its last write has come."""
@@ -267,6 +289,7 @@ class World:
             kinds=tuple(self.faults.rates),
             struck=self.struck,
             fetched=self.fetched,
+            gangs_prepared=self.gangs_prepared,
         )
         self._end()
         return report
@@ -289,6 +312,18 @@ class World:
             if self.are_faults_over and self.loop.time() > self.repaired_s + ENDS_WITHIN_S:
                 self.violation(f"these have not ended {ENDS_WITHIN_S:.0f} s after the faults: {self._unended()}")
                 return
+            await asyncio.sleep(1.0)
+        await self._wait_for_the_prepared()
+
+    async def _wait_for_the_prepared(self) -> None:
+        """Nothing that was started early may wait where no job is left for it; what nobody orders has its lease."""
+        until_s = self.loop.time() + _WAITS_AT_MOST_S
+        while self.waiting and not self.violations:
+            if self.loop.time() > until_s:
+                names = ", ".join(sorted(process.name for process in self.waiting))
+                self.violation(
+                    f"{names} still waits for a launch {_WAITS_AT_MOST_S:.0f} s after the last job has ended"
+                )
             await asyncio.sleep(1.0)
 
     def _is_done(self) -> bool:

@@ -207,12 +207,11 @@ def test_what_is_no_python_program_begins_from_nothing(command: tuple[str, ...])
         check_preparable(LaunchRequest(key=KEY, command=command))
 
 
-def test_ranks_of_one_node_are_started_early_and_a_part_of_a_gang_across_nodes_begins_from_nothing() -> None:
+def test_ranks_of_one_node_and_parts_of_a_gang_across_nodes_are_started_early() -> None:
     request = LaunchRequest(key=KEY, command=("python", "x.py"), has_ranks=True)
     check_preparable(request)
     part = GangPart(world_size=2, group_rank=0, nodes=2, master_address="10.0.0.1")
-    with pytest.raises(CommandRefusedError, match="NOT_PREPARABLE"):
-        check_preparable(replace(request, gang_part=part))
+    check_preparable(replace(request, gang_part=part))
 
 
 @pytest.mark.parametrize(
@@ -270,6 +269,38 @@ def test_ranks_are_told_what_is_common_to_all_and_begin_from_nothing_where_they_
     elsewhere = replace(ranks[1], environment={"RANK": "1", "C": "own", "MASTER_PORT": "7"})
     assert words_to_begin(command, early, replace(plan, ranks=(ranks[0], elsewhere))) is None
     assert words_to_begin(command, early, replace(plan, ranks=(ranks[0],))) is None
+
+
+def test_ranks_are_told_where_they_meet_with_the_word_to_begin_at_last() -> None:
+    def plan(port: str, address: str, rank: str = "1") -> LaunchPlan:
+        own = {"RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
+        ranks = (RankPlan(rank=1, log="1.log", environment=own),)
+        argv = ("/bin/python", "x.py")
+        return LaunchPlan(argv=argv, environment={"MASTER_PORT": "1"}, working_directory="/w", ranks=ranks)
+
+    before, command = plan("0", "10.0.0.1"), ("python", "x.py")
+    ranks = [rank.to_record() for rank in before.ranks]
+    early = {"argv": list(early_argv(command, before.argv)), "environment": before.environment, "ranks": ranks}
+    early["working_directory"] = "/w"
+    told = {"environment": {"MASTER_ADDR": "10.0.0.2", "MASTER_PORT": "20007"}}
+    assert words_to_begin(command, early, plan("20007", "10.0.0.2")) == told
+    assert words_to_begin(command, early, plan("0", "10.0.0.1")) == {"environment": {}}
+    assert words_to_begin(command, early, plan("20007", "10.0.0.2", rank="2")) is None
+
+
+def test_a_disk_that_takes_nothing_delays_the_word_that_all_is_prepared_and_ends_nothing(bench: Bench) -> None:
+    early = Early(bench, "import os\nos.environ['SET'] = 'x'\nprint('step', flush=True)\n")
+    # In its place the record cannot be written.
+    obstacle = early.directory / ".prepared.json.shim"
+    obstacle.mkdir()
+    wait_until(lambda: (early.directory / "state.json").exists(), "it has started")
+    time.sleep(0.5)
+    assert early.shim.poll() is None
+    obstacle.rmdir()
+    early.wait_until_prepared()
+    early.let_begin()
+    assert early.end()["return_code"] == 0
+    assert early.log == "step\n"
 
 
 class EarlyGang(Early):
