@@ -62,6 +62,6 @@ def group_of(machine: Machine, spec: dict[str, Any], launcher: str, jobs: list[J
     # A copy of a scheduler goes on with a gang of which the original had started a part: its log held the decision.
     copied_s = machine.world.copied_s.get(launcher, -1.0)
     for group in groups.values():
-        if any(one.ordered_s <= copied_s for one in group.members):
+        if any(0 <= one.ordered_s <= copied_s for one in group.members):
             return group
     return groups.setdefault(launcher, RankGroup(spec["world_size"], is_across=True))
