@@ -31,7 +31,7 @@ from scheduler_service.grpc_api.repeated_rows import repeats
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, changes_base, complete
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_job
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
@@ -198,7 +198,7 @@ def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling
     messages = translate_snapshot.snapshot_jobs(valid.snapshot)
     return _ReadSnapshot(
         valid=valid,
-        nodes=read_nodes(valid.snapshot.nodes),
+        nodes=read_nodes(valid.snapshot.nodes, gpu_rows(valid.snapshot.nodes)),
         messages=messages,
         jobs=[*map(read_job, messages)],
         store=SnapshotPredictions(PredictionRows(valid.snapshot), messages),

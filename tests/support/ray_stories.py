@@ -261,7 +261,7 @@ _STORIES = {"sharing": sharing, "orders": orders, "tune": tune, "observed": obse
 
 def main() -> None:
     """Tell the story that the command line names."""
-    nodes = ("n1",) if sys.argv[1] == "tune" else ("n1", "n2")
+    nodes = ("n1",) if sys.argv[1] in {"tune", "observed"} else ("n1", "n2")
     with RayCluster(nodes) as cluster:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         try:
