@@ -101,14 +101,14 @@ async def decide(
         warnings=[*read.valid.warnings, *asked.warnings],
         base_token=read.base_token,
         comparisons=[
-            scheduling_pb2.PolicyDecisions(
-                policy=one.name,
-                decisions=await thread.begin(lambda one=one: decisions_of(one, read)),  # type: ignore[misc]
-                effective_parameters=one.effective,
-            )
+            _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
             for one in compared
         ],
     )
+
+
+def _comparison(asked: _AskedPolicy, decisions: list[scheduling_pb2.Decision]) -> scheduling_pb2.PolicyDecisions:
+    return scheduling_pb2.PolicyDecisions(policy=asked.name, decisions=decisions, effective_parameters=asked.effective)
 
 
 @dataclass(frozen=True, slots=True)
