@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -67,7 +67,8 @@ def observe(
 ) -> None:
     """Measure the jobs on this machine's devices, whoever started them; with ENGINE those of one engine.
 
-    A job is a job of Slurm, a pod, a container, a worker process of Ray, else a process group. Steps are read off what
+    A job is a job of Slurm, a pod, a container, else a process group. Of Ray it is a worker process, named after its
+    job, a submitted program, or all ranks of Ray Train. Steps are read off what
     it prints into a file, by the usual forms (docs/training_scripts.md); of a job that prints none, the period of its
     utilization is told instead. A job that sets COTENANT_JOB='cotenant graph=SHA256 batch=64' in its environment can be
     learned from.
@@ -89,12 +90,20 @@ def observe(
         _wait(stop, interval_s, silent_jobs)
     silent = observer.silent_job_ids
     _tell(session, _of(kinds, observer.close(system_clock.steady_ns())), record=record)
-    for job_id in silent:
-        if _is_of(kinds, job_id):
-            tell(f"{job_id}: it prints no steps into a file, and its utilization has no period; nothing is measured")
+    _tell_unmeasured(silent, observer.wide_jobs, kinds)
     if engine and not observer.seen_owners & set(kinds):
         others = f", only of {', '.join(sorted(observer.seen_owners))}" if observer.seen_owners else ""
         tell(f"no job of {engine} was on the devices of this machine{others}; without {engine} all are observed")
+
+
+def _tell_unmeasured(silent: Iterable[str], wide_jobs: Mapping[str, int], kinds: tuple[str, ...]) -> None:
+    """Say of which jobs nothing was measured, and why."""
+    for job_id, devices in sorted(wide_jobs.items()):
+        if _is_of(kinds, job_id):
+            tell(f"{job_id}: it holds {devices} devices; only jobs on one are measured, and only beside such")
+    for job_id in silent:
+        if _is_of(kinds, job_id) and job_id not in wide_jobs:
+            tell(f"{job_id}: it prints no steps into a file, and its utilization has no period; nothing is measured")
 
 
 def _until_signal() -> threading.Event:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.engines.job_tag import JobTag, read_tag
-from cotenant_agent.observing.job_owners import owner_of, raylet_of
+from cotenant_agent.observing.job_owners import owner_of
+from cotenant_agent.observing.ray_workers import (
+    HEAD_BYTES,
+    RayOrigin,
+    origin_by_log,
+    origin_by_variables,
+    raylet_of,
+    submission_of,
+)
 
 TAG_VARIABLE: Final = "COTENANT_JOB"
 JOBS_MAX: Final = 1_000
@@ -25,8 +33,10 @@ class ForeignJob:
     """One job.
 
     Attributes:
-        job_id: `ray/PID` of each worker process of Ray, `slurm/7`, `kubernetes/UID`, `docker/ID`, or `group/PGID` where
-            no engine is known.
+        job_id: `slurm/7`, `kubernetes/UID`, `docker/ID`, or `group/PGID` where no engine is known. Of Ray
+            `ray/02000000.PID` for a worker of that job, as trials and actors of one job share and slow each other as
+            those of several do; `ray/02000000` for all ranks of Ray Train; `ray/SUBMISSION` for a submitted program;
+            `ray/PID` where nothing tells the job.
         pids: Its processes on devices, lowest first.
         log: Where it prints; None = no file.
         tag: What its owner told of it in the environment; None = nothing.
@@ -41,8 +51,15 @@ class ForeignJob:
 
 @dataclass(slots=True)
 class _Found:
+    """The processes of one job, so far.
+
+    Attributes:
+        ranks_of: The job of Ray of which they are a rank; empty = none.
+    """
+
     gpu_ids: set[str] = field(default_factory=set)
     pids: set[int] = field(default_factory=set)
+    ranks_of: str = ""
 
 
 class ForeignJobs:
@@ -64,10 +81,12 @@ class ForeignJobs:
         found: dict[str, _Found] = defaultdict(_Found)
         for gpu_id, pids in users.items():
             for pid in pids:
-                job_id = self._job_of(pid)
+                job_id, ranks_of = self._job_of(pid)
                 if job_id:
                     found[job_id].gpu_ids.add(gpu_id)
                     found[job_id].pids.add(pid)
+                    found[job_id].ranks_of = ranks_of
+        found = _with_joined_ranks(found)
         return [self._describe(job_id, found[job_id]) for job_id in sorted(found)[:JOBS_MAX]]
 
     def _describe(self, job_id: str, found: _Found) -> ForeignJob:
@@ -79,19 +98,37 @@ class ForeignJobs:
             gpu_ids=tuple(sorted(found.gpu_ids)),
             pids=pids,
             log=next(logs, None),
-            tag=next(tags, None),
+            # How many ranks train together is not told here, and a batch on many GPUs is no job of one.
+            tag=None if found.ranks_of else next(tags, None),
         )
 
-    def _job_of(self, pid: int) -> str:
+    def _job_of(self, pid: int) -> tuple[str, str]:
+        """Return the job of a process, empty = it is gone; and the job of Ray of which it is a rank."""
         # Ray's workers first: those of one node share the control group of its container or of its job of Slurm.
-        owner = self._ray_worker(pid) or owner_of(self._read(pid, "cgroup"))
+        worker = self._ray_worker(pid)
+        if worker:
+            origin = self._ray_origin(pid, worker)
+            job_id = f"ray/{origin.job}.{worker}" if origin.job else f"ray/{worker}"
+            return job_id, f"ray/{origin.job}" if origin.is_rank else ""
+        submission = submission_of(self._read(pid, "environ"))
+        if submission:
+            return f"ray/{submission}", ""
+        owner = owner_of(self._read(pid, "cgroup"))
         if owner:
-            return owner
+            return owner, ""
         fields = self._stat(pid)
-        return f"group/{fields[2]}" if len(fields) > 2 else ""
+        return f"group/{fields[2]}" if len(fields) > 2 else "", ""
 
-    def _ray_worker(self, pid: int) -> str:
-        """Return the worker of Ray to which a process belongs, by its variables; it may be a child of the worker."""
+    def _ray_origin(self, pid: int, worker: int) -> RayOrigin:
+        for one in dict.fromkeys((pid, worker)):
+            log = self._log_of(one)
+            origin = origin_by_log(_head_of(log)) if log is not None else None
+            if origin is not None:
+                return origin
+        return origin_by_variables(self._read(worker, "environ"))
+
+    def _ray_worker(self, pid: int) -> int:
+        """Return the worker of Ray to which a process belongs, by its variables; it may be a child. 0 = to none."""
         raylet = raylet_of(self._read(pid, "environ"))
         for _ in range(_PARENTS_MAX if raylet else 0):
             fields = self._stat(pid)
@@ -99,7 +136,7 @@ class ForeignJobs:
             if raylet_of(self._read(parent, "environ")) != raylet:
                 break
             pid = parent
-        return f"ray/{pid}" if raylet else ""
+        return pid if raylet else 0
 
     def _stat(self, pid: int) -> list[str]:
         # The name of a program may hold blanks and brackets.
@@ -142,3 +179,32 @@ def _is_file(path: Path, found: os.stat_result) -> bool:
         return os.path.samestat(path.stat(), found)
     except OSError:
         return False
+
+
+def _head_of(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            return file.read(HEAD_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _with_joined_ranks(found: Mapping[str, _Found]) -> dict[str, _Found]:
+    """Return the same with the ranks of one training as one job: of one job of Ray, each on GPUs of its own.
+
+    Ranks on one GPU are of several trainings, as in a search whose trials train with Ray Train.
+    """
+    joined = dict(found)
+    ranks_of: dict[str, list[str]] = defaultdict(list)
+    for job_id, one in found.items():
+        if one.ranks_of:
+            ranks_of[one.ranks_of].append(job_id)
+    for name, job_ids in ranks_of.items():
+        ranks = [found[job_id] for job_id in job_ids]
+        gpu_ids = set[str]().union(*(rank.gpu_ids for rank in ranks))
+        if len(ranks) > 1 and len(gpu_ids) == sum(len(rank.gpu_ids) for rank in ranks):
+            for job_id in job_ids:
+                del joined[job_id]
+            pids = set[int]().union(*(rank.pids for rank in ranks))
+            joined[name] = _Found(gpu_ids=gpu_ids, pids=pids, ranks_of=name)
+    return joined

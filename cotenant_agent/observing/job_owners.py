@@ -1,4 +1,4 @@
-"""Which job a process belongs to: by its control group that of Slurm, Kubernetes or Docker, by its variables Ray's."""
+"""Which job of Slurm, Kubernetes or Docker a process belongs to, by its control group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _PATTERNS: Final = tuple(
         ("docker", rf"/docker[/-]({_HEX}{{64}})(?=\.scope|/|$)"),
     )
 )
-_RAYLET = re.compile(r"(?:^|\0)RAY_RAYLET_PID=([0-9]{1,10})(?=\0|$)")
-_RAY_JOB = re.compile(rf"(?:^|\0)RAY_JOB_ID={_HEX}{{8}}(?=\0|$)")
 _CHARACTERS_MAX: Final = 10_000
 _SHORT_CHARACTERS: Final = 12
 
@@ -38,14 +36,3 @@ def owner_of(cgroups: str) -> str:
             name = match.group(1).replace("_", "-")
             return f"{engine}/{name[:_SHORT_CHARACTERS] if engine == 'docker' else name}"
     return ""
-
-
-def raylet_of(environ: str) -> str:
-    """Return the process that started a worker of Ray, as the worker knows it; empty = it is no worker.
-
-    Args:
-        environ: What the kernel says in /proc/PID/environ: the variables with which it was started. Children of a
-            worker have them too. The job among them is none for workers that Ray started before there was one.
-    """
-    raylet = _RAYLET.search(environ)
-    return raylet.group(1) if raylet is not None and _RAY_JOB.search(environ) else ""

@@ -132,11 +132,17 @@ class Observer:
         self._solo: dict[tuple[str, bool, bool], tuple[int, int]] = {}
         self._seen = 0
         self._owners: set[str] = set()
+        self._wide: dict[str, int] = {}
 
     @property
     def silent_job_ids(self) -> list[str]:
         """Jobs of which nothing tells any step."""
         return sorted(job_id for job_id, job in self._watched.items() if not job.track.steps_done)
+
+    @property
+    def wide_jobs(self) -> Mapping[str, int]:
+        """How many devices the jobs hold that hold several: of them, and of those beside them, no window is told."""
+        return self._wide
 
     @property
     def seen_owners(self) -> frozenset[str]:
@@ -147,6 +153,7 @@ class Observer:
         """Look once; return the windows that have ended."""
         jobs = {job.job_id: job for job in self._find_jobs(self._inventory.users())}
         self._watch(jobs, now_ns)
+        self._wide = {job_id: len(job.gpu_ids) for job_id, job in jobs.items() if len(job.gpu_ids) > 1}
         self._sample_silent(jobs)
         for job_id in jobs:
             self._read_steps(job_id, now_ns)

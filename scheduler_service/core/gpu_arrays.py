@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.inventory import kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.core.replica_groups import host_share
@@ -73,9 +72,9 @@ class GpuArrays:
     """
 
     def __init__(self, entries: Sequence[GpuView], nodes: Mapping[str, Node]) -> None:
-        gpu_ids, node_ids = [entry.gpu.gpu_id for entry in entries], sorted(nodes)
+        gpus, node_ids = [entry.gpu for entry in entries], sorted(nodes)
+        gpu_ids, kinds = [gpu.gpu_id for gpu in gpus], [(gpu.device, gpu.memory_bytes) for gpu in gpus]
         node_of = _numbered([entry.node_id for entry in entries], node_ids)
-        kinds = [kind_of(entry.gpu) for entry in entries]
         racks = [nodes[node_id].rack_id for node_id in node_ids]
         self.gpu_ids, self.node_ids, self.node_of = gpu_ids, node_ids, node_of
         self.kind_of = _numbered(kinds, sorted(set(kinds)))

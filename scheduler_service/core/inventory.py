@@ -59,17 +59,18 @@ def kind_of(gpu: Gpu) -> Kind:
 def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:
     """Count GPUs by kind; kinds come in the order of their names."""
     gpus: dict[Kind, Gpu] = {}
-    on_node: dict[tuple[Kind, str], int] = {}
+    on_node: dict[tuple[str, int, str], int] = {}
     for entry in entries:
         gpu = entry.gpu
-        place = ((gpu.device, gpu.memory_bytes), entry.node_id)
+        place = (gpu.device, gpu.memory_bytes, entry.node_id)
         if place in on_node:
             on_node[place] += 1
         else:
             on_node[place] = 1
-            gpus.setdefault(place[0], gpu)
+            gpus.setdefault(place[:2], gpu)
     count, most_on_node = dict.fromkeys(gpus, 0), dict.fromkeys(gpus, 0)
-    for (kind, _), here in on_node.items():
+    for (device, memory_bytes, _), here in on_node.items():
+        kind = device, memory_bytes
         count[kind] += here
         most_on_node[kind] = max(most_on_node[kind], here)
     return Inventory(gpus=dict(sorted(gpus.items())), count=count, most_on_node=most_on_node)

@@ -39,16 +39,22 @@ class OpenGpus:
         """Start over with these GPUs."""
         for kept in (self._free, self._single_job, self.free_places):
             kept.clear()
+        # GPUs of one node come one after the other.
+        newest: tuple[str, str, int] | None = None
+        places: list[tuple[int, str]] = []
         for entry in entries:
             if entry.is_releasing:
                 continue
+            gpu = entry.gpu
             if not entry.job_ids:
-                gpu, node_id = entry.gpu, entry.node_id
                 self._free[gpu.gpu_id] = None
-                by_node = self.free_places.setdefault((gpu.device, gpu.memory_bytes), {})
-                by_node.setdefault(node_id, []).append((gpu.index, gpu.gpu_id))
+                of = (entry.node_id, gpu.device, gpu.memory_bytes)
+                if of != newest:
+                    newest = of
+                    places = self.free_places.setdefault(of[1:], {}).setdefault(entry.node_id, [])
+                places.append((gpu.index, gpu.gpu_id))
             elif len(entry.job_ids) == 1:
-                self._single_job[entry.gpu.gpu_id] = None
+                self._single_job[gpu.gpu_id] = None
         for by_node in self.free_places.values():
             for places in by_node.values():
                 places.sort()

@@ -26,12 +26,12 @@ from scheduler_service.core.view import GpuView, HostUse, PendingJob, Policy, Ru
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
-from scheduler_service.grpc_api.missing_predictions import ask_missing
+from scheduler_service.grpc_api.missing_predictions import MissingPredictions, ask_missing, find_missing
 from scheduler_service.grpc_api.repeated_rows import repeats
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, changes_base, complete
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_job
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
@@ -72,32 +72,43 @@ async def decide(
     asked_policy = _asked_policy(request.policy, policies.read_parameters(request.parameters))
     compared = [_asked_policy(name, {}) for name in request.compared_policies]
     thread = thread or deciding_thread()
-    read = await thread.begin(lambda: _read(request, SnapshotBases() if bases is None else bases))
-    if request.validate_only:
+
+    def decisions_of(one: _AskedPolicy, read: _ReadSnapshot) -> list[scheduling_pb2.Decision]:
+        return _decisions(one.policy, read, explain=request.explain)
+
+    def begin() -> tuple[_ReadSnapshot, MissingPredictions | None, list[scheduling_pb2.Decision]]:
+        """Read, and decide at once where nothing is to be asked first: each turn of another thread has its price."""
+        read = _read(request, SnapshotBases() if bases is None else bases)
+        if request.validate_only:
+            return read, None, []
+        devices, can_ask = read.nodes.least_memory_bytes, predictor is not None
+        missing = find_missing(read.messages, devices, read.store, can_ask=can_ask)
+        return read, missing, [] if missing.askable else decisions_of(asked_policy, read)
+
+    read, missing, decisions = await thread.begin(begin)
+    if missing is None:
         return scheduling_pb2.DecideResponse(
             effective_parameters=asked_policy.effective, warnings=read.valid.warnings, base_token=read.base_token
         )
-    patience_s = (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO
-    asked = await ask_missing(read.messages, read.nodes.least_memory_bytes, read.store, predictor, patience_s)
-
-    def decisions_of(one: _AskedPolicy) -> list[scheduling_pb2.Decision]:
-        return _decisions(one.policy, read, explain=request.explain)
-
+    asked = missing.answers
+    if missing.askable and predictor is not None:
+        asked = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
+        decisions = await thread.begin(lambda: decisions_of(asked_policy, read))
     return scheduling_pb2.DecideResponse(
-        decisions=await thread.begin(lambda: decisions_of(asked_policy)),
+        decisions=decisions,
         effective_parameters=asked_policy.effective,
         model_version=asked.model_version,
         warnings=[*read.valid.warnings, *asked.warnings],
         base_token=read.base_token,
         comparisons=[
-            scheduling_pb2.PolicyDecisions(
-                policy=one.name,
-                decisions=await thread.begin(lambda one=one: decisions_of(one)),  # type: ignore[misc]
-                effective_parameters=one.effective,
-            )
+            _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
             for one in compared
         ],
     )
+
+
+def _comparison(asked: _AskedPolicy, decisions: list[scheduling_pb2.Decision]) -> scheduling_pb2.PolicyDecisions:
+    return scheduling_pb2.PolicyDecisions(policy=asked.name, decisions=decisions, effective_parameters=asked.effective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +209,7 @@ def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling
     messages = translate_snapshot.snapshot_jobs(valid.snapshot)
     return _ReadSnapshot(
         valid=valid,
-        nodes=read_nodes(valid.snapshot.nodes),
+        nodes=read_nodes(valid.snapshot.nodes, gpu_rows(valid.snapshot.nodes)),
         messages=messages,
         jobs=[*map(read_job, messages)],
         store=SnapshotPredictions(PredictionRows(valid.snapshot), messages),

@@ -51,39 +51,64 @@ class PredictorAnswers:
     warnings: list[resources_pb2.Warning] = field(default_factory=list)
 
 
-async def ask_missing(
-    jobs: Sequence[scheduling_pb2.SnapshotJob],
-    devices: Mapping[str, int],
-    store: PredictionStore,
-    predictor: PredictorClient | None,
-    deadline_s: float,
-) -> PredictorAnswers:
-    """Fill the store with what the predictor answers about jobs and pairs of a snapshot.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingPredictions:
+    """What a snapshot lacks.
+
+    Attributes:
+        jobs: All of the snapshot, valid rows only.
+        devices: The least memory of each of its device types, in bytes.
+        store: What the snapshot itself states.
+        askable: The jobs that a predictor is to be asked about.
+        answers: What is known without asking.
+    """
+
+    jobs: Sequence[scheduling_pb2.SnapshotJob]
+    devices: Mapping[str, int]
+    store: PredictionStore
+    askable: _Missing
+    answers: PredictorAnswers
+
+
+def find_missing(
+    jobs: Sequence[scheduling_pb2.SnapshotJob], devices: Mapping[str, int], store: PredictionStore, *, can_ask: bool
+) -> MissingPredictions:
+    """Find what a snapshot lacks; the store notes the jobs about which nobody can be asked.
 
     Args:
         jobs: All of the snapshot, valid rows only.
         devices: The least memory of each of its device types, in bytes.
-        store: What the snapshot itself states; what fails is noted there as well.
-        predictor: None = there is none.
-        deadline_s: For all questions together.
+        store: What the snapshot itself states.
+        can_ask: There is a predictor.
     """
     missing = _missing(jobs, devices, store)
     graphless = {place: job for place, job in missing.items() if not job.graph_sha256}
     for key, device in graphless:
         store.put_failure(key, device, NO_GRAPH)
-    asked = PredictorAnswers(warnings=_graphless_warnings(graphless.values()))
+    answers = PredictorAnswers(warnings=_graphless_warnings(graphless.values()))
     askable = {place: job for place, job in missing.items() if job.graph_sha256}
-    if not askable:
-        return asked
-    if predictor is None:
-        asked.warnings += _unanswered(store, askable, _NO_PREDICTOR)
-        return asked
-    conversation = _Conversation(predictor, store, devices, asyncio.get_running_loop().time() + deadline_s)
+    if askable and not can_ask:
+        answers.warnings += _unanswered(store, askable, _NO_PREDICTOR)
+        askable = {}
+    return MissingPredictions(jobs=jobs, devices=devices, store=store, askable=askable, answers=answers)
+
+
+async def ask_missing(missing: MissingPredictions, predictor: PredictorClient, deadline_s: float) -> PredictorAnswers:
+    """Fill the store with what the predictor answers about jobs and pairs of a snapshot; what fails is noted there.
+
+    Args:
+        missing: What is to be asked.
+        predictor: Is asked.
+        deadline_s: For all questions together.
+    """
+    store, askable, asked = missing.store, missing.askable, missing.answers
+    ends_at_s = asyncio.get_running_loop().time() + deadline_s
+    conversation = _Conversation(predictor, store, missing.devices, ends_at_s)
     asked.model_version, failures = await conversation.ask_about_jobs(askable)
     asked.warnings += _failure_warnings(askable, failures)
     answered = frozenset(key for key, device in askable if (key, device) not in failures)
-    for device in devices:
-        error = await conversation.ask_about_pairs(jobs, device, answered)
+    for device in missing.devices:
+        error = await conversation.ask_about_pairs(missing.jobs, device, answered)
         if error is not None:
             message = f"how jobs slow each other down on {device}: {error.message}; no job shares there on that ground"
             asked.warnings.append(resources_pb2.Warning(code=PAIRS_UNKNOWN, message=message))

@@ -18,7 +18,7 @@ from typing import Final
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import UnknownBaseError
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows
 from scheduler_service.grpc_api.snapshot_ranges import nodes_are_valid, predictions_are_valid
 
@@ -60,11 +60,13 @@ class SnapshotBases:
 
     def read_nodes(self, snapshot: scheduling_pb2.Snapshot) -> SnapshotNodes | None:
         """Return the nodes of a whole snapshot, those of the newest one where they are equal; None = one is invalid."""
-        content = [node.SerializeToString() for node in snapshot.nodes]
+        nodes = [*snapshot.nodes]
+        content = [node.SerializeToString() for node in nodes]
         if self._newest_nodes is None or self._newest_nodes[0] != content:
-            if not nodes_are_valid(snapshot.nodes):
+            gpus = gpu_rows(nodes)
+            if not nodes_are_valid(nodes, gpus):
                 return None
-            self._newest_nodes = content, read_nodes(snapshot.nodes)
+            self._newest_nodes = content, read_nodes(nodes, gpus)
         return self._newest_nodes[1]
 
     def read_predictions(self, snapshot: scheduling_pb2.Snapshot) -> PredictionRows | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, compress, repeat
+from operator import and_, attrgetter
+from typing import Final
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.empty_cluster import EmptyCluster
 from scheduler_service.core.records import Gpu, Node
 from scheduler_service.core.view import GpuView
@@ -32,64 +36,89 @@ class SnapshotNodes:
     queues: Mapping[str, frozenset[str]]
 
 
-def read_nodes(messages: Iterable[scheduling_pb2.SnapshotNode]) -> SnapshotNodes:
-    """Read valid rows."""
-    reading = _Reading()
-    for message in messages:
-        reading.add(message)
+_NODE_ID: Final = attrgetter("node_id")
+_SCHEDULABLE: Final = attrgetter("schedulable")
+_GPU_ID: Final = attrgetter("gpu_id")
+_DEVICE: Final = attrgetter("device")
+_MEMORY: Final = attrgetter("memory_bytes")
+_HEALTHY: Final = attrgetter("healthy")
+_EWMA: Final = attrgetter("slowdown_ewma_ratio")
+
+
+def gpu_rows(nodes: Iterable[scheduling_pb2.SnapshotNode]) -> list[scheduling_pb2.SnapshotGpu]:
+    """Return the GPUs of all nodes, in node and index order."""
+    return [gpu for node in nodes for gpu in node.gpus]
+
+
+def read_nodes(
+    nodes: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[scheduling_pb2.SnapshotGpu]
+) -> SnapshotNodes:
+    """Read valid rows, column by column: a cluster has thousands of them.
+
+    Args:
+        nodes: The nodes.
+        gpus: Their GPUs, as `gpu_rows` returns them.
+    """
+    gpu_ids, memory_bytes, healthy = [*map(_GPU_ID, gpus)], [*map(_MEMORY, gpus)], [*map(_HEALTHY, gpus)]
+    devices = _shared_names([*map(_DEVICE, gpus)])
+    counts = [len(node.gpus) for node in nodes]
+    made = make_records(
+        Gpu,
+        len(gpus),
+        gpu_id=gpu_ids,
+        device=devices,
+        memory_bytes=memory_bytes,
+        healthy=healthy,
+        index=[*chain.from_iterable(map(range, counts))],
+    )
+    node_ids, schedulable = [*map(_NODE_ID, nodes)], [*map(_SCHEDULABLE, nodes)]
+    of_node = [*chain.from_iterable(map(repeat, node_ids, counts))]
+    takes_jobs = [*chain.from_iterable(map(repeat, schedulable, counts))]
+    usable = dict(compress(zip(node_ids, _nodes(nodes, made, counts), strict=True), schedulable))
+    empty = _empty_gpus(made, of_node, [*map(and_, healthy, takes_jobs)])
     return SnapshotNodes(
-        usable=reading.usable,
-        gpus=reading.gpus,
-        empty=EmptyCluster(reading.empty_gpus, reading.usable),
-        slowdown_ewma_ratios=reading.slowdown_ewma_ratios,
-        least_memory_bytes=reading.closed_memory_bytes | reading.healthy_memory_bytes,
-        queues=reading.queues,
+        usable=usable,
+        gpus=dict(zip(gpu_ids, made, strict=True)),
+        empty=EmptyCluster(empty, usable),
+        slowdown_ewma_ratios={name: ratio for name, ratio in zip(gpu_ids, map(_EWMA, gpus), strict=True) if ratio},
+        least_memory_bytes=_least_memory_bytes(set(zip(devices, memory_bytes, healthy, strict=True))),
+        queues={node.node_id: frozenset(node.queues) for node in nodes if node.queues},
     )
 
 
-class _Reading:
-    """What was read so far."""
+def _shared_names(names: Sequence[str]) -> Sequence[str]:
+    """Return the same with one object per name: it is compared and looked up thousands of times."""
+    shared = dict(zip(names, names, strict=True))
+    return [*map(shared.__getitem__, names)]
 
-    def __init__(self) -> None:
-        self.usable: dict[str, Node] = {}
-        self.gpus: dict[str, Gpu] = {}
-        self.empty_gpus: dict[str, GpuView] = {}
-        self.slowdown_ewma_ratios: dict[str, float] = {}
-        self.healthy_memory_bytes: dict[str, int] = {}
-        self.closed_memory_bytes: dict[str, int] = {}
-        self.queues: dict[str, frozenset[str]] = {}
-        self._devices: dict[str, str] = {}
 
-    def add(self, message: scheduling_pb2.SnapshotNode) -> None:
-        """Read a node."""
-        node_id, schedulable = message.node_id, message.schedulable
-        gpus = tuple(self._gpu(index, gpu) for index, gpu in enumerate(message.gpus))
-        node = Node(
-            node_id=node_id,
-            rack_id=message.rack_id,
-            cpu_cores=message.cpu_cores,
-            host_memory_bytes=message.host_memory_bytes,
-            schedulable=schedulable,
-            gpus=gpus,
-        )
-        if message.queues:
-            self.queues[node_id] = frozenset(message.queues)
-        for gpu in gpus:
-            self.gpus[gpu.gpu_id] = gpu
-        if schedulable:
-            self.usable[node_id] = node
-            for gpu in gpus:
-                if gpu.healthy:
-                    self.empty_gpus[gpu.gpu_id] = GpuView(gpu=gpu, node_id=node_id)
+def _nodes(
+    messages: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[Gpu], counts: Sequence[int]
+) -> Sequence[Node]:
+    ends = [*accumulate(counts)]
+    return make_records(
+        Node,
+        len(messages),
+        node_id=[*map(_NODE_ID, messages)],
+        rack_id=[node.rack_id for node in messages],
+        cpu_cores=[node.cpu_cores for node in messages],
+        host_memory_bytes=[node.host_memory_bytes for node in messages],
+        schedulable=[*map(_SCHEDULABLE, messages)],
+        gpus=[tuple(gpus[end - count : end]) for end, count in zip(ends, counts, strict=True)],
+    )
 
-    def _gpu(self, index: int, message: scheduling_pb2.SnapshotGpu) -> Gpu:
-        gpu_id, memory_bytes, healthy = message.gpu_id, message.memory_bytes, message.healthy
-        # One object per name: it is compared and looked up thousands of times.
-        device = self._devices.setdefault(message.device, message.device)
-        ewma_ratio = message.slowdown_ewma_ratio
-        if ewma_ratio:
-            self.slowdown_ewma_ratios[gpu_id] = ewma_ratio
-        least = self.healthy_memory_bytes if healthy else self.closed_memory_bytes
-        if memory_bytes < least.get(device, memory_bytes + 1):
-            least[device] = memory_bytes
-        return Gpu(gpu_id=gpu_id, device=device, memory_bytes=memory_bytes, healthy=healthy, index=index)
+
+def _empty_gpus(gpus: Sequence[Gpu], of_node: Sequence[str], are_open: Sequence[bool]) -> dict[str, GpuView]:
+    taken, node_ids = [*compress(gpus, are_open)], [*compress(of_node, are_open)]
+    views = make_records(GpuView, len(taken), gpu=taken, node_id=node_ids)
+    return {gpu.gpu_id: view for gpu, view in zip(taken, views, strict=True)}
+
+
+def _least_memory_bytes(kinds: Iterable[tuple[str, int, bool]]) -> Mapping[str, int]:
+    """Return the least memory by device type, among kinds of GPUs with whether they are healthy."""
+    healthy: dict[str, int] = {}
+    closed: dict[str, int] = {}
+    for device, memory_bytes, is_healthy in kinds:
+        least = healthy if is_healthy else closed
+        least[device] = min(memory_bytes, least.get(device, memory_bytes))
+    return closed | healthy

@@ -135,9 +135,13 @@ _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
 _GPU_ID_OF, _LEVEL_OF, _SHARE_OF = attrgetter("gpu_id"), attrgetter("level"), attrgetter("share")
 
 
-def nodes_are_valid(nodes: Sequence[scheduling_pb2.SnapshotNode]) -> bool:
-    """Say whether no node breaks a rule or has the name of another one, at a tenth of the cost of naming those."""
-    gpus = [gpu for node in nodes for gpu in node.gpus]
+def nodes_are_valid(nodes: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[scheduling_pb2.SnapshotGpu]) -> bool:
+    """Say whether no node breaks a rule or has the name of another one, at a tenth of the cost of naming those.
+
+    Args:
+        nodes: The nodes.
+        gpus: All their GPUs.
+    """
     return (
         not repeats([node.node_id for node in nodes])
         and not repeats([*map(_GPU_ID_OF, gpus)])

@@ -8,7 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +25,7 @@ GPU = ("--gpu", "*=NVIDIA A10:24GiB", "--interval", "0.5")
 LIGHT = "memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"
 HEAVY = "memory=6GiB utilization=0.9 slowdown=0.9 max_slowdown=0.1"
 CORE = 0
+OBSERVED_S = 75.0
 _DRIVER = """
 import ray, time, cotenant.ray
 ray.init(address="auto")
@@ -49,21 +54,34 @@ def look(seconds: float, path: str = "") -> dict[str, Any]:
 
 
 class Printing:
-    """An actor of Ray's own that prints its steps; its process is pinned to the core that plays a GPU."""
+    """An actor of Ray's own that prints its steps; its process is pinned to the core that plays a GPU.
 
-    def __init__(self) -> None:
+    Args:
+        ends: Where it notes its process, and when each step ended by the machine's clock.
+    """
+
+    def __init__(self, ends: str) -> None:
         os.sched_setaffinity(0, {CORE})
+        self._ends = open(ends, "w", buffering=1)  # noqa: PTH123, SIM115 (kept open, where nothing of ours is needed)
+        self._ends.write(f"{os.getpid()}\n")
 
-    def train(self, seconds: float) -> dict[str, float]:
-        """Return its process and its own account of its steps."""
-        began_s, step = time.monotonic(), 0
-        while time.monotonic() < began_s + seconds:
+    def train(self) -> None:
+        """Step until it is killed."""
+        step = 0
+        while True:
             step += 1
             used_s = time.thread_time()
             while time.thread_time() < used_s + 0.05:
                 pass
             print(f"step {step} loss 0.5", flush=True)  # noqa: T201 (what is observed)
-        return {"pid": os.getpid(), "step_ms": 1_000 * (time.monotonic() - began_s) / max(step, 1)}
+            self._ends.write(f"{time.monotonic_ns()}\n")
+
+
+def drive_printing(ends: str) -> None:
+    """Be the driver of a job of Ray with one such actor."""
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    actor = ray.remote(num_gpus=0.5, num_cpus=0)(Printing).remote(ends)
+    ray.get(actor.train.remote())
 
 
 class Model:
@@ -150,22 +168,45 @@ class Light(Model):
 
 
 def observed(cluster: RayCluster) -> dict[str, Any]:
-    """Two actors that Ray placed by itself, one alone first and then beside the other."""
-    actor = ray.remote(num_gpus=0.5, num_cpus=0)(Printing)
-    first = actor.remote()
-    ray.get(first.train.remote(0.0))
+    """Two jobs that Ray placed by itself, one alone first and then beside the other, each with its own account."""
     words = ["observe", "ray", "--standin-cores", str(CORE), "--interval", "1", "--output", "json"]
-    with (cluster.folder / "observe.log").open("wb") as log:
+    said: list[tuple[int, str]] = []
+    ends = {name: cluster.folder / f"{name}.ends" for name in ("first", "second")}
+    with ExitStack() as stack:
         command = [str(ROOT / ".venv" / "bin" / "cotenant"), *words]
-        observer = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-    told = {"alone": ray.get(first.train.remote(25.0))}
-    second = actor.remote()
-    together = first.train.remote(30.0), second.train.remote(30.0)
-    told |= dict(zip(("first", "second"), ray.get(list(together)), strict=True))
-    observer.send_signal(signal.SIGINT)
-    observer.wait(60)
-    lines = cluster.log("observe.log").splitlines()
-    return {"own": told, "rows": [json.loads(line) for line in lines if line.startswith("{")], "said": lines}
+        observer = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        reader = threading.Thread(target=_stamp, args=(observer.stdout, said))
+        reader.start()
+        for name, path in ends.items():
+            stack.callback(_start_driver(cluster, name, path).kill)
+            time.sleep(OBSERVED_S)
+        observer.send_signal(signal.SIGINT)
+        reader.join()
+    return {"rows": _beside_own_accounts(said, {name: path.read_text().split() for name, path in ends.items()})}
+
+
+def _start_driver(cluster: RayCluster, name: str, ends: Path) -> subprocess.Popen[bytes]:
+    """Start a job of Ray; return when its actor is there."""
+    code = f"from tests.support.ray_stories import drive_printing; drive_printing({str(ends)!r})"
+    with (cluster.folder / f"{name}.log").open("wb") as log:
+        driver = subprocess.Popen([ray_python(), "-c", code], cwd=ROOT, stdout=log, stderr=log)
+    wait_for(lambda: cluster.log(f"{name}.log"), ends.exists, seconds=120)
+    return driver
+
+
+def _stamp(lines: Iterable[str], said: list[tuple[int, str]]) -> None:
+    said.extend((time.monotonic_ns(), line) for line in lines)
+
+
+def _beside_own_accounts(said: list[tuple[int, str]], ends: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """Return what was said of each window, and the mean step by the job's own clock over the same time."""
+    rows = []
+    for at_ns, line in said:
+        row = json.loads(line)
+        [name] = [name for name, (pid, *_) in ends.items() if row["job_id"].endswith(f".{pid}")]
+        inside = [int(end) for end in ends[name][1:] if at_ns - (row["window_ms"] + 1_000) * 1e6 <= int(end) <= at_ns]
+        rows.append(row | {"name": name, "own_step_ms": (inside[-1] - inside[0]) / 1e6 / (len(inside) - 1)})
+    return rows
 
 
 def page(cluster: RayCluster) -> dict[str, Any]:
@@ -220,7 +261,7 @@ _STORIES = {"sharing": sharing, "orders": orders, "tune": tune, "observed": obse
 
 def main() -> None:
     """Tell the story that the command line names."""
-    nodes = ("n1",) if sys.argv[1] == "tune" else ("n1", "n2")
+    nodes = ("n1",) if sys.argv[1] in {"tune", "observed"} else ("n1", "n2")
     with RayCluster(nodes) as cluster:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, field, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 
 import pytest
 
-from scheduler_service.core.copied_record import CopiedRecord, quick_record
+from scheduler_service.core.copied_record import CopiedRecord, make_records, quick_record
 
 
 @quick_record
@@ -62,3 +62,31 @@ def test_a_record_finishes_itself_as_a_dataclass_does() -> None:
     assert Finished(seen=3).doubled == 6
     assert replace(Finished(seen=3), seen=5).doubled == 10
     assert hash(Finished(seen=3)) == hash(Finished(seen=3))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slotted:
+    """A frozen dataclass with slots."""
+
+    name: str
+    count: int = 1
+    note: str | None = None
+
+
+def test_records_made_by_columns_are_those_that_the_constructor_makes() -> None:
+    made = make_records(Slotted, 2, name=["a", "b"], note=["x", None])
+    assert made == [Slotted(name="a", note="x"), Slotted(name="b")]
+    assert hash(made[0]) == hash(Slotted(name="a", note="x"))
+    assert replace(made[0], count=5) == Slotted(name="a", count=5, note="x")
+    with pytest.raises(FrozenInstanceError):
+        made[0].count = 2  # type: ignore[misc]
+    assert make_records(Slotted, 0, name=[]) == []
+
+
+def test_columns_that_do_not_make_whole_records_are_refused() -> None:
+    with pytest.raises(TypeError, match="name"):
+        make_records(Slotted, 1, count=[1])
+    with pytest.raises(TypeError, match="size"):
+        make_records(Slotted, 1, name=["a"], size=[1])
+    with pytest.raises(ValueError, match="2 values"):
+        make_records(Slotted, 2, name=["a", "b"], count=[1])

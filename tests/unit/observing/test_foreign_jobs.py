@@ -8,6 +8,7 @@ import pytest
 
 from cotenant_agent.observing.foreign_jobs import ForeignJobs
 from cotenant_agent.observing.job_owners import owner_of
+from cotenant_agent.observing.ray_workers import RayOrigin, origin_by_log, submission_of
 from tests.support.cases import for_each
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -71,17 +72,124 @@ def test_processes_of_one_job_are_one_job_and_others_are_told_apart_by_their_gro
     ]
 
 
-def test_workers_of_one_raylet_are_jobs_of_their_own_and_keep_their_children(tmp_path: Path) -> None:
-    variables = "RAY_RAYLET_PID=10\0A=1\0RAY_JOB_ID=0a000000"
+AHEAD = "RAY_RAYLET_PID=10\0A=1\0RAY_JOB_ID=ffffffff"
+"""The variables of a worker that Ray started before there was a job, as a node of Ray 2.60 had them."""
+
+
+def worker(
+    proc: Path,
+    pid: int,
+    *,
+    job: str = "",
+    actor: str = "",
+    environ: str = AHEAD,
+    parent: int = 10,
+    cgroup: str = "0::/\n",
+) -> None:
+    """Make a worker of Ray whose log begins as Ray lets it begin."""
+    log = proc / "logs" / f"worker-{'ab' * 28}-ffffffff-{pid}.out"
+    log.parent.mkdir(exist_ok=True)
+    lines = (f":job_id:{job}\n" if job else "") + (f":actor_name:{actor}\n" if actor else "")
+    log.write_text(f"{lines}step 1/9\n")
+    process(proc, pid, group=9, parent=parent, log=log, environ=environ, cgroup=cgroup)
+
+
+def found_in(proc: Path, users: dict[str, set[int]]) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
+    jobs = ForeignJobs(proc).find({gpu_id: frozenset(pids) for gpu_id, pids in users.items()})
+    return [(job.job_id, job.pids, job.gpu_ids) for job in jobs]
+
+
+def test_workers_are_jobs_of_their_own_named_after_their_job_of_ray_and_keep_their_children(tmp_path: Path) -> None:
+    known = "RAY_RAYLET_PID=10\0A=1\0RAY_JOB_ID=0a000000"
     pod = f"0::/kubepods/burstable/pod{UID}/{CONTAINER}"
     process(tmp_path, 10, group=9, cgroup=pod)
     for pid, parent in ((11, 10), (12, 10), (13, 12), (14, 13)):
-        process(tmp_path, pid, group=9, parent=parent, cgroup=pod, environ=variables)
-    found = ForeignJobs(tmp_path).find({"g0": frozenset({11, 12}), "g1": frozenset({14})})
-    assert [(job.job_id, job.pids, job.gpu_ids) for job in found] == [
-        ("ray/11", (11,), ("g0",)),
-        ("ray/12", (12, 14), ("g0", "g1")),
+        process(tmp_path, pid, group=9, parent=parent, cgroup=pod, environ=known)
+    assert found_in(tmp_path, {"g0": {11, 12}, "g1": {14}}) == [
+        ("ray/0a000000.11", (11,), ("g0",)),
+        ("ray/0a000000.12", (12, 14), ("g0", "g1")),
     ]
+
+
+def test_what_a_worker_prints_begins_with_its_job_where_it_was_started_before_there_was_one(tmp_path: Path) -> None:
+    worker(tmp_path, 11, job="02000000", actor="Trainer")
+    worker(tmp_path, 12, job="03000000")
+    worker(tmp_path, 13)
+    process(tmp_path, 14, group=9, parent=12, environ=AHEAD)
+    assert found_in(tmp_path, {"g0": {11, 13, 14}}) == [
+        ("ray/02000000.11", (11,), ("g0",)),
+        ("ray/03000000.12", (14,), ("g0",)),
+        ("ray/13", (13,), ("g0",)),
+    ]
+
+
+def test_a_submitted_program_and_what_it_starts_has_the_name_of_its_submission(tmp_path: Path) -> None:
+    # Ray takes its own variables off the program that it starts for a submission, and adds this one.
+    environ = 'A=1\0RAY_JOB_CONFIG_JSON_ENV_VAR={"runtime_env": {}, "metadata": {"job_submission_id": "raysubmit_pSV"}}'
+    worker(tmp_path, 11, job="01000000", actor="JobSupervisor")
+    process(tmp_path, 12, group=12, parent=11, environ=environ)
+    process(tmp_path, 13, group=13, parent=12, environ=environ)
+    assert found_in(tmp_path, {"g0": {12, 13}}) == [("ray/raysubmit_pSV", (12, 13), ("g0",))]
+
+
+@for_each(
+    ("config", "submission"),
+    [
+        ('{"metadata": {"job_submission_id": "mine-1.a_b"}}', "mine-1.a_b"),
+        ('{"runtime_env": {"env_vars": {"job_submission_id": "other"}}, "metadata": {}}', ""),
+        ('{"metadata": {"job_submission_id": "../../slurm/7"}}', ""),
+        ('{"metadata": {"job_submission_id": "a\\nb"}}', ""),
+        ('{"metadata": {"job_submission_id": 7}}', ""),
+        ('{"metadata": 7}', ""),
+        ("[]", ""),
+        ("{", ""),
+        ("[" * 90_000, ""),
+        ("x" * 200_000, ""),
+    ],
+)
+def test_a_submission_is_named_by_what_ray_is_to_know_of_it(config: str, submission: str) -> None:
+    assert submission_of(f"A=1\0RAY_JOB_CONFIG_JSON_ENV_VAR={config}\0B=2") == submission
+
+
+def test_ranks_of_ray_train_on_gpus_of_their_own_are_one_job_of_which_a_predictor_learns_nothing(
+    tmp_path: Path,
+) -> None:
+    tagged = f"{AHEAD}\0COTENANT_JOB=cotenant graph={'ab' * 32} batch=64"
+    for pid, job in ((11, "02000000"), (12, "02000000"), (13, "04000000")):
+        worker(tmp_path, pid, job=job, actor="RayTrainWorker", environ=tagged)
+    worker(tmp_path, 14, job="02000000", actor="Trainer", environ=tagged)
+    users = {"g0": frozenset({11, 13, 14}), "g1": frozenset({12})}
+    jobs = ForeignJobs(tmp_path).find(users)
+    assert [(job.job_id, job.pids, job.gpu_ids, job.tag is None) for job in jobs] == [
+        ("ray/02000000", (11, 12), ("g0", "g1"), True),
+        ("ray/02000000.14", (14,), ("g0",), False),
+        ("ray/04000000.13", (13,), ("g0",), True),
+    ]
+
+
+def test_ranks_on_one_gpu_are_of_several_trainings_and_stay_apart(tmp_path: Path) -> None:
+    for pid in (11, 12):
+        worker(tmp_path, pid, job="02000000", actor="RayTrainWorker")
+    assert found_in(tmp_path, {"g0": {11, 12}}) == [
+        ("ray/02000000.11", (11,), ("g0",)),
+        ("ray/02000000.12", (12,), ("g0",)),
+    ]
+
+
+@for_each(
+    ("head", "origin"),
+    [
+        (":job_id:02000000\n:actor_name:A\n", RayOrigin(job="02000000")),
+        (":job_id:02000000\n:task_name:train\n", RayOrigin(job="02000000")),
+        (":job_id:02000000\n:actor_name:RayTrainWorker\n", RayOrigin(job="02000000", is_rank=True)),
+        ("step 1\n:job_id:02000000\n", None),
+        (":job_id:../slurm\n", None),
+        (":job_id:02000000", None),
+        ("", None),
+    ],
+)
+def test_the_log_of_a_worker_tells_its_job(head: str, origin: RayOrigin | None) -> None:
+    assert origin_by_log(head) == origin
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,14 @@ def test_a_job_that_prints_nothing_is_named_and_not_measured(scene: Scene) -> No
     assert scene.observer.silent_job_ids == ["a", "b"]
 
 
+def test_a_job_on_several_devices_is_named_with_their_number_and_not_measured(scene: Scene) -> None:
+    scene.start("a")
+    scene.jobs["a"].gpu_ids = ("g0", "g1")
+    assert scene.beats(8, a=10) == []
+    assert scene.observer.wide_jobs == {"a": 2}
+    assert scene.close() == []
+
+
 def test_beside_a_job_that_stays_silent_others_are_measured_after_a_minute(scene: Scene) -> None:
     scene.start("a", prints=False)
     scene.start("b")
