@@ -336,14 +336,13 @@ class AttemptTable:
     def _is_lost(self, attempt: Attempt) -> bool:
         """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
         shim, leader = attempt.processes()
-        if shim is not None and self._processes.is_alive(shim):
+        # Nobody looks at the lock of one that is starting: a shim which finds it held in that moment never starts its job.
+        if self._is_just_spawned(attempt) if shim is None else self._processes.is_alive(shim):
             return False
         # Where the disk does not take the fact, it is looked at again.
         with contextlib.suppress(OSError), attempt.directory.taken() as is_free:
             # The lock is what a shim needs to start the job: its holder decides, once.
             if not is_free or attempt.has_exit_record():
-                return False
-            if shim is None and self._is_just_spawned(attempt):
                 return False
             self._groups.clear(attempt.directory.path.name)
             if leader is not None and leader.boot_id == self._boot_id:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -24,7 +24,7 @@ from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage, LaunchRequest
 from cotenant_agent.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
 
@@ -182,6 +182,22 @@ def test_a_shim_that_never_started_is_missed_after_seconds_also_where_the_wall_c
     table = table_of(state)
     table.adopt()
     assert [end.exit_class for end in table.find_ended()] == ends
+
+
+def test_looking_at_an_attempt_that_is_starting_does_not_take_the_lock_that_its_shim_needs(
+    state: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shim that found its lock held by the agent's look gave up without a word, and the attempt was lost."""
+
+    def refuse(_: AttemptDirectory) -> NoReturn:
+        raise AssertionError("the lock was taken")
+
+    directory = write_attempt(state, KEY, requested_boot_ms=boot_ms())
+    (directory / "state.json").unlink()
+    table = table_of(state)
+    table.adopt()
+    monkeypatch.setattr(AttemptDirectory, "taken", refuse)
+    assert list(table.find_ended()) == []
 
 
 def test_a_launch_that_was_refused_is_not_carried_out_when_it_is_repeated(state: StateDirectory) -> None:
