@@ -336,7 +336,7 @@ class AttemptTable:
     def _is_lost(self, attempt: Attempt) -> bool:
         """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
         shim, leader = attempt.processes()
-        # Nobody looks at the lock of one that is starting: a shim which finds it held in that moment never starts its job.
+        # A shim that starts, and finds its lock held by who looks at it, never starts its job.
         if self._is_just_spawned(attempt) if shim is None else self._processes.is_alive(shim):
             return False
         # Where the disk does not take the fact, it is looked at again.
