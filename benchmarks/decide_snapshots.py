@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import time
@@ -29,6 +30,7 @@ from typing import Any
 import grpc
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.commands.serve import ALLOCATIONS_PER_COLLECTION
 from scheduler_service.errors import SchedulerServiceError
 from scheduler_service.grpc_api.decide import decide, deciding_thread
 from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
@@ -45,6 +47,7 @@ LARGE_POLICIES = ("horus", "optimus", "tiresias", "fifo", "sjf_bsbf", "srtf", "p
 
 def main(seeds: int = 10_000, policies: tuple[str, ...] = LARGE_POLICIES) -> dict[str, object]:
     """Return CPU ms by policy for both clusters, and what became of the fuzzed snapshots."""
+    gc.set_threshold(ALLOCATIONS_PER_COLLECTION)  # as the service has it
     small, large = snapshot(gpus=64, running=32, pending=1), snapshot(gpus=8_000, running=1_000, pending=200)
     return {
         "gpus_64_pending_1_cpu_ms": costs(small, policies, SMALL_CALLS),

@@ -22,9 +22,9 @@ from scheduler_service.settings import SETTINGS, Settings
 # A thread that encodes a snapshot or explains a job gives way to the event loop after this: each of the few turns that
 # a request takes would wait five times as long with Python's own 5 ms.
 _SWITCH_INTERVAL_S = 0.001
-# Messages to watchers outlive Python's own 700 allocations, and were taken for long-lived objects: thousands of records
-# were searched for cycles, 50 to 110 ms each time, every few seconds.
-_ALLOCATIONS_PER_COLLECTION = 50_000
+ALLOCATIONS_PER_COLLECTION = 50_000
+"""Messages to watchers outlive Python's own 700 allocations, and were taken for long-lived objects: thousands of
+records were searched for cycles, 50 to 110 ms each time, every few seconds."""
 
 
 @click.command()
@@ -34,7 +34,7 @@ def serve(settings: Settings) -> None:
     check_listening(settings)
     start_logging("scheduler", settings.log_level, is_service=True)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
+    gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
     try:
         asyncio.run(run_until_signalled(settings))
     finally:
