@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -189,7 +189,23 @@ def _nearest(name: str) -> list[str]:
     """Known names that look like this one, most similar first."""
     close = difflib.get_close_matches(_compact(name), _SHORT_NAMES, n=40, cutoff=_SIMILAR_RATIO)
     similar = [*_sharing_a_word(name, r".*\d.*"), *(full for short in close for full in _SHORT_NAMES[short])]
-    return list(dict.fromkeys(similar or _sharing_a_word(name, ".{3,}")))[:_NEAREST_MAX]
+    return list(dict.fromkeys(similar or sorted(_sharing_a_word(name, ".{3,}"), key=_unlikeness_to(name))))[
+        :_NEAREST_MAX
+    ]
+
+
+def _unlikeness_to(name: str) -> Callable[[str], float]:
+    """Return a key by which known names come first of which some short form looks like this one."""
+    matcher = difflib.SequenceMatcher(b=_compact(name))
+
+    def unlikeness(full: str) -> float:
+        ratios = []
+        for short in _short_names(DEVICE_TYPES[full]):
+            matcher.set_seq1(short)
+            ratios.append(matcher.ratio())
+        return -max(ratios, default=0.0)
+
+    return unlikeness
 
 
 def _sharing_a_word(name: str, pattern: str) -> list[str]:
@@ -214,7 +230,7 @@ def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
         f"device {name!r} is unknown",
         remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
         "name with its maker (NVIDIA ...)",
-        details={"field": "device", "candidates": listed},
+        details={"field": "device"} | ({"candidates": listed} if listed else {}),
     )
 
 

@@ -96,6 +96,7 @@ def test_other_memory_than_the_usual_does_not_make_a_known_type_unknown() -> Non
     ("name", "nearest"),
     [
         ("rtx 4900", "NVIDIA GeForce RTX 4090"),
+        ("rtx 9990", "NVIDIA GeForce RTX 5090"),
         ("h20o", "NVIDIA H200"),
         ("GTX 1081", "NVIDIA GeForce GTX 1080 Ti"),
         ("titan", "NVIDIA TITAN V"),
