@@ -53,6 +53,7 @@ from scheduler_service.grpc_api.visibility import (
     may_see,
     own_submission,
     shown,
+    shown_history,
 )
 from scheduler_service.live_loop import LiveLoop
 
@@ -223,7 +224,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             candidates=explained.candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,
-            history=history_messages(job.history),
+            history=shown_history(caller, job, history_messages(job.history)),
         )
         answer.remedy = describe_remedy(reported, job.request) if job.phase is Phase.PENDING else ""
         await add_neighbours(state, job, answer.candidates)

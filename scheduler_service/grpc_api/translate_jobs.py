@@ -29,6 +29,7 @@ from scheduler_service.grpc_api.deadlines import deadline_missed_by_ms
 from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
 from scheduler_service.grpc_api.step_time_messages import step_time_messages
 from scheduler_service.grpc_api.training_end_messages import training_end_message
+from scheduler_service.grpc_api.visibility import SAID
 
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
@@ -36,8 +37,8 @@ INTERVAL_CONFIDENCE = 0.9
 KNOWN_SPECS_MAX = 4_096
 KNOWN_SPEC_BYTES_MAX = 4_096
 NEIGHBOURS_MAX = 16
-_SAID_BY_THE_NODE = frozenset({"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD", "JOB_ERROR"})
 """Jobs named on one GPU that was looked at."""
+_SAID_BY_THE_NODE = frozenset({"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD", "JOB_ERROR"})
 
 
 def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
@@ -129,7 +130,7 @@ def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.R
         # The sentence has the code already; what is left names a command or a rank.
         said = said.removeprefix(f"exit code {job.exit.exit_code}").lstrip(":; ")
     if message.code in _SAID_BY_THE_NODE and said:
-        message.message += f" It said: {said}"
+        message.message += f"{SAID}{said}"
     return message
 
 

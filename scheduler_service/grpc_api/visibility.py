@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from cotenant.access.callers import Caller
@@ -13,6 +14,8 @@ from scheduler_service.errors import NotPermittedError
 
 HIDDEN = "(hidden)"
 """Stands for a value that is not for the caller."""
+SAID = " It said: "
+"""Comes in a reason before the words of a node, or of a job's output."""
 
 
 def actor_of(caller: Caller) -> Actor:
@@ -104,6 +107,25 @@ def redacted(job: scheduling_pb2.Job, visibility: Visibility) -> scheduling_pb2.
         return job
     for name in job.spec.environment:
         job.spec.environment[name] = HIDDEN
-    if visibility is Visibility.WITHOUT_ARGUMENTS and len(job.spec.command) > 1:
-        job.spec.command[1:] = [HIDDEN]
+    if visibility is Visibility.WITHOUT_ARGUMENTS:
+        if len(job.spec.command) > 1:
+            job.spec.command[1:] = [HIDDEN]
+        job.exit_detail = _without_output(job.exit_detail)
+        job.reason.message = job.reason.message.partition(SAID)[0]
     return job
+
+
+def shown_history(
+    caller: Caller, job: JobRecord, history: Sequence[scheduling_pb2.JobEvent]
+) -> Sequence[scheduling_pb2.JobEvent]:
+    """Return a job's story, changed, without what is not for the caller."""
+    said = job.exit.exit_detail
+    if said and visibility_of(caller, owner_of(job)) is Visibility.WITHOUT_ARGUMENTS:
+        for line in history:
+            line.message = line.message.replace(said, _without_output(said))
+    return history
+
+
+def _without_output(detail: str) -> str:
+    """Return how a job ended without the words that were found in its output, which viewers do not read."""
+    return detail.partition(": ")[0]
