@@ -230,7 +230,7 @@ def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
         f"device {name!r} is unknown",
         remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
         "name with its maker (NVIDIA ...)",
-        details={"field": "device"} | ({"candidates": listed} if listed else {}),
+        details={"field": "device", "candidates": listed},
     )
 
 
