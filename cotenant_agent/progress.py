@@ -81,7 +81,9 @@ class ProgressTrack:
             return
         if not self._is_paused:
             self._window_start = self._window_start or report
-        self._newest = report
+        if self._newest is None or report.step > self._newest.step:
+            # Numbers that do not count yet (a bar may have begun again) tell nothing of when its steps were done.
+            self._newest = report
         self.steps_done = max(self.steps_done, report.step)
         self.epoch = report.epoch
         self.loss = report.loss if report.loss is not None else self.loss

@@ -44,6 +44,16 @@ def test_windows_join_without_a_gap_so_that_slow_steps_count_fully() -> None:
     assert track.close_window() == ProgressWindow(steps=1, duration_ms=8000)
 
 
+def test_a_report_without_a_new_step_does_not_move_the_time_of_the_last_one() -> None:
+    """A bar that begins again is believed after three numbers: its steps come at once then, and took all that time."""
+    track = ProgressTrack()
+    for step, ms in ((10, 1000), (20, 2000), (20, 2600), (20, 2900)):
+        track.accept(at(step, ms, loss=ms / 1000))
+    assert (track.close_window(), track.loss) == (ProgressWindow(steps=10, duration_ms=1000), 2.9)
+    track.accept(at(30, 3000))
+    assert track.close_window() == ProgressWindow(steps=10, duration_ms=1000)
+
+
 def test_an_older_report_changes_nothing() -> None:
     track = ProgressTrack(steps_done=5)
     track.accept(at(20, 2000, loss=0.5))
