@@ -247,7 +247,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "OUT_OF_MEMORY_LARGER_GPU": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory; it is tried on a "
     "larger one.",
     # the end
-    "FINISHED": "The job has done all its steps.",
+    "FINISHED": "The program ended with success, and the job is done.",
     "FINISHED_UNCOUNTED": "The program ended with success. It reported no step and none was recognised in what it "
     "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
