@@ -2,7 +2,8 @@
 
 A job whose prediction is unsure has a GPU to itself. Its first sound measurement window there tells memory, utilization
 and step time; from then on they are what is known of the key on that device type, with a margin over the peak, and the
-job may share on trial. A prediction that is reliable keeps its own values.
+job may share on trial. A prediction that is reliable keeps its own values, but for a utilization that was measured
+outside its range: a script that waits in its own loop looks busier from its graph than it is.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class MeasuredAlone(CopiedRecord):
     memory_peak_bytes: int = 0
     utilization_ratio: float | None = None
     step_ms: float = 0.0
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it may contradict a reliable prediction: a first window alone may be that of a beginning."""
+        return self.windows > 1
 
     def counts_only(self, memory_peak_bytes: int) -> bool:
         """Return whether of one more window nothing counts but that it was: the later, the more such windows."""
@@ -72,7 +78,7 @@ def with_measured(
     if not sizes:
         return predicted
     if predicted is not None and is_reliable(predicted):
-        return replace(predicted, measured_micro_batch_sizes=sizes)
+        return _corrected(predicted, measured, sizes)
     known = {size: measured[size] for size in sizes if measured[size].memory_peak_bytes}
     if not known:
         return predicted
@@ -96,4 +102,23 @@ def with_measured(
         in_domain=True,
         range_not_calibrated=False,
         measured_micro_batch_sizes=tuple(known),
+    )
+
+
+def _corrected(
+    predicted: JobPrediction, measured: Mapping[int, MeasuredAlone], sizes: tuple[int, ...]
+) -> JobPrediction:
+    """Return a reliable prediction, with the measured utilization where this is outside its range."""
+    newest = measured[sizes[-1]]
+    utilization_ratio = newest.utilization_ratio
+    known = replace(predicted, measured_micro_batch_sizes=sizes)
+    if utilization_ratio is None or not newest.is_repeated:
+        return known
+    if predicted.utilization_lower_ratio <= utilization_ratio <= predicted.utilization_upper_ratio:
+        return known
+    return replace(
+        known,
+        utilization_ratio=utilization_ratio,
+        utilization_lower_ratio=utilization_ratio,
+        utilization_upper_ratio=utilization_ratio,
     )

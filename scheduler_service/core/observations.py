@@ -200,9 +200,11 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
         servers=job.request.replicas.servers,
     )
     after = predictions.job(key, device)
-    was_measured = before is not None and job.micro_batch_size in before.measured_micro_batch_sizes
-    if after is before or was_measured:
+    if after is before:
         return False
+    if before is not None and job.micro_batch_size in before.measured_micro_batch_sizes:
+        # Windows that follow the first one change little, unless they contradict what was predicted.
+        return before.level is not Level.OBSERVED and after.utilization_ratio != before.utilization_ratio
     return not is_reliable(before) or _has_unknown_partner(state, key, device)
 
 

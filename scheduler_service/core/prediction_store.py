@@ -335,7 +335,7 @@ class PredictionStore(PairStore):
         step_ms = self.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=micro_batch_size, servers=servers)
         present = past.joined_by(memory_peak_bytes, utilization_ratio, step_ms or past.step_ms)
         by_shape[device, micro_batch_size] = present
-        if present != past.changed(windows=present.windows):
+        if present != past.changed(windows=present.windows) or present.is_repeated != past.is_repeated:
             self._serve(key, device)
 
     def observe_memory_states(self, key: str, device: str, states: MemoryTriple) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.records import Level, Phase, Share
+from scheduler_service.core.records import Phase, Share
 from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
 from scheduler_service.core.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
@@ -324,21 +323,6 @@ def test_a_trial_survives_a_snapshot_and_breaks_as_it_would_have() -> None:
     assert restored.snapshot() == play.engine.snapshot()
     play.engine = restored
     assert stopped(play.window("a", 200)) == ["b"]
-
-
-def test_a_reliable_prediction_keeps_its_memory_and_utilization_when_the_job_was_measured() -> None:
-    play = Play()
-    sure = prediction("key-a", measured_micro_batch_sizes=())
-    assert sure.level is Level.GRAPH
-    play.engine.state.predictions.put_job(sure)
-    play.engine.state.predictions.observe_solo(
-        "key-a", sure.device, gpus=1, micro_batch_size=1, steps=10, window_ms=1_000
-    )
-    play.engine.state.predictions.observe_alone(
-        "key-a", sure.device, micro_batch_size=1, memory_peak_bytes=5 * GIB, utilization_ratio=0.9
-    )
-    known = play.engine.state.predictions.job("key-a", sure.device)
-    assert known == replace(sure, measured_micro_batch_sizes=(1,), step_ms={(1, 1): 100.0}, measured_gpus=(1,))
 
 
 def crowded(**changes: Any) -> TrialPlay:
