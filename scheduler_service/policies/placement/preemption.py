@@ -116,7 +116,8 @@ class PreemptionPlanner:
             remaining_ms: How long it runs, or its other measure.
             measure: The same as `long_running` measures jobs, where that is another one.
         """
-        needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
+        servers = request.replicas.servers, request.server_demand
+        needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes, servers)
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
         self._measure = remaining_ms + self._gain_min_ms if measure is None else measure
