@@ -98,6 +98,7 @@ class ExclusiveRound:
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
+        self._impossible: dict[object, Reason | None] = {}
 
     @cached_property
     def _kinds(self) -> Inventory:
@@ -141,7 +142,7 @@ class ExclusiveRound:
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job on free GPUs, make room for it, or return why it waits."""
-        return self.start(job) or self._make_room(job, self.hold(job))
+        return self.start(job) or self._make_room(job) or self.hold(job)
 
     def start(self, job: PendingJob) -> Start | None:
         """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
@@ -172,16 +173,17 @@ class ExclusiveRound:
             self._failed[shape_of(request)] = reason
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
 
-    def _make_room(self, job: PendingJob, hold: Hold) -> Hold:
+    def _make_room(self, job: PendingJob) -> Hold | None:
         """Let running jobs make room for a job that would wait, if any do."""
         room_maker = self._room_maker
         made = room_maker.make_room(job) if room_maker is not None else None
         if made is None:
-            return hold
+            return None
+        candidates = self.candidates(job)
         self.rooms_made += 1
         self.take(made.gpu_ids)
         self.orders += made.stops
-        return Hold(job_id=hold.job_id, reason=made.reason, candidates=hold.candidates)
+        return Hold(job_id=job.request.job_id, reason=made.reason, candidates=candidates)
 
     def closed(self) -> Reason | None:
         """Return why no job can start any more, or None while a GPU is free."""
@@ -204,7 +206,14 @@ class ExclusiveRound:
 
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
-        return impossible_reason(self._view, self._kinds, request)
+        shape = shape_of(request)
+        if shape not in self._impossible:
+            self._impossible[shape] = impossible_reason(self._view, self._kinds, request)
+        return self._impossible[shape]
+
+    def recall_impossible(self, known: dict[object, Reason | None]) -> None:
+        """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
+        self._impossible = known
 
     def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
         """Order kinds by predicted step time; unknown ones last."""

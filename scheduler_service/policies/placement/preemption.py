@@ -87,7 +87,7 @@ class PreemptionPlanner:
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
         self._vacant: dict[tuple[str, Kind], Sequence[_Offer]] = {}
-        self._held: dict[tuple[str, Kind], Sequence[_Offer]] = {}
+        self._held: dict[str, _Offer | None] = {}
 
     def promise(self, plan: PreemptionPlan) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
@@ -97,9 +97,10 @@ class PreemptionPlanner:
         left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
         left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
         changed = {self._view.gpus[gpu_id].node_id for gpu_id in (*left, *plan.gpu_ids)}
-        for known in (self._vacant, self._held):
-            for place in [place for place in known if place[0] in changed]:
-                del known[place]
+        for place in [place for place in self._vacant if place[0] in changed]:
+            del self._vacant[place]
+        for gpu_id in (*left, *plan.gpu_ids):
+            self._held.pop(gpu_id, None)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
 
@@ -175,34 +176,37 @@ class PreemptionPlanner:
         """Return what nobody holds on a node, or has been asked to leave, in the order in which a job would take it."""
         offers = self._vacant.get((node_id, kind))
         if offers is None:
+            columns = self._long_running
+            gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.unheld(node_id)
             found = [
                 _offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
-                for entry in self._open_on(node_id, kind)
+                for entry in self._open_of(gpu_ids, kind)
                 if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
             ]
             offers = self._vacant[node_id, kind] = sorted(found)
-        return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)]
+        return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
     def _held_on(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
         """Return what is held on a node by jobs that leave it to one of this length, those that run longest first."""
-        offers = self._held.get((node_id, kind))
-        if offers is None:
-            made = map(self._held_offer, self._open_on(node_id, kind))
-            offers = self._held[node_id, kind] = sorted(offer for offer in made if offer is not None)
-        least_ms = remaining_ms + self._gain_min_ms
+        columns, least_ms = self._long_running, remaining_ms + self._gain_min_ms
+        gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, self._measure)
+        made = map(self._held_offer, self._open_of(gpu_ids, kind))
         found: list[_Offer] = []
-        for offer in offers:
+        for offer in sorted(offer for offer in made if offer is not None):
             there_ms = -offer.minus_remaining_ms
             if there_ms <= remaining_ms or there_ms < least_ms:
                 break
             found.append(offer)
         return found
 
-    def _open_on(self, node_id: str, kind: Kind) -> Iterator[GpuView]:
-        """Yield the GPUs of one kind on a node that are promised to nobody."""
-        for gpu in self._view.nodes[node_id].gpus:
-            entry = self._view.gpus.get(gpu.gpu_id)
-            if entry is not None and kind_of(entry.gpu) == kind and gpu.gpu_id not in self._promised:
+    def _gpu_ids_on(self, node_id: str) -> Iterable[str]:
+        return (gpu.gpu_id for gpu in self._view.nodes[node_id].gpus)
+
+    def _open_of(self, gpu_ids: Iterable[str], kind: Kind) -> Iterator[GpuView]:
+        """Yield those of one kind that are promised to nobody."""
+        for gpu_id in gpu_ids:
+            entry = self._view.gpus.get(gpu_id)
+            if entry is not None and kind_of(entry.gpu) == kind and gpu_id not in self._promised:
                 yield entry
 
     def _rank(self, job_id: str) -> float | None:
@@ -236,6 +240,12 @@ class PreemptionPlanner:
 
     def _held_offer(self, entry: GpuView) -> _Offer | None:
         """Return a GPU that is held by jobs each of which may be stopped; None = it is not."""
+        gpu_id = entry.gpu.gpu_id
+        if gpu_id not in self._held:
+            self._held[gpu_id] = self._make_held_offer(entry)
+        return self._held[gpu_id]
+
+    def _make_held_offer(self, entry: GpuView) -> _Offer | None:
         least_ms, holders = inf, list[str]()
         for job_id in entry.job_ids:
             if not self._is_leaving(job_id):
