@@ -83,6 +83,7 @@ class PreemptionPlanner:
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()
         self._measure = 0.0
+        self._has_odd_holders = False
         self._rank_of = rank_of
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
@@ -133,30 +134,60 @@ class PreemptionPlanner:
     def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
         best_limit_ms = inf
-        for limit_ms, node_id in self._nodes(request.gpus):
+        for limit_ms, node_id in self._nodes(request.gpus, self._measure):
             # One job alone on a GPU is the best victim where no other runs longer, and none at all is better still.
             is_settled = best is not None and (not best.victims or (request.gpus == 1 and best_limit_ms < inf))
             if is_settled and limit_ms < best_limit_ms:
                 break
-            found = self._take(request, kind, remaining_ms, [node_id])
+            for measure in self._measures(request, limit_ms):
+                found = self._take(request, kind, remaining_ms, [node_id], measure)
+                if found is not None:
+                    break
             if found is not None and self._cheaper(best, found) is found:
                 best, best_limit_ms = found, limit_ms
         return best
 
     def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
-        return self._take(request, kind, remaining_ms, [node_id for _, node_id in self._nodes(1)])
+        columns, is_anywhere = self._long_running, not self._view.nodes_per_job_max
+        limit_ms = columns.reach_ms(request.gpus) if columns is not None and is_anywhere else -inf
+        for measure in self._measures(request, limit_ms):
+            found = self._take(request, kind, remaining_ms, [one for _, one in self._nodes(1, measure)], measure)
+            if found is not None:
+                return found
+        return None
+
+    def _measures(self, request: JobRequest, limit_ms: float) -> Iterable[float]:
+        """Yield what holders have to run for at least, of whom a job takes those that run longest.
+
+        As many GPUs as it asks for are held by jobs that run until a limit, or by nobody: where their hosts do not
+        matter, the rest need a look only if some of these cannot be had.
+        """
+        is_free_to_choose = not request.cpu_cores and not request.host_memory_bytes
+        if self._long_running is not None and is_free_to_choose and self._measure < limit_ms < inf:
+            yield limit_ms
+        yield self._measure
 
     def _take(
-        self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str]
+        self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str], measure: float
     ) -> PreemptionPlan | None:
-        """Return what a job takes first on these nodes; nobody is asked to leave where what is vacant suffices."""
+        """Return what a job takes first on these nodes; nobody is asked to leave where what is vacant suffices.
+
+        Args:
+            request: The job.
+            kind: Of the GPUs.
+            remaining_ms: As in `find`.
+            node_ids: All nodes with GPUs whose holders run for `measure`.
+            measure: Of `_measures`.
+        """
         vacant = [self._vacant_on(node_id, kind) for node_id in node_ids]
         vacant_count = sum(map(len, vacant))
         if vacant_count >= request.gpus:
             found = self._first(request, merge(*vacant))
             if found is not None:
                 return found
-        held = [self._held_on(node_id, kind, remaining_ms) for node_id in node_ids]
+        if measure > self._measure and self._has_odd_holders:
+            return None  # what these run for is not in the columns
+        held = [self._held_on(node_id, kind, remaining_ms, measure) for node_id in node_ids]
         if vacant_count + sum(map(len, held)) < request.gpus:
             return None
         return self._first(request, chain(merge(*vacant), merge(*held)))
@@ -166,11 +197,11 @@ class PreemptionPlanner:
             return one or other
         return min(one, other, key=self._cost)
 
-    def _nodes(self, gpus: int) -> Iterable[tuple[float, str]]:
+    def _nodes(self, gpus: int, measure: float) -> Iterable[tuple[float, str]]:
         """Yield the nodes that may suffice, those whose jobs run longest first, with a bound on how long that is."""
         if self._long_running is None:
             return ((inf, node_id) for node_id in self._view.nodes)
-        return self._long_running.nodes(gpus, self._measure)
+        return self._long_running.nodes(gpus, measure)
 
     def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[_Offer]:
         """Return what nobody holds on a node, or has been asked to leave, in the order in which a job would take it."""
@@ -178,18 +209,20 @@ class PreemptionPlanner:
         if offers is None:
             columns = self._long_running
             gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.unheld(node_id)
+            entries = [*self._open_of(gpu_ids, kind)]
             found = [
                 _offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
-                for entry in self._open_of(gpu_ids, kind)
+                for entry in entries
                 if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
             ]
+            self._has_odd_holders |= len(found) < len(entries)
             offers = self._vacant[node_id, kind] = sorted(found)
         return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
-    def _held_on(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
+    def _held_on(self, node_id: str, kind: Kind, remaining_ms: float, measure: float) -> Sequence[_Offer]:
         """Return what is held on a node by jobs that leave it to one of this length, those that run longest first."""
         columns, least_ms = self._long_running, remaining_ms + self._gain_min_ms
-        gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, self._measure)
+        gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, measure)
         made = map(self._held_offer, self._open_of(gpu_ids, kind))
         found: list[_Offer] = []
         for offer in sorted(offer for offer in made if offer is not None):
