@@ -88,6 +88,10 @@ class LongRunning:
         slots = self._slots[self._number_of[node_id]]
         return [self._gpu_ids[position] for position in slots[self._least_ms[slots] >= remaining_ms].tolist()]
 
+    def least_ms(self, gpu_ids: Iterable[str]) -> float:
+        """Return how long the jobs on these GPUs run at least; infinite = nobody is known to hold any of them."""
+        return min((float(self._least_ms[self._position_of[gpu_id]]) for gpu_id in gpu_ids), default=inf)
+
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
         opened = [self._position_of[gpu_id] for gpu_id in left]

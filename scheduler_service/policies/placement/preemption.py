@@ -133,19 +133,33 @@ class PreemptionPlanner:
 
     def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
-        best_limit_ms = inf
+        best_ms = inf
         for limit_ms, node_id in self._nodes(request.gpus, self._measure):
-            # One job alone on a GPU is the best victim where no other runs longer, and none at all is better still.
-            is_settled = best is not None and (not best.victims or (request.gpus == 1 and best_limit_ms < inf))
-            if is_settled and limit_ms < best_limit_ms:
-                break
-            for measure in self._measures(request, limit_ms):
-                found = self._take(request, kind, remaining_ms, [node_id], measure)
-                if found is not None:
+            if best is not None and limit_ms < best_ms:
+                if not best.victims or (request.gpus == 1 and best_ms < inf):
                     break
+                # One job is the best victim where no other runs longer.
+                if len(best.victims) == 1 and best_ms < inf and not self._has_odd_holders_on(node_id, kind):
+                    continue
+            found = self._at_node(request, kind, remaining_ms, node_id, limit_ms)
             if found is not None and self._cheaper(best, found) is found:
-                best, best_limit_ms = found, limit_ms
+                best = found
+                best_ms = self._long_running.least_ms(found.gpu_ids) if self._long_running is not None else inf
         return best
+
+    def _at_node(
+        self, request: JobRequest, kind: Kind, remaining_ms: float, node_id: str, limit_ms: float
+    ) -> PreemptionPlan | None:
+        for measure in self._measures(request, limit_ms):
+            found = self._take(request, kind, remaining_ms, [node_id], measure)
+            if found is not None:
+                return found
+        return None
+
+    def _has_odd_holders_on(self, node_id: str, kind: Kind) -> bool:
+        """Return whether GPUs are held of which the columns do not say how long."""
+        self._vacant_on(node_id, kind)
+        return self._has_odd_holders
 
     def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         columns, is_anywhere = self._long_running, not self._view.nodes_per_job_max
