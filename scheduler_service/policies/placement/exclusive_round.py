@@ -95,6 +95,7 @@ class ExclusiveRound:
         self._choose_gpus, self._placed = choose, placed
         self._make_room_maker = room_maker
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
+        self._free_counts: dict[Kind, int] = {}
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
@@ -123,14 +124,17 @@ class ExclusiveRound:
         """The free GPUs, sorted at the first use."""
         if self._free_known is None:
             self._free_known = free_by_kind_and_node(self._view)
+            self._free_counts = {kind: sum(map(len, nodes.values())) for kind, nodes in self._free_known.items()}
         return self._free_known
 
     def widest(self) -> int:
         """Return how many free GPUs one job could get at most."""
         if not self.ledger.free_count():
             return 0
-        most = max if self._view.nodes_per_job_max == 1 else sum
-        return max((most(map(len, nodes.values())) for nodes in self._free.values() if nodes), default=0)
+        free = self._free
+        if self._view.nodes_per_job_max != 1:
+            return max(self._free_counts.values(), default=0)
+        return max((max(map(len, nodes.values())) for nodes in free.values() if nodes), default=0)
 
     def has_failed(self, shape: object) -> bool:
         """Return whether a job of this shape found no free GPUs."""
@@ -199,6 +203,7 @@ class ExclusiveRound:
             on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
             if gpu_id in on_node:
                 on_node.remove(gpu_id)
+                self._free_counts[kind_of(entry.gpu)] -= 1
 
     def is_impossible(self, request: JobRequest) -> bool:
         """The job could not start on the empty cluster either: it must not block those behind it."""
@@ -223,7 +228,7 @@ class ExclusiveRound:
 
     def _choose(self, request: JobRequest, kind: Kind) -> tuple[str, ...] | None:
         by_node = self._free[kind]
-        if sum(map(len, by_node.values())) < request.gpus or not self._fits_kind(request, kind):
+        if self._free_counts[kind] < request.gpus or not self._fits_kind(request, kind):
             return None
         return self._choose_gpus(self.ledger, request, by_node)
 
