@@ -99,7 +99,7 @@ class ExclusiveRound:
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
-        self._impossible: dict[object, Reason | None] = {}
+        self._recall: Callable[[], dict[object, Reason | None]] = dict
 
     @cached_property
     def _kinds(self) -> Inventory:
@@ -216,9 +216,14 @@ class ExclusiveRound:
             self._impossible[shape] = impossible_reason(self._view, self._kinds, request)
         return self._impossible[shape]
 
-    def recall_impossible(self, known: dict[object, Reason | None]) -> None:
+    def recall_impossible(self, recall: Callable[[], dict[object, Reason | None]]) -> None:
         """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
-        self._impossible = known
+        self._recall = recall
+
+    @cached_property
+    def _impossible(self) -> dict[object, Reason | None]:
+        """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
+        return self._recall()
 
     def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
         """Order kinds by predicted step time; unknown ones last."""

@@ -8,6 +8,7 @@ reason, or in a short queue for that of their shape.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from heapq import heapify, heappop
 from itertools import chain
 from typing import Final
@@ -34,7 +35,7 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         round_: Where single jobs may go.
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
-    round_.recall_impossible(_known_impossible(view))
+    round_.recall_impossible(partial(_known_impossible, view))
     candidates = _candidates(queue, round_, None)
     while candidates:
         turn = heappop(candidates)
