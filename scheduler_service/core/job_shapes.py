@@ -21,4 +21,5 @@ def shape_of(request: JobRequest) -> object:
         request.releases_memory,
         request.worker_demand,
         request.server_demand,
+        request.replicas.servers,
     )

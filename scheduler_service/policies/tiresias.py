@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.gpu_arrays import GpuArrays
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
@@ -178,7 +179,7 @@ class _Places:
         if not self._in_columns:
             return [], []
         index = self._view.index
-        times, is_alone = index.service_times, index.arrays.jobs_on == 1
+        times, is_alone = index.service_times, self._arrays.jobs_on == 1
         is_first = np.zeros(len(is_alone), dtype=np.bool_)
         is_first[times.job_of[is_alone]] = True
         found = np.flatnonzero(is_first)
@@ -187,7 +188,12 @@ class _Places:
         return measures[order].tolist(), found[order].tolist()
 
     def _job_at(self, position: int) -> str:
-        return self._view.gpus[self._view.index.arrays.gpu_ids[position]].job_ids[0]
+        return self._view.gpus[self._arrays.gpu_ids[position]].job_ids[0]
+
+    @cached_property
+    def _arrays(self) -> GpuArrays:
+        """Read once: a round changes nothing in them."""
+        return self._view.index.arrays
 
     @cached_property
     def _others(self) -> list[tuple[int, int, str]]:
@@ -199,7 +205,7 @@ class _Places:
         running, alone_count = self._view.index.reported, len(self._alone[1])
         if not alone_count or alone_count == len(running):
             return () if alone_count else running
-        arrays = self._view.index.arrays
+        arrays = self._arrays
         closed = [
             arrays.gpu_ids[position] for position in np.flatnonzero((arrays.jobs_on != 0) & (arrays.jobs_on != 1))
         ]
@@ -212,7 +218,7 @@ class _Places:
 
     def _has_open_gpu(self, job: RunningJob) -> bool:
         """Return whether a job has one of the GPUs of `_alone`."""
-        arrays = self._view.index.arrays
+        arrays = self._arrays
         positions = (arrays.position_of.get(part.gpu_id) for part in job.assignments)
         return any(position is not None and arrays.jobs_on[position] == 1 for position in positions)
 

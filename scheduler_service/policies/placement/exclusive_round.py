@@ -95,9 +95,11 @@ class ExclusiveRound:
         self._choose_gpus, self._placed = choose, placed
         self._make_room_maker = room_maker
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
+        self._free_counts: dict[Kind, int] = {}
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
+        self._recall: Callable[[], dict[object, Reason | None]] = dict
 
     @cached_property
     def _kinds(self) -> Inventory:
@@ -122,14 +124,17 @@ class ExclusiveRound:
         """The free GPUs, sorted at the first use."""
         if self._free_known is None:
             self._free_known = free_by_kind_and_node(self._view)
+            self._free_counts = {kind: sum(map(len, nodes.values())) for kind, nodes in self._free_known.items()}
         return self._free_known
 
     def widest(self) -> int:
         """Return how many free GPUs one job could get at most."""
         if not self.ledger.free_count():
             return 0
-        most = max if self._view.nodes_per_job_max == 1 else sum
-        return max((most(map(len, nodes.values())) for nodes in self._free.values() if nodes), default=0)
+        free = self._free
+        if self._view.nodes_per_job_max != 1:
+            return max(self._free_counts.values(), default=0)
+        return max((max(map(len, nodes.values())) for nodes in free.values() if nodes), default=0)
 
     def has_failed(self, shape: object) -> bool:
         """Return whether a job of this shape found no free GPUs."""
@@ -141,7 +146,7 @@ class ExclusiveRound:
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job on free GPUs, make room for it, or return why it waits."""
-        return self.start(job) or self._make_room(job, self.hold(job))
+        return self.start(job) or self._make_room(job) or self.hold(job)
 
     def start(self, job: PendingJob) -> Start | None:
         """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
@@ -172,16 +177,17 @@ class ExclusiveRound:
             self._failed[shape_of(request)] = reason
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
 
-    def _make_room(self, job: PendingJob, hold: Hold) -> Hold:
+    def _make_room(self, job: PendingJob) -> Hold | None:
         """Let running jobs make room for a job that would wait, if any do."""
         room_maker = self._room_maker
         made = room_maker.make_room(job) if room_maker is not None else None
         if made is None:
-            return hold
+            return None
+        candidates = self.candidates(job)
         self.rooms_made += 1
         self.take(made.gpu_ids)
         self.orders += made.stops
-        return Hold(job_id=hold.job_id, reason=made.reason, candidates=hold.candidates)
+        return Hold(job_id=job.request.job_id, reason=made.reason, candidates=candidates)
 
     def closed(self) -> Reason | None:
         """Return why no job can start any more, or None while a GPU is free."""
@@ -197,6 +203,7 @@ class ExclusiveRound:
             on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
             if gpu_id in on_node:
                 on_node.remove(gpu_id)
+                self._free_counts[kind_of(entry.gpu)] -= 1
 
     def is_impossible(self, request: JobRequest) -> bool:
         """The job could not start on the empty cluster either: it must not block those behind it."""
@@ -204,7 +211,19 @@ class ExclusiveRound:
 
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
-        return impossible_reason(self._view, self._kinds, request)
+        shape = shape_of(request)
+        if shape not in self._impossible:
+            self._impossible[shape] = impossible_reason(self._view, self._kinds, request)
+        return self._impossible[shape]
+
+    def recall_impossible(self, recall: Callable[[], dict[object, Reason | None]]) -> None:
+        """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
+        self._recall = recall
+
+    @cached_property
+    def _impossible(self) -> dict[object, Reason | None]:
+        """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
+        return self._recall()
 
     def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
         """Order kinds by predicted step time; unknown ones last."""
@@ -214,7 +233,7 @@ class ExclusiveRound:
 
     def _choose(self, request: JobRequest, kind: Kind) -> tuple[str, ...] | None:
         by_node = self._free[kind]
-        if sum(map(len, by_node.values())) < request.gpus or not self._fits_kind(request, kind):
+        if self._free_counts[kind] < request.gpus or not self._fits_kind(request, kind):
             return None
         return self._choose_gpus(self.ledger, request, by_node)
 

@@ -7,7 +7,8 @@ reason, or in a short queue for that of their shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from heapq import heapify, heappop
 from itertools import chain
 from typing import Final
@@ -34,6 +35,7 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         round_: Where single jobs may go.
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
+    round_.recall_impossible(partial(_known_impossible, view))
     candidates = _candidates(queue, round_, None)
     while candidates:
         turn = heappop(candidates)
@@ -46,7 +48,7 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
     is_short = len(view.pending) < QUEUE_LONG_MIN
-    reasons = _reasons_now(view, queue, round_) if is_short else _impossible(view, queue, round_)
+    reasons = _reasons_now(view, queue, round_) if is_short else _impossible(queue, round_)
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
 
@@ -62,7 +64,7 @@ def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None)
             if not may_start and not round_.may_make_room(gpus, head):
                 break
             group = queue.group_of(head)
-            turn = next(_turns(group, after), None)
+            turn = _next_after(group, head, after)
             if turn is not None and _needs_look(round_, group, turn, may_start=may_start):
                 found.append(turn)
     heapify(found)
@@ -75,8 +77,11 @@ def _needs_look(round_: ExclusiveRound, group: RemainingTimeGroup, turn: Turn, *
     return round_.may_make_room(group.request.gpus, turn) and not round_.has_no_room(group.shape)
 
 
-def _turns(group: RemainingTimeGroup, after: Turn | None) -> Iterator[Turn]:
-    return (turn for turn, _ in group.firsts_after(after, lambda length: False))
+def _next_after(group: RemainingTimeGroup, head: Turn, after: Turn | None) -> Turn | None:
+    """Return the first job of a group that comes after one turn."""
+    if after is None or head > after:  # as nearly always: nothing of the group was looked at
+        return head
+    return next((turn for turn, _ in group.firsts_after(after, lambda length: False)), None)
 
 
 def is_grouped(view: SchedulingView) -> bool:
@@ -91,20 +96,23 @@ def _reasons_now(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRou
     return {group.shape: round_.hold(jobs[group.head[2]]).reason for group in groups if group.head is not None}
 
 
-def _impossible(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
-    """Return why jobs of a shape could not even start on the empty cluster, which is found once for each."""
-    name = (_impossible, view.nodes_per_job_max, view.index.prediction_changes.count)
+def _impossible(queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
+    """Return why jobs of a shape could not even start on the empty cluster."""
+    groups = map(queue.group_of, chain.from_iterable(queue.heads.values()))
+    found = ((group.shape, round_.impossible(group.request)) for group in groups)
+    return {shape: reason for shape, reason in found if reason is not None}
+
+
+def _known_impossible(view: SchedulingView) -> dict[object, Reason | None]:
+    """Return what was found of shapes while nodes and predictions were as they are."""
+    name = (_known_impossible, view.nodes_per_job_max, view.index.prediction_changes.count)
     notes = view.index.arrays.notes
     known = notes.get(name)
     if not isinstance(known, dict) or len(known) > SHAPES_MAX:
-        for other in [one for one in notes if isinstance(one, tuple) and one[0] is _impossible]:
+        for other in [one for one in notes if isinstance(one, tuple) and one[0] is _known_impossible]:
             del notes[other]
         notes[name] = known = {}
-    for head in chain.from_iterable(queue.heads.values()):
-        group = queue.group_of(head)
-        if group.shape not in known:
-            known[group.shape] = round_.impossible(group.request)
-    return {shape: reason for shape, reason in known.items() if reason is not None}
+    return known
 
 
 def _rest_reason(round_: ExclusiveRound) -> Reason:

@@ -37,22 +37,32 @@ class LongRunning:
         arrays = self._view.index.arrays
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
+        self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
         self._node_ids, self._node_of, self._slots = arrays.node_ids, arrays.node_of, arrays.slots
         # The last one stands for the GPUs that a node does not have.
-        self._least_ms = np.append(np.where(arrays.jobs_on == 1, measures, inf), -inf)
-        self._close(self._protected_gpu_ids())
-        self._close(self._view.kept_gpu_ids & self._position_of.keys())
+        self._least_ms = np.full(len(measures) + 1, -inf)
+        self._least_ms[:-1] = np.where(arrays.jobs_on == 1, measures, inf)
         self._by_node: NDArray[np.float64] | None = None
         self._in_order: NDArray[np.float64] | None = None
+        self._reaches_ms: dict[int, float] = {}
+        self._unheld: dict[str, list[str]] | None = None
+        self._close(self._protected_gpu_ids())
+        self._close(self._view.kept_gpu_ids & self._position_of.keys())
 
     def reach_ms(self, gpus: int) -> float:
         """Return the longest remaining time of jobs that run on so many GPUs: no longer job has room made for it."""
-        if self._view.nodes_per_job_max != 1:
-            self._close_given_away()
-            if self._in_order is None:
-                self._in_order = np.sort(self._least_ms)
-            return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
-        return float(self._of_nodes(gpus).max(initial=-inf))
+        self._close_given_away()
+        reach_ms = self._reaches_ms.get(gpus)
+        if reach_ms is None:
+            self._reaches_ms[gpus] = reach_ms = self._find_reach_ms(gpus)
+        return reach_ms
+
+    def _find_reach_ms(self, gpus: int) -> float:
+        if self._view.nodes_per_job_max == 1:
+            return float(self._of_nodes(gpus).max(initial=-inf))
+        if self._in_order is None:
+            self._in_order = np.sort(self._least_ms)
+        return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
 
     def nodes(self, gpus: int, remaining_ms: float) -> Iterator[tuple[float, str]]:
         """Yield the nodes with so many GPUs whose jobs run as long, those that run longest first, and how long."""
@@ -61,6 +71,26 @@ class LongRunning:
         numbers = numbers[np.argsort(-limits_ms[numbers], kind="stable")]
         for number, limit_ms in zip(numbers.tolist(), limits_ms[numbers].tolist(), strict=True):
             yield limit_ms, self._node_ids[number]
+
+    def unheld(self, node_id: str) -> Sequence[str]:
+        """Return the GPUs of a node that are not held by one job that stays: nobody holds them, or somebody else."""
+        self._close_given_away()
+        if self._unheld is None:
+            self._unheld = {}
+            for position in np.flatnonzero(self._least_ms == inf).tolist():
+                node = self._node_ids[self._node_of[position]]
+                self._unheld.setdefault(node, []).append(self._gpu_ids[position])
+        return self._unheld.get(node_id, ())
+
+    def held(self, node_id: str, remaining_ms: float) -> Sequence[str]:
+        """Return the GPUs of a node whose one job runs as long, and all that are held by others than one job."""
+        self._close_given_away()
+        slots = self._slots[self._number_of[node_id]]
+        return [self._gpu_ids[position] for position in slots[self._least_ms[slots] >= remaining_ms].tolist()]
+
+    def least_ms(self, gpu_ids: Iterable[str]) -> float:
+        """Return how long the jobs on these GPUs run at least; infinite = nobody is known to hold any of them."""
+        return min((float(self._least_ms[self._position_of[gpu_id]]) for gpu_id in gpu_ids), default=inf)
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
@@ -87,10 +117,11 @@ class LongRunning:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
         if closed:
             self._least_ms[closed] = -inf
-        self._in_order = None
         return closed
 
     def _sort_again(self, positions: Sequence[int]) -> None:
+        self._in_order = self._unheld = None
+        self._reaches_ms.clear()
         if self._by_node is None:
             return
         nodes = [*{*self._node_of[positions].tolist()}]

@@ -83,11 +83,12 @@ class PreemptionPlanner:
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()
         self._measure = 0.0
+        self._has_odd_holders = False
         self._rank_of = rank_of
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
         self._vacant: dict[tuple[str, Kind], Sequence[_Offer]] = {}
-        self._held: dict[tuple[str, Kind], Sequence[_Offer]] = {}
+        self._held: dict[str, _Offer | None] = {}
 
     def promise(self, plan: PreemptionPlan) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
@@ -97,9 +98,10 @@ class PreemptionPlanner:
         left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
         left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
         changed = {self._view.gpus[gpu_id].node_id for gpu_id in (*left, *plan.gpu_ids)}
-        for known in (self._vacant, self._held):
-            for place in [place for place in known if place[0] in changed]:
-                del known[place]
+        for place in [place for place in self._vacant if place[0] in changed]:
+            del self._vacant[place]
+        for gpu_id in (*left, *plan.gpu_ids):
+            self._held.pop(gpu_id, None)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
 
@@ -116,7 +118,8 @@ class PreemptionPlanner:
             remaining_ms: How long it runs, or its other measure.
             measure: The same as `long_running` measures jobs, where that is another one.
         """
-        needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
+        servers = request.replicas.servers, request.server_demand
+        needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes, servers)
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
         self._measure = remaining_ms + self._gain_min_ms if measure is None else measure
@@ -130,31 +133,75 @@ class PreemptionPlanner:
 
     def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
-        best_limit_ms = inf
-        for limit_ms, node_id in self._nodes(request.gpus):
-            # One job alone on a GPU is the best victim where no other runs longer, and none at all is better still.
-            is_settled = best is not None and (not best.victims or (request.gpus == 1 and best_limit_ms < inf))
-            if is_settled and limit_ms < best_limit_ms:
-                break
-            found = self._take(request, kind, remaining_ms, [node_id])
+        best_ms = inf
+        for limit_ms, node_id in self._nodes(request.gpus, self._measure):
+            if best is not None and limit_ms < best_ms:
+                if not best.victims or (request.gpus == 1 and best_ms < inf):
+                    break
+                # One job is the best victim where no other runs longer.
+                if len(best.victims) == 1 and best_ms < inf and not self._has_odd_holders_on(node_id, kind):
+                    continue
+            found = self._at_node(request, kind, remaining_ms, node_id, limit_ms)
             if found is not None and self._cheaper(best, found) is found:
-                best, best_limit_ms = found, limit_ms
+                best = found
+                best_ms = self._long_running.least_ms(found.gpu_ids) if self._long_running is not None else inf
         return best
 
+    def _at_node(
+        self, request: JobRequest, kind: Kind, remaining_ms: float, node_id: str, limit_ms: float
+    ) -> PreemptionPlan | None:
+        for measure in self._measures(request, limit_ms):
+            found = self._take(request, kind, remaining_ms, [node_id], measure)
+            if found is not None:
+                return found
+        return None
+
+    def _has_odd_holders_on(self, node_id: str, kind: Kind) -> bool:
+        """Return whether GPUs are held of which the columns do not say how long."""
+        self._vacant_on(node_id, kind)
+        return self._has_odd_holders
+
     def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
-        return self._take(request, kind, remaining_ms, [node_id for _, node_id in self._nodes(1)])
+        columns, is_anywhere = self._long_running, not self._view.nodes_per_job_max
+        limit_ms = columns.reach_ms(request.gpus) if columns is not None and is_anywhere else -inf
+        for measure in self._measures(request, limit_ms):
+            found = self._take(request, kind, remaining_ms, [one for _, one in self._nodes(1, measure)], measure)
+            if found is not None:
+                return found
+        return None
+
+    def _measures(self, request: JobRequest, limit_ms: float) -> Iterable[float]:
+        """Yield what holders have to run for at least, of whom a job takes those that run longest.
+
+        As many GPUs as it asks for are held by jobs that run until a limit, or by nobody: where their hosts do not
+        matter, the rest need a look only if some of these cannot be had.
+        """
+        is_free_to_choose = not request.cpu_cores and not request.host_memory_bytes
+        if self._long_running is not None and is_free_to_choose and self._measure < limit_ms < inf:
+            yield limit_ms
+        yield self._measure
 
     def _take(
-        self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str]
+        self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str], measure: float
     ) -> PreemptionPlan | None:
-        """Return what a job takes first on these nodes; nobody is asked to leave where what is vacant suffices."""
+        """Return what a job takes first on these nodes; nobody is asked to leave where what is vacant suffices.
+
+        Args:
+            request: The job.
+            kind: Of the GPUs.
+            remaining_ms: As in `find`.
+            node_ids: All nodes with GPUs whose holders run for `measure`.
+            measure: Of `_measures`.
+        """
         vacant = [self._vacant_on(node_id, kind) for node_id in node_ids]
         vacant_count = sum(map(len, vacant))
         if vacant_count >= request.gpus:
             found = self._first(request, merge(*vacant))
             if found is not None:
                 return found
-        held = [self._held_on(node_id, kind, remaining_ms) for node_id in node_ids]
+        if measure > self._measure and self._has_odd_holders:
+            return None  # what these run for is not in the columns
+        held = [self._held_on(node_id, kind, remaining_ms, measure) for node_id in node_ids]
         if vacant_count + sum(map(len, held)) < request.gpus:
             return None
         return self._first(request, chain(merge(*vacant), merge(*held)))
@@ -164,44 +211,49 @@ class PreemptionPlanner:
             return one or other
         return min(one, other, key=self._cost)
 
-    def _nodes(self, gpus: int) -> Iterable[tuple[float, str]]:
+    def _nodes(self, gpus: int, measure: float) -> Iterable[tuple[float, str]]:
         """Yield the nodes that may suffice, those whose jobs run longest first, with a bound on how long that is."""
         if self._long_running is None:
             return ((inf, node_id) for node_id in self._view.nodes)
-        return self._long_running.nodes(gpus, self._measure)
+        return self._long_running.nodes(gpus, measure)
 
     def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[_Offer]:
         """Return what nobody holds on a node, or has been asked to leave, in the order in which a job would take it."""
         offers = self._vacant.get((node_id, kind))
         if offers is None:
+            columns = self._long_running
+            gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.unheld(node_id)
+            entries = [*self._open_of(gpu_ids, kind)]
             found = [
                 _offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
-                for entry in self._open_on(node_id, kind)
+                for entry in entries
                 if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
             ]
+            self._has_odd_holders |= len(found) < len(entries)
             offers = self._vacant[node_id, kind] = sorted(found)
-        return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)]
+        return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
-    def _held_on(self, node_id: str, kind: Kind, remaining_ms: float) -> Sequence[_Offer]:
+    def _held_on(self, node_id: str, kind: Kind, remaining_ms: float, measure: float) -> Sequence[_Offer]:
         """Return what is held on a node by jobs that leave it to one of this length, those that run longest first."""
-        offers = self._held.get((node_id, kind))
-        if offers is None:
-            made = map(self._held_offer, self._open_on(node_id, kind))
-            offers = self._held[node_id, kind] = sorted(offer for offer in made if offer is not None)
-        least_ms = remaining_ms + self._gain_min_ms
+        columns, least_ms = self._long_running, remaining_ms + self._gain_min_ms
+        gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, measure)
+        made = map(self._held_offer, self._open_of(gpu_ids, kind))
         found: list[_Offer] = []
-        for offer in offers:
+        for offer in sorted(offer for offer in made if offer is not None):
             there_ms = -offer.minus_remaining_ms
             if there_ms <= remaining_ms or there_ms < least_ms:
                 break
             found.append(offer)
         return found
 
-    def _open_on(self, node_id: str, kind: Kind) -> Iterator[GpuView]:
-        """Yield the GPUs of one kind on a node that are promised to nobody."""
-        for gpu in self._view.nodes[node_id].gpus:
-            entry = self._view.gpus.get(gpu.gpu_id)
-            if entry is not None and kind_of(entry.gpu) == kind and gpu.gpu_id not in self._promised:
+    def _gpu_ids_on(self, node_id: str) -> Iterable[str]:
+        return (gpu.gpu_id for gpu in self._view.nodes[node_id].gpus)
+
+    def _open_of(self, gpu_ids: Iterable[str], kind: Kind) -> Iterator[GpuView]:
+        """Yield those of one kind that are promised to nobody."""
+        for gpu_id in gpu_ids:
+            entry = self._view.gpus.get(gpu_id)
+            if entry is not None and kind_of(entry.gpu) == kind and gpu_id not in self._promised:
                 yield entry
 
     def _rank(self, job_id: str) -> float | None:
@@ -235,6 +287,12 @@ class PreemptionPlanner:
 
     def _held_offer(self, entry: GpuView) -> _Offer | None:
         """Return a GPU that is held by jobs each of which may be stopped; None = it is not."""
+        gpu_id = entry.gpu.gpu_id
+        if gpu_id not in self._held:
+            self._held[gpu_id] = self._make_held_offer(entry)
+        return self._held[gpu_id]
+
+    def _make_held_offer(self, entry: GpuView) -> _Offer | None:
         least_ms, holders = inf, list[str]()
         for job_id in entry.job_ids:
             if not self._is_leaving(job_id):

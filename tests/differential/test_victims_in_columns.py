@@ -1,0 +1,82 @@
+"""A search for victims that columns narrow, against the one that looks at every GPU of every node."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Node
+from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.policies.placement.long_running import LongRunning
+from scheduler_service.policies.placement.preemption import PreemptionPlanner
+from tests.support.scheduling import GIB, gpu, job, node, prediction, running, store, view
+
+KINDS = (("standin", 8 * GIB), ("standin", 16 * GIB))
+KNOWN = store([prediction("key", step_ms={(gpus, 1): 1_000.0 for gpus in range(1, 9)})])
+
+
+def drawn_node(generator: random.Random, number: int) -> Node:
+    """Four GPUs of one kind, now and then of two, on a host that may be too small for all that ask for it."""
+    kinds = [generator.choice(KINDS)] * 4 if generator.random() < 0.8 else [*KINDS, *KINDS]
+    gpus = [gpu(f"n{number}.{index}", memory_bytes=kind[1], index=index) for index, kind in enumerate(kinds)]
+    return node(f"n{number}", gpus, cpu_cores=generator.choice((0.0, 8.0, 16.0)))
+
+
+def drawn_jobs(generator: random.Random, gpu_ids: list[str]) -> list[RunningJob]:
+    """Jobs alone or co-located, some leaving, some of unknown length, of few lengths so that many are equal."""
+    found = []
+    for number in range(generator.randrange(12)):
+        held = generator.sample(gpu_ids, k=min(generator.choice((1, 1, 2, 4)), len(gpu_ids)))
+        if generator.random() < 0.85:
+            gpu_ids = [gpu_id for gpu_id in gpu_ids if gpu_id not in held]
+        request = job(
+            f"r{number}",
+            key="key",
+            gpus=len(held),
+            global_batch_size=len(held),
+            steps_total=generator.choice((0, 50, 100, 100, 200, 200, 300)),
+            cpu_cores=generator.choice((0.0, 4.0)),
+        )
+        if held:
+            found.append(running(request, held, is_stopping=generator.random() < 0.2))
+    return found
+
+
+def drawn_view(generator: random.Random, nodes_max: int) -> SchedulingView:
+    nodes = [drawn_node(generator, number) for number in range(4)]
+    gpu_ids = [one.gpu_id for machine in nodes for one in machine.gpus]
+    holding = drawn_jobs(generator, gpu_ids)
+    return view(
+        nodes=nodes,
+        holding=holding,
+        predictions=KNOWN,
+        nodes_per_job_max=nodes_max,
+        kept_gpu_ids=frozenset(generator.sample(gpu_ids, k=generator.randrange(3))),
+        protected_job_ids=frozenset(one.request.job_id for one in holding if generator.random() < 0.1),
+    )
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1, 2])
+@pytest.mark.parametrize("asks_hosts", [False, True])
+def test_columns_find_the_same_victims(nodes_max: int, asks_hosts: bool) -> None:
+    plans = 0
+    for seed in range(150):
+        generator = random.Random(seed)
+        seen = drawn_view(generator, nodes_max)
+        ledgers = Ledger(seen), Ledger(seen)
+        slow = PreemptionPlanner(ledgers[0], gain_min_ms=10_000)
+        quick = PreemptionPlanner(ledgers[1], gain_min_ms=10_000, long_running=LongRunning(ledgers[1]))
+        for number in range(4):
+            gpus, steps = generator.choice((1, 1, 2, 3, 4, 6)), generator.choice((10, 60, 120, 190))
+            cores = generator.choice((2.0, 8.0)) if asks_hosts else 0.0
+            request = job(f"w{number}", key="key", gpus=gpus, global_batch_size=gpus, cpu_cores=cores)
+            kind = generator.choice(KINDS)
+            expected = slow.find(request, kind, steps * 1_000.0)
+            assert quick.find(request, kind, steps * 1_000.0) == expected, (seed, number)
+            if expected is not None:
+                plans += bool(expected.victims)
+                slow.promise(expected)
+                quick.promise(expected)
+    assert plans > 50
