@@ -171,6 +171,10 @@ class Conversation:
             self._refuse(key, "pause_job", CommandRefusedError(NOT_PAUSABLE, failure))
         self._news.set()
 
+    def announce_readings(self) -> None:
+        """Report with a heartbeat at once what is read of the GPUs now."""
+        self._news.set()
+
     def _send(self, message: messages.ConnectRequest) -> None:
         # A full queue means a stream that does not move; what matters is sent again.
         with contextlib.suppress(asyncio.QueueFull):

@@ -1,4 +1,4 @@
-"""An allocation of a real Slurm as a node of cotenant's own queue: jobs share it, and outlive it by their checkpoints."""
+"""An allocation of a real Slurm as a node of cotenant's own queue: jobs outlive it by their checkpoints."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ STEPS = 400
 class Lab:
     """A user of Slurm with a scheduler of his own, and folders that all nodes see."""
 
-    def __init__(self, daemons: SlurmDaemons, scheduler: str) -> None:
+    def __init__(self, daemons: SlurmDaemons, scheduler: SchedulerProcess) -> None:
         self.daemons = daemons
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         daemons.environment |= {
             "COTENANT_PYTHON": sys.executable,
             "COTENANT_EXECUTOR_FOLDER": str(daemons.folder / "executor"),
             "PYTHONPATH": str(ROOT),
             "XDG_CONFIG_HOME": str(daemons.folder / "config"),
-            "COTENANT_SCHEDULER": scheduler,
+            "COTENANT_SCHEDULER": scheduler.address,
         }
 
     def allocate(self) -> str:
         """Hand the executor in, as its first lines say; return the allocation's id once it runs."""
-        own = ["--scheduler", self._scheduler, "--standin-cores", "0", "--no-calibrate"]
+        own = ["--scheduler", self.scheduler.address, "--standin-cores", "0", "--no-calibrate"]
         allowed = ["--allow-directory", str(self.daemons.folder), "--allow-any-command"]
         output = ["--parsable", "--output", f"{self.daemons.folder}/%j.out", "--cpus-per-task=1"]
         job_id = self.daemons.run(["sbatch", *output, str(EXECUTOR), *own, *allowed]).strip()
@@ -84,7 +84,7 @@ def lab() -> Iterator[Lab]:
             SlurmDaemons(folder, tracker="cgroup") as daemons,
             SchedulerProcess(folder / "scheduler", arguments=("--predictor", "", "--policy", "fifo")) as scheduler,
         ):
-            yield Lab(daemons, scheduler.address)
+            yield Lab(daemons, scheduler)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -96,6 +96,8 @@ def test_a_job_outlives_the_allocation_that_it_began_in(lab: Lab) -> None:
     lab.daemons.run(["scancel", first])
     lab.daemons.wait_for(first, "CANCELLED", "")
     wait_until(lambda: lab.job(job_id)["phase"].endswith("PENDING"), what="the job waits again")
+    # The agent said so before it left; nobody had to wait until its node is given up.
+    assert "NodeLost" not in lab.scheduler.log_file.read_text()
     made = lab.steps(job_id)[-1]
     lab.allocate()
     wait_until(lambda: lab.job(job_id)["phase"].endswith("FINISHED"), what="the job ends in the next allocation")
