@@ -163,7 +163,7 @@ class NodeAgent:
             for end in ended:
                 self._conversation.announce_end(end)
             if has_news:
-                self._conversation.announce_pauses()
+                self._conversation.announce_changes()
             self._conversation.announce_preparations()
 
     def _note_pauses(self) -> bool:
@@ -308,7 +308,7 @@ class NodeAgent:
         """End all jobs, and stay until the scheduler has their ends: they wait again at once, and elsewhere."""
         self._is_leaving = True
         if self._conversation is not None:
-            self._conversation.announce_readings()
+            self._conversation.announce_changes()
         await self._tick(_STOP_ALL_TICKS, lambda: self._table.stop_all("agent_exit"))
         await self._tick(_STORED_TICKS, lambda: self._conversation is None or not any(self._table))
 

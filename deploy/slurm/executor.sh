@@ -13,10 +13,10 @@ set -euo pipefail
 # Checkpoints outlive the allocation and are found by the next one, so the folder must be one that all nodes see.
 FOLDER="${COTENANT_EXECUTOR_FOLDER:-$HOME/.local/state/cotenant/executor}"
 mkdir -p "$FOLDER/checkpoints" "$FOLDER/agents"
-# The variables are those of the step, which this shell does not know: one agent starts on every node.
+# The variables are those of the step, which this shell does not know: one agent starts on every node, under the node's name, so
+# that the next allocation there is the same node again, as its certificate or token says. COTENANT_EXECUTOR_NODE is another name.
 # shellcheck disable=SC2016
-AGENT='exec "${COTENANT_PYTHON:-python3}" -m cotenant_agent run --node-id "$SLURMD_NODENAME.$SLURM_JOB_ID" \
-    --state-dir "$0/agents/$SLURMD_NODENAME.$SLURM_JOB_ID" --checkpoint-dir "$0/checkpoints" --shared-checkpoints \
-    --stop-jobs-on-exit "$@"'
+AGENT='node=${COTENANT_EXECUTOR_NODE:-$SLURMD_NODENAME}; exec "${COTENANT_PYTHON:-python3}" -m cotenant_agent run --node-id "$node" \
+    --state-dir "$0/agents/$node" --checkpoint-dir "$0/checkpoints" --shared-checkpoints --stop-jobs-on-exit "$@"'
 # Two nodes may end at different instants; what the others run goes on.
 exec srun --kill-on-bad-exit=0 bash -c "$AGENT" "$FOLDER" "$@"
