@@ -165,8 +165,8 @@ class Conversation:
         ended = messages.PreparationEnded(key=key_to_message(key), code=refusal.code, message=refusal.message)
         self._send(messages.ConnectRequest(preparation_ended=ended))
 
-    def announce_pauses(self) -> None:
-        """Report with a heartbeat at once that an attempt stands still, or goes on; and what could not be paused."""
+    def announce_changes(self) -> None:
+        """Report with a heartbeat at once: an attempt stands still or goes on, the agent leaves; and failed pauses."""
         for key, failure in self._table.find_failed_pauses():
             self._refuse(key, "pause_job", CommandRefusedError(NOT_PAUSABLE, failure))
         self._news.set()

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -45,6 +46,9 @@ _log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _STOP_ALL_TICKS = 1200
+# For the scheduler's word that it has the ends; without it the jobs wait until their node is given up.
+_STORED_TICKS = 100
+_LEAVING = "the agent ends its jobs and leaves"
 # Between two tries to join a scheduler that this node does not obey: only a person can change that.
 _REFUSED_PAUSE_S = 5.0
 # The scheduler answered, and will answer the same again.
@@ -111,6 +115,7 @@ class NodeAgent:
         self._calibrations = calibrations
         self._metrics = metrics
         self._readings: tuple[GpuReading, ...] = ()
+        self._is_leaving = False
         self._conversation: Conversation | None = None
         self._pauses = Pauses(rules.seed or zlib.crc32(rules.node_id.encode()))
 
@@ -158,7 +163,7 @@ class NodeAgent:
             for end in ended:
                 self._conversation.announce_end(end)
             if has_news:
-                self._conversation.announce_pauses()
+                self._conversation.announce_changes()
             self._conversation.announce_preparations()
 
     def _note_pauses(self) -> bool:
@@ -206,7 +211,7 @@ class NodeAgent:
             self._rendezvous_address = await asyncio.to_thread(find_own_address, self._link.scheduler)
         self._conversation = Conversation(
             table=self._table,
-            read_gpus=lambda: self._readings,
+            read_gpus=self._shown_readings,
             windows=self._windows,
             hello=self._hello,
             on_welcome=self._on_welcome,
@@ -293,8 +298,22 @@ class NodeAgent:
             storage_id=self._rules.storage_id,
         )
 
+    def _shown_readings(self) -> tuple[GpuReading, ...]:
+        """Return what the scheduler is told of the GPUs: it gives those of an agent that leaves no new job."""
+        if not self._is_leaving:
+            return self._readings
+        return tuple(replace(one, healthy=False, fault=_LEAVING) for one in self._readings)
+
     async def _stop_all(self) -> None:
-        for _ in range(_STOP_ALL_TICKS):
-            if self._table.stop_all("agent_exit"):
+        """End all jobs, and stay until the scheduler has their ends: they wait again at once, and elsewhere."""
+        self._is_leaving = True
+        if self._conversation is not None:
+            self._conversation.announce_changes()
+        await self._tick(_STOP_ALL_TICKS, lambda: self._table.stop_all("agent_exit"))
+        await self._tick(_STORED_TICKS, lambda: self._conversation is None or not any(self._table))
+
+    async def _tick(self, ticks: int, is_done: Callable[[], bool]) -> None:
+        for _ in range(ticks):
+            if is_done():
                 return
             await asyncio.sleep(_TICK_S)

@@ -43,14 +43,24 @@ class _Device:
 
 
 class NvmlInventory:
-    """All NVIDIA GPUs of this machine."""
+    """The NVIDIA GPUs of this machine.
 
-    def __init__(self) -> None:
+    Args:
+        visible: Those alone, in the form of CUDA_VISIBLE_DEVICES: an engine that runs the agent gives it no others.
+            None = all.
+
+    Raises:
+        DriverMissingError: There is no driver.
+        DeviceError: It does not count its GPUs, or has one of the visible ones not.
+    """
+
+    def __init__(self, *, visible: str | None = None) -> None:
         with _driver_errors("start NVML", DriverMissingError):
             pynvml.nvmlInit()
         with _driver_errors("count the GPUs", DeviceError):
             count = pynvml.nvmlDeviceGetCount()
-        self._devices = [_identify(index) for index in range(count)]
+        devices = [_identify(index) for index in range(count)]
+        self._devices = devices if visible is None else _visible(devices, visible)
         self._driver = str(_ask(pynvml.nvmlSystemGetDriverVersion) or "unknown")
 
     @property
@@ -131,6 +141,26 @@ class NvmlInventory:
             memory_bytes=None if None in used else max((value for value in used if value is not None), default=0),
             utilization_ratio=sum(known) / len(known) if known and len(known) == len(ratios) else None,
         )
+
+
+def _visible(devices: Sequence[_Device], visible: str) -> list[_Device]:
+    """Return the named ones: by index in the driver's order, or by a beginning of the UUID that only one has."""
+    found: dict[str, _Device] = {}
+    for name in filter(None, (part.strip() for part in visible.split(","))):
+        named = [
+            one for one in devices if (one.index == int(name) if name.isdecimal() else one.gpu_id.startswith(name))
+        ]
+        if len(named) != 1:
+            known = ", ".join(one.gpu_id for one in devices)
+            raise DeviceError(
+                f"CUDA_VISIBLE_DEVICES names {name[:80]!r}, which is no one GPU here; the driver has {known}"
+            )
+        found[named[0].gpu_id] = named[0]
+    if not found:
+        raise DeviceError(
+            "CUDA_VISIBLE_DEVICES is empty: no GPU was given to this agent; unset it to offer all of them"
+        )
+    return [*found.values()]
 
 
 def _identify(index: int) -> _Device:

@@ -40,7 +40,7 @@ def probe(cores: tuple[int, ...] = ()) -> dict[str, object]:
     }
     groups.remove_parents()
     try:
-        inventory = NvmlInventory()
+        inventory = NvmlInventory(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     except DeviceError as error:
         found["nvml"] = str(error)
         return found

@@ -164,7 +164,7 @@ def _rendezvous_interface(settings: AgentSettings) -> str:
 def _build_inventory(settings: AgentSettings, state: Path, processes: Processes) -> GpuInventory:
     inventories: list[GpuInventory] = []
     if settings.nvml:
-        inventories.append(NvmlInventory())
+        inventories.append(NvmlInventory(visible=os.environ.get("CUDA_VISIBLE_DEVICES")))
     if settings.standin_cores:
         inventories.append(
             StandinInventory(

@@ -2452,8 +2452,8 @@ class DecideResponse(_message.Message):
     def effective_parameters(self) -> _struct_pb2.Struct: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
-        """Rows that were answered with less than was asked for, and why: INVALID_ROW, NO_GRAPH, UNKNOWN_DEVICE, PAIRS_UNKNOWN,
-        NO_PREDICTOR, or the predictor's reason; at most 20 of a code and one that counts the others.
+        """Rows that were answered with less than was asked for, and why: INVALID_ROW, NO_USABLE_GPU (jobs wait, and no
+        node is schedulable with a healthy GPU), NO_GRAPH, UNKNOWN_DEVICE, PAIRS_UNKNOWN, NO_PREDICTOR, or the predictor's reason; at most 20 of a code and one that counts the others.
         """
 
     @_builtins.property

@@ -21,6 +21,7 @@ COLUMNS: Final = ("JobIDRaw", "JobName", "User", "Submit", "Start", "End", "Allo
 ROWS_MAX: Final = 5_000_000
 _GPUS = re.compile(r"(?:^|,)gres/gpu=([0-9]{1,6})(?=,|$)")
 _TYPED_GPUS = re.compile(r"(?:^|,)gres/gpu:[^=,]{1,100}=([0-9]{1,6})(?=,|$)")
+_SHARDS = re.compile(r"(?:^|,)gres/shard[:=]")
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})
 
 
@@ -98,7 +99,7 @@ def _job(cells: dict[str, str]) -> PastJob | str:
     """Return a job, or why a row is none."""
     gpus = _gpus(cells["AllocTRES"])
     if not gpus:
-        return "no GPUs"
+        return "a part of a GPU (gres/shard), shared already" if _SHARDS.search(cells["AllocTRES"]) else "no GPUs"
     times = [cells[name].strip() for name in ("Submit", "Start", "End")]
     if _NO_TIME.intersection(times):
         return "not ended"

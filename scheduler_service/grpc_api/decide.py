@@ -12,13 +12,12 @@ from typing import Any
 
 from google.protobuf import struct_pb2
 
-from cotenant.v1 import scheduling_pb2
+from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.opportunistic_sharing import claimed_bytes, largest_surge_bytes
 from scheduler_service.core.placement_limits import ClusterLimits
-from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Reason
 from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.trial_start import TRIAL_MS
@@ -31,18 +30,20 @@ from scheduler_service.grpc_api.repeated_rows import repeats
 from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, changes_base, complete
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_job
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, describe_unusable, gpu_rows, read_nodes
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
-from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
+from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, bounded_warnings, drop_invalid_rows
 from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
+from scheduler_service.grpc_api.waiting_caller import WaitingCaller
 
 # When the caller sets no deadline.
 DEFAULT_DEADLINE_S = 10.0
 # A snapshot may take 32 MB.
 WAITING_MAX = 32
 COMPARED_POLICIES_MAX = 8
+NO_USABLE_GPU = "NO_USABLE_GPU"
 # Left for deciding after the predictor has answered.
 _DECIDING_RATIO = 0.8
 
@@ -71,7 +72,7 @@ async def decide(
     validation.require(_comparison_violations(request))
     asked_policy = _asked_policy(request.policy, policies.read_parameters(request.parameters))
     compared = [_asked_policy(name, {}) for name in request.compared_policies]
-    thread = thread or deciding_thread()
+    thread, caller = thread or deciding_thread(), WaitingCaller()
 
     def decisions_of(one: _AskedPolicy, read: _ReadSnapshot) -> list[scheduling_pb2.Decision]:
         return _decisions(one.policy, read, explain=request.explain)
@@ -79,32 +80,39 @@ async def decide(
     def begin() -> tuple[_ReadSnapshot, MissingPredictions | None, list[scheduling_pb2.Decision]]:
         """Read, and decide at once where nothing is to be asked first: each turn of another thread has its price."""
         read = _read(request, SnapshotBases() if bases is None else bases)
+        read.store.caller = caller
         if request.validate_only:
             return read, None, []
         devices, can_ask = read.nodes.least_memory_bytes, predictor is not None
         missing = find_missing(read.messages, devices, read.store, can_ask=can_ask)
         return read, missing, [] if missing.askable else decisions_of(asked_policy, read)
 
-    read, missing, decisions = await thread.begin(begin)
-    if missing is None:
+    with caller:
+        read, missing, decisions = await thread.begin(begin)
+        if missing is None:
+            return scheduling_pb2.DecideResponse(
+                effective_parameters=asked_policy.effective, warnings=read.valid.warnings, base_token=read.base_token
+            )
+        asked = missing.answers
+        if missing.askable and predictor is not None:
+            asked = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
+            decisions = await thread.begin(lambda: decisions_of(asked_policy, read))
         return scheduling_pb2.DecideResponse(
-            effective_parameters=asked_policy.effective, warnings=read.valid.warnings, base_token=read.base_token
+            decisions=decisions,
+            effective_parameters=asked_policy.effective,
+            model_version=asked.model_version,
+            warnings=[*read.valid.warnings, *_unusable(read), *asked.warnings],
+            base_token=read.base_token,
+            comparisons=[
+                _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
+                for one in compared
+            ],
         )
-    asked = missing.answers
-    if missing.askable and predictor is not None:
-        asked = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
-        decisions = await thread.begin(lambda: decisions_of(asked_policy, read))
-    return scheduling_pb2.DecideResponse(
-        decisions=decisions,
-        effective_parameters=asked_policy.effective,
-        model_version=asked.model_version,
-        warnings=[*read.valid.warnings, *asked.warnings],
-        base_token=read.base_token,
-        comparisons=[
-            _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
-            for one in compared
-        ],
-    )
+
+
+def _unusable(read: _ReadSnapshot) -> list[resources_pb2.Warning]:
+    why = describe_unusable(read.nodes) if read.valid.snapshot.pending else ""
+    return bounded_warnings(NO_USABLE_GPU, [why] if why else [])
 
 
 def _comparison(asked: _AskedPolicy, decisions: list[scheduling_pb2.Decision]) -> scheduling_pb2.PolicyDecisions:
@@ -153,7 +161,7 @@ class _ReadSnapshot:
     nodes: SnapshotNodes
     messages: Sequence[scheduling_pb2.SnapshotJob]
     jobs: Sequence[ReadJob]
-    store: PredictionStore
+    store: SnapshotPredictions
     base_token: str = ""
 
 

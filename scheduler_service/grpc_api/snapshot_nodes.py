@@ -50,6 +50,21 @@ def gpu_rows(nodes: Iterable[scheduling_pb2.SnapshotNode]) -> list[scheduling_pb
     return [gpu for node in nodes for gpu in node.gpus]
 
 
+def describe_unusable(nodes: SnapshotNodes) -> str:
+    """Return why no job can start at all; empty = at least one GPU is usable."""
+    if nodes.empty.gpus:
+        return ""
+    if not nodes.gpus:
+        return (
+            "snapshot.nodes: states no GPU; each node names its own in gpus, with gpu_id, device, memory_bytes, healthy"
+        )
+    sick = sum(not gpu.healthy for gpu in nodes.gpus.values())
+    return (
+        f"snapshot.nodes: not one of {len(nodes.gpus):,} GPUs is usable: {len(nodes.usable):,} nodes say schedulable, "
+        f"{sick:,} GPUs do not say healthy; both are false where a row does not set them"
+    )
+
+
 def read_nodes(
     nodes: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[scheduling_pb2.SnapshotGpu]
 ) -> SnapshotNodes:

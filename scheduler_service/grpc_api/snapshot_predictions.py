@@ -14,6 +14,7 @@ from scheduler_service.core.measured_averages import Sizes, preferred
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api import translate_snapshot
+from scheduler_service.grpc_api.waiting_caller import CallerLeftError, WaitingCaller
 
 _WORST_UTILIZATION_RATIO: Final = 1.0
 
@@ -95,10 +96,14 @@ class SnapshotPredictions(PredictionStore):
     Args:
         rows: The predictions of the snapshot.
         jobs: All its jobs; of those with figures and one key the first counts.
+
+    Attributes:
+        caller: For whom a policy asks; once they have left, the next question ends the work.
     """
 
     def __init__(self, rows: PredictionRows, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
         super().__init__()
+        self.caller = WaitingCaller()
         self._rows = rows
         self._answers: dict[PairPlace, PairPrediction] = {}
         self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
@@ -116,7 +121,13 @@ class SnapshotPredictions(PredictionStore):
         }
 
     def job(self, key: str, device: str) -> JobPrediction | None:
-        """Return what is predicted of a key on a device type, else what is stated of it."""
+        """Return what is predicted of a key on a device type, else what is stated of it.
+
+        Raises:
+            CallerLeftError: Nobody waits for the answer any more.
+        """
+        if self.caller.has_left:
+            raise CallerLeftError
         by_device = self._jobs.get(key)  # as the store does it, without a call: this is asked most of all
         known = by_device.get(device) if by_device is not None else None
         if known is not None:

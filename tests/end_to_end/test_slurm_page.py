@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.alone,
     pytest.mark.skipif(bool(missing_daemons()), reason=f"not installed: {', '.join(missing_daemons())}"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(700),
 ]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "slurm.md"
 COTENANT = str(Path(sys.executable).with_name("cotenant"))
@@ -63,7 +63,7 @@ class Site:
             env=self.daemons.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
@@ -104,7 +104,8 @@ def test_the_page_leads_from_advice_to_a_shared_gpu_and_measures_it(site: Site) 
     rows = [site.daemons.job(job_id) for job_id in placed]
     assert len({(row["nodes"], row["gres_detail"][0].split(":")[1]) for row in rows}) == 4
     site.run(f"scancel {' '.join(placed[1:])}")
-    told = observed(site, seconds=12)
+    # Beside a silent process of somebody else on the core, windows are told from the second minute on only (the page).
+    told = next((rows for seconds in (12, 180) if (rows := observed(site, seconds=seconds))), [])
     assert told
     assert {row["job_id"] for row in told} == {f"slurm/{placed[0]}"}
     assert all(row["step_ms"] >= 50 for row in told)

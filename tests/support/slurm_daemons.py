@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import slurm_accounting
+
 DAEMONS = ("munged", "slurmctld", "slurmd", "squeue")
 NODES = ("n1", "n2")
 GPUS_PER_NODE = 2
@@ -43,7 +45,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-AccountingStorageType=accounting_storage/none
+{accounting}
 JobSubmitPlugins=lua
 GresTypes=gpu,shard
 SlurmdParameters=config_overrides
@@ -54,6 +56,12 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=16 RealMemo
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=16 RealMemory=8000 Gres={gres} State=UNKNOWN
 PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=INFINITE DefMemPerCPU=100 State=UP
 """
+_ACCOUNTED = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePass={folder}/munge.sock
+AccountingStoragePort={port}
+AccountingStorageTRES=gres/gpu,gres/shard"""
 _CGROUP_CONF = "CgroupPlugin=autodetect\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\nConstrainCores=no\n"
 
 
@@ -69,11 +77,16 @@ class SlurmDaemons:
     Args:
         folder: Everything lies there; its path is short enough for a socket.
         tracker: How Slurm finds the processes of a job: linuxproc, or cgroup, so that others can find them too.
+        accounts: With slurmdbd, for sacct.
+        settings: Further lines of slurm.conf.
     """
 
-    def __init__(self, folder: Path, *, tracker: str = "linuxproc") -> None:
+    def __init__(self, folder: Path, *, tracker: str = "linuxproc", accounts: bool = False, settings: str = "") -> None:
         self.folder = folder
         self._tracker = tracker
+        self._accounts = accounts
+        self._settings = settings
+        self._ports = _free_ports(5)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
 
@@ -84,11 +97,13 @@ class SlurmDaemons:
         key.chmod(0o600)
         files = [f"--{name}-file={self.folder}/munge.{name}" for name in ("log", "pid", "seed")]
         self._start("munged", ["munged", "-F", "--force", f"--key-file={key}", f"--socket={munge_socket}", *files])
-        _wait_until(munge_socket.exists)
-        self.start_controller()
-        for node in NODES:
-            self.start_node(node)
         try:
+            _wait_until(munge_socket.exists)
+            if self._accounts:
+                self._start_accounting()
+            self.start_controller()
+            for node in NODES:
+                self.start_node(node)
             self.wait_ready()
         except BaseException:
             self._stop_all()
@@ -101,8 +116,17 @@ class SlurmDaemons:
         self._stop_all()
 
     def _stop_all(self) -> None:
-        for name in ("slurmctld", *NODES, "munged"):
+        for name in ("slurmctld", *NODES, "slurmdbd", "mariadbd", "munged"):
             self.stop(name)
+
+    def _start_accounting(self) -> None:
+        slurm_accounting.prepare(self.folder, port=self._ports[3], database_port=self._ports[4])
+        for name, command in slurm_accounting.commands(self.folder, database_port=self._ports[4]).items():
+            self._start(name, command)
+            # slurmdbd asks again only 5 s later.
+            _wait_until((self.folder / "database.sock").exists)
+        cluster = ["sacctmgr", "--immediate", "add", "cluster", "test"]
+        _wait_until(lambda: self.run_or_again(cluster) != "again")
 
     def start_controller(self) -> None:
         """Start slurmctld."""
@@ -199,7 +223,12 @@ class SlurmDaemons:
             lines.append(f"NodeName=n[1-2] Name=shard Type=g{gpu} Count={SHARDS_PER_GPU} File={device}")
         (self.folder / "gres.conf").write_text("AutoDetect=off\n" + "\n".join(lines) + "\n")
         gres = ",".join(f"gpu:g{gpu}:1,shard:g{gpu}:{SHARDS_PER_GPU}" for gpu in range(GPUS_PER_NODE))
-        host, ports = socket.gethostname().split(".")[0], _free_ports(3)
+        host, ports = socket.gethostname().split(".")[0], self._ports
+        accounting = (
+            _ACCOUNTED.format(port=ports[3], folder=self.folder)
+            if self._accounts
+            else "AccountingStorageType=accounting_storage/none"
+        )
         conf = _CONF.format(
             folder=self.folder,
             host=host,
@@ -208,9 +237,10 @@ class SlurmDaemons:
             port1=ports[1],
             port2=ports[2],
             tracker=self._tracker,
+            accounting=accounting,
         )
         (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
-        (self.folder / "slurm.conf").write_text(conf)
+        (self.folder / "slurm.conf").write_text(conf + self._settings)
         shutil.copy(_LUA, self.folder / "job_submit.lua")
 
     def _start(self, name: str, command: list[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.errors import DriverMissingError
+from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
 from tests.support.fake_driver import FakeDriver, build_library, load_library
@@ -46,6 +46,24 @@ def test_a_device_is_described_by_its_uuid(inventory: NvmlInventory) -> None:
     assert (gpu.gpu_id, gpu.device, gpu.memory_bytes) == ("GPU-a", "FakeGPU", 80 << 30)
     assert inventory.bind(["GPU-a"]).environment == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
     assert inventory.bind([]).environment == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-b", "GPU-bb0000", " GPU-bb0000,1 "])
+def test_an_agent_offers_only_the_gpus_that_its_engine_gave_it(driver: FakeDriver, visible: str) -> None:
+    driver.add_gpu("GPU-bb0000", total_bytes=80 << 30)
+    driver.add_gpu("GPU-c", total_bytes=80 << 30)
+    inventory = NvmlInventory(visible=visible)
+    assert [(gpu.gpu_id, gpu.index) for gpu in inventory.describe()] == [("GPU-bb0000", 1)]
+    with pytest.raises(DeviceError):
+        inventory.bind(["GPU-a"])
+    inventory.close()
+
+
+@pytest.mark.parametrize("visible", ["", "7", "GPU-", "NoDevFiles", "MIG-1", "-1"])
+def test_a_gpu_that_was_given_and_is_not_here_is_an_error_that_names_it(driver: FakeDriver, visible: str) -> None:
+    driver.add_gpu("GPU-b", total_bytes=80 << 30)
+    with pytest.raises(DeviceError, match=f"CUDA_VISIBLE_DEVICES .*{visible}"):
+        NvmlInventory(visible=visible)
 
 
 def test_a_device_is_read_in_our_units(inventory: NvmlInventory) -> None:

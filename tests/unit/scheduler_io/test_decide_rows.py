@@ -367,3 +367,25 @@ def test_a_snapshots_job_waits_for_the_reason_that_explain_would_give(policy: st
     request = scheduling_pb2.DecideRequest(policy=policy, snapshot=snapshot)
     (decision,) = asyncio.run(decide(request, predictor=None, seconds_left=5)).decisions
     assert decision.reason.code == "GPUS_NOT_IN_CLUSTER"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda one: one.nodes[0].ClearField("schedulable"), "0 nodes say schedulable"),
+        (lambda one: one.nodes[0].gpus[0].ClearField("healthy"), "1 GPUs do not say healthy"),
+        (lambda one: one.ClearField("nodes"), "states no GPU"),
+    ],
+)
+def test_a_caller_who_left_out_what_makes_gpus_usable_is_told_once(
+    spoil: Callable[[scheduling_pb2.Snapshot], None], said: str
+) -> None:
+    given = snapshot(job("a"), job("b"))
+    assert "NO_USABLE_GPU" not in codes(ask(given))
+    spoil(given)
+    [message] = [one.message for one in ask(given).warnings if one.code == "NO_USABLE_GPU"]
+    assert said in message
+
+
+def test_a_snapshot_without_jobs_needs_no_usable_gpu() -> None:
+    assert codes(ask(scheduling_pb2.Snapshot(now_ms=1_000))) == []
