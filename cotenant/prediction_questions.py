@@ -20,6 +20,8 @@ from cotenant.v1 import prediction_pb2
 
 OFFLINE_TIMEOUT_S: Final = 600.0
 _EXIT_USAGE: Final = 2
+_EXIT_NOT_FOUND: Final = 3
+NO_SUCH_GRAPH: Final = "UNKNOWN_GRAPH"
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -87,7 +89,7 @@ def ask_offline(questions: Questions) -> Answers:
     """Starts the predictor's program for these questions only.
 
     Raises:
-        InputError: It refuses a question; the message is its own.
+        InputError: It refuses a question; the message is its own. The reason of a graph that it lacks is NO_SUCH_GRAPH.
         ProgramError: It is not installed, or wrote no answers.
     """
     content: dict[str, Any] = {
@@ -104,8 +106,9 @@ def ask_offline(questions: Questions) -> Answers:
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["it told nothing"])[-1].removeprefix("error: ")
         message, _, remedy = told.partition("; ")
-        kind = InputError if done.returncode == _EXIT_USAGE else ProgramError
-        raise kind(f"the offline predictor: {message}", remedy=remedy)
+        kind = InputError if done.returncode in (_EXIT_USAGE, _EXIT_NOT_FOUND) else ProgramError
+        reason = NO_SUCH_GRAPH if done.returncode == _EXIT_NOT_FOUND else ""
+        raise kind(f"the offline predictor: {message}", remedy=remedy, reason=reason)
     return _read(done.stdout)
 
 
