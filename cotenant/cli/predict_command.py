@@ -37,6 +37,7 @@ from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import ProgramError
 from cotenant.device_calibration_message import calibration_message
+from cotenant.prediction_questions import naming_graph
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2, resources_pb2
 
@@ -136,7 +137,8 @@ def _predict_one(
         request.onnx_graph = load_graph(job.graph)
         if calibrated is not None:
             request.calibration.CopyFrom(calibration_message(calibrated[1]))
-        answer = session.predictor().predict_job(request)
+        with naming_graph(job.graph):
+            answer = session.predictor().predict_job(request)
     show_prediction(session, answer, answer.device or request.device)
     return answer.fits
 
