@@ -96,6 +96,9 @@ _CLASSES: Mapping[grpc.StatusCode, type[ServiceError]] = {
 }
 
 
+_LOOPBACK = ("127.", "localhost:", "[::1]:")
+
+
 def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
     """Turns what grpc raised into the class that names the side at fault.
 
@@ -113,6 +116,9 @@ def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
     # Without details no service of ours has answered.
     if not remedy and status is None and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         remedy = f"is the {peer} running at {address}? `cotenant doctor` checks; `cotenant up` starts one"
+    if code is grpc.StatusCode.UNAUTHENTICATED and address.startswith(_LOOPBACK):
+        own = "cotenant up --predictor-port 0 --scheduler-port 0"
+        remedy = f"{remedy}; if it is another user's `cotenant up`, start your own: {own}".removeprefix("; ")
     return _CLASSES.get(code, BrokenServiceError)(message, code=code, remedy=remedy, reason=reason, metadata=metadata)
 
 

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+_EXIT_INTERRUPTED: Final = 130
+"""As `command_run` has it, which needs click and cannot be imported here."""
+
 EXTRAS: Mapping[str, str] = MappingProxyType(
     {
         "predictor_service": "predictor",
@@ -89,7 +92,7 @@ def missing_extra_line(program: str, error: ModuleNotFoundError) -> str:
 
 
 def run_program(program: str, start: Callable[[], int | None]) -> int:
-    """Runs a program; a library that is not installed ends it with one line instead of a traceback.
+    """Runs a program; a library that is not installed, or an interrupt, ends it with one line and no traceback.
 
     Args:
         program: Its package.
@@ -100,6 +103,9 @@ def run_program(program: str, start: Callable[[], int | None]) -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(missing_extra_line(program, error) + "\n")
         return 1
+    except KeyboardInterrupt:  # also while it still loads, which takes seconds
+        sys.stderr.write("interrupted\n")
+        return _EXIT_INTERRUPTED
 
 
 def _missing_line(wanted_by: str, missing: Mapping[str, list[str]]) -> str:

@@ -25,6 +25,19 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class NamedFolder(click.Path):
+    """A folder that need not be there yet; an empty text, as of a variable that is not set, is not the present one."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 (click's)
+        """Returns the path."""
+        if not str(value):
+            self.fail("the name of a folder is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class OptionalFile(Kind):
     """A file that need not be there yet; an empty text names none."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,13 +14,16 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 
 from cotenant.client import PredictorClient
-from cotenant.client_errors import InputError, ProgramError
+from cotenant.client_errors import InputError, ProgramError, ServiceError
 from cotenant.graph_file import GraphFileError, graph_sha256, read_graph
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2
 
 OFFLINE_TIMEOUT_S: Final = 600.0
 _EXIT_USAGE: Final = 2
+_EXIT_NOT_FOUND: Final = 3
+NO_SUCH_GRAPH: Final = "UNKNOWN_GRAPH"
+_REFUSALS_OF_GRAPHS: Final = frozenset({"MALFORMED_GRAPH", "UNSUPPORTED_GRAPH", "GRAPH_LIMIT", "UNBOUND_DIMENSION"})
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -63,6 +67,17 @@ def load_graph(path: Path) -> bytes:
         raise InputError(str(error), remedy="export it with torch.onnx.export (see the README)") from error
 
 
+@contextmanager
+def naming_graph(path: Path) -> Iterator[None]:
+    """Lets a service that refuses a graph be told with the file's name; it was sent the bytes only."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.reason in _REFUSALS_OF_GRAPHS:
+            error.message = f"{path}: {error.message}"
+        raise
+
+
 def hash_of(path: Path) -> str:
     """Returns the hash under which a predictor keeps the graph of a file."""
     return graph_sha256(load_graph(path))
@@ -75,7 +90,8 @@ def ask_service(questions: Questions, client: PredictorClient) -> Answers:
         CotenantError: It cannot be reached, or refuses a graph or a question.
     """
     for path in questions.graphs:
-        client.upload_graph(load_graph(path))
+        with naming_graph(path):
+            client.upload_graph(load_graph(path))
     return Answers(
         jobs=[client.predict_job(request) for request in questions.jobs],
         pairs=client.predict_pairs(questions.pairs) if questions.pairs else None,
@@ -87,7 +103,7 @@ def ask_offline(questions: Questions) -> Answers:
     """Starts the predictor's program for these questions only.
 
     Raises:
-        InputError: It refuses a question; the message is its own.
+        InputError: It refuses a question; the message is its own. The reason of a graph that it lacks is NO_SUCH_GRAPH.
         ProgramError: It is not installed, or wrote no answers.
     """
     content: dict[str, Any] = {
@@ -104,8 +120,9 @@ def ask_offline(questions: Questions) -> Answers:
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["it told nothing"])[-1].removeprefix("error: ")
         message, _, remedy = told.partition("; ")
-        kind = InputError if done.returncode == _EXIT_USAGE else ProgramError
-        raise kind(f"the offline predictor: {message}", remedy=remedy)
+        kind = InputError if done.returncode in (_EXIT_USAGE, _EXIT_NOT_FOUND) else ProgramError
+        reason = NO_SUCH_GRAPH if done.returncode == _EXIT_NOT_FOUND else ""
+        raise kind(f"the offline predictor: {message}", remedy=remedy, reason=reason)
     return _read(done.stdout)
 
 

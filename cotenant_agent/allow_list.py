@@ -100,11 +100,13 @@ class AllowList:
         resolved = os.path.realpath(path)
         roots = [os.path.realpath(root) for root in self.directories]
         inside = any(Path(resolved).is_relative_to(root) for root in roots)
-        if not Path(path).is_absolute() or not inside or not Path(resolved).is_dir():
+        if Path(path).is_absolute() and inside and not Path(resolved).is_dir():
+            raise CommandRefusedError(_CODE, f"working directory {path!r} is not there, or is no directory")
+        if not Path(path).is_absolute() or not inside:
             # An agent that was started by `cotenant up` has the first of the two flags only.
             flags = "--allow-directory" if self.any_command else "--allow-directory or --allow-file"
             raise CommandRefusedError(
-                _CODE, f"working directory {path!r} is not a directory inside an allowed root; allowed: "
+                _CODE, f"working directory {path!r} is not inside an allowed root; allowed: "
                 f"{', '.join(roots) or 'none'} (the node's owner adds one: {flags})",
             )  # fmt: skip
         return resolved

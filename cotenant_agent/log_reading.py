@@ -11,10 +11,14 @@ from typing import BinaryIO
 from cotenant_agent.durable_files import read_json
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.rank_plan import log_name
+from cotenant_agent.rotating_log import CUT_SUFFIX
 from cotenant_agent.spec_records import read_launched_ranks, read_log_name, read_ranks, read_servers
 from cotenant_agent.state_directory import AttemptDirectory
 
 CHUNK_BYTES = 64 * 1024
+CUT_NOTE = (
+    b"[cotenant: what was printed before this is not kept; a log has two files of --log-limit-bytes of the agent]\n"
+)
 
 
 class LogReader:
@@ -30,10 +34,15 @@ class LogReader:
         """
         self._files = directory.log_files(name)
         self._file: BinaryIO | None = None
+        self._is_from_start = tail_bytes <= 0
         self._skip_bytes = max(0, _kept_bytes(self._files) - tail_bytes) if tail_bytes > 0 else 0
 
     def read(self) -> bytes:
-        """The next bytes, at most 64 KiB; empty when there are none now."""
+        """The next bytes, at most 64 KiB; empty when there are none now. Of a log that was cut the first say so."""
+        if self._is_from_start:
+            self._is_from_start = False
+            if self._is_cut():
+                return CUT_NOTE
         while True:
             # Looked up before reading: a file that already has a successor is complete.
             following = self._following()
@@ -47,6 +56,9 @@ class LogReader:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _is_cut(self) -> bool:
+        return any(path.with_name(path.name + CUT_SUFFIX).exists() for path in self._files)
 
     def _following(self) -> Path | None:
         """The file after the present one; the oldest one at the beginning; None at the newest."""

@@ -8,6 +8,8 @@ import select
 
 from cotenant_agent.system_clock import boot_ms
 
+CUT_SUFFIX = ".cut"
+"""Of an empty file beside a log whose beginning was dropped."""
 _TAIL_BYTES = 8192
 _PIPE_READ_BYTES = 65536
 _DRAIN_MS = 1000
@@ -47,8 +49,11 @@ class RotatingLog:
         """Go on in a new file; whether there is one."""
         try:
             # Absent where the last try has moved it and found no room for its successor.
+            is_cut = os.path.exists(f"{self._name}.1")  # noqa: PTH110
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self._name, f"{self._name}.1")  # noqa: PTH105
+            if is_cut:
+                self._note_cut()
             descriptor = self._open()
         except OSError:
             return False
@@ -56,6 +61,11 @@ class RotatingLog:
         self._descriptor = descriptor
         self._size_bytes = 0
         return True
+
+    def _note_cut(self) -> None:
+        """Leave word for readers that the oldest output is gone; on a full disk there is none."""
+        with contextlib.suppress(OSError):
+            os.close(os.open(f"{self._name}{CUT_SUFFIX}", os.O_WRONLY | os.O_CREAT, 0o600))
 
     def _open(self) -> int:
         return os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

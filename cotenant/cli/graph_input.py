@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -24,6 +24,13 @@ __all__ = ["AskedJob", "GraphFile", "WithCommand", "asked_jobs", "load_graph"]
 JOBS_MAX = 8
 _COMMAND = "cotenant.command"
 _SCRIPTS = (".py", ".sh", ".ipynb")
+
+
+class Check(Protocol):
+    """Raises what is wrong with a question about so many jobs, of which one may have to be captured."""
+
+    def __call__(self, jobs: int, *, is_captured: bool) -> None:
+        """Look."""
 
 
 class WithCommand(click.Command):
@@ -95,12 +102,13 @@ class AskedJob:
 
 
 @contextmanager
-def asked_jobs(files: Sequence[Path], *, is_allowed: bool) -> Iterator[list[AskedJob]]:
+def asked_jobs(files: Sequence[Path], *, is_allowed: bool, check: Check) -> Iterator[list[AskedJob]]:
     """Yields the jobs of some files, and of the command behind `--`; that one is captured.
 
     Args:
         files: Graphs (.onnx) or job files (.yaml).
         is_allowed: A capture may leave files behind.
+        check: Raises what is wrong with the question in any case; called before time goes into a capture.
 
     Raises:
         InputError: Nothing was named, too much, or a file is neither.
@@ -110,6 +118,7 @@ def asked_jobs(files: Sequence[Path], *, is_allowed: bool) -> Iterator[list[Aske
         raise click.UsageError("Missing argument 'GRAPH'.")
     if len(files) + bool(command) > JOBS_MAX:
         raise InputError(f"{len(files) + bool(command)} jobs are named", remedy=f"name at most {JOBS_MAX}")
+    check(len(files) + bool(command), is_captured=bool(command))
     with tempfile.TemporaryDirectory() as folder:
         found = [_of_file(path) for path in files]
         if command:

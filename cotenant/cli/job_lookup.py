@@ -26,7 +26,7 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
 
     Raises:
         NotFoundError: No such job.
-        InputError: Several jobs could be meant.
+        InputError: Several jobs could be meant, or all of an array.
     """
     try:
         return client.get_job(wanted)
@@ -34,6 +34,9 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
         jobs = client.list_jobs()
         named = [job for job in jobs if job.spec.name == wanted]
         matches = named or [job for job in jobs if job.job_id.startswith(wanted)]
+        if tasks := [job.job_id for job in jobs if job.spec.array_id == wanted]:
+            remedy = f"name one of its tasks, {tasks[-1]} to {tasks[0]}; `cotenant cancel {wanted}` cancels all"
+            raise InputError(f"{wanted} is an array of {len(tasks)} job(s)", remedy=remedy) from None
         if not matches:
             missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
             raise

@@ -144,7 +144,7 @@ def show_error(error: CotenantError) -> None:
     tell(f"error: {error.message}{reason}", style="red")
     facts = error.metadata if isinstance(error, ServiceError) else {}
     # The list of wrong fields usually repeats the message.
-    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if error.message not in value]
+    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if value and error.message not in value]
     if shown:
         tell("  " + ", ".join(shown))
     if error.remedy and error.remedy not in error.message:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from cotenant import quantities, system_clock
-from cotenant.cli.formats import emit_data, emit_message, message_to_dict
+from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
@@ -62,6 +64,7 @@ def forget_node(session: Session, /, node: str) -> None:
     """
     lost = session.scheduler().forget_node(node)
     tell(f"forgot {node}; lost: {', '.join(lost) or 'no job'}")
+    _emit_change(session, node, "forgotten", lost)
 
 
 @nodes.command(name="cordon", epilog="Example:  cotenant nodes cordon node-3")
@@ -71,6 +74,7 @@ def cordon_node(session: Session, /, node: str) -> None:
     """Start nothing more on NODE; what runs there runs on. `cotenant nodes uncordon` undoes it."""
     session.scheduler().cordon_node(node)
     tell(f"cordoned {node}: nothing new starts there")
+    _emit_change(session, node, "cordoned", ())
 
 
 @nodes.command(name="drain", epilog="Example:  cotenant nodes drain node-3")
@@ -80,6 +84,7 @@ def drain_node(session: Session, /, node: str) -> None:
     """Cordon NODE and stop what runs there with checkpoints; it goes on elsewhere when there is room."""
     moving = session.scheduler().cordon_node(node, drain=True)
     tell(f"draining {node}; moving away: {', '.join(moving) or 'no job'}")
+    _emit_change(session, node, "draining", moving)
 
 
 @nodes.command(name="uncordon", epilog="Example:  cotenant nodes uncordon node-3")
@@ -89,6 +94,7 @@ def uncordon_node(session: Session, /, node: str) -> None:
     """Let NODE take jobs again, however it was cordoned or drained."""
     session.scheduler().uncordon_node(node)
     tell(f"{node} takes jobs again")
+    _emit_change(session, node, "uncordoned", ())
 
 
 @nodes.command(name="confirm")
@@ -98,6 +104,14 @@ def confirm_restore(session: Session, /) -> None:
     answer = session.scheduler().confirm_restore()
     joining = ", ".join(one[:8] for one in answer.ancestor_ids)
     tell(f"this cluster is {answer.incarnation_id[:8]}; nodes of these join it: {joining or 'none but its own'}")
+
+
+def _emit_change(session: Session, node: str, became: str, job_ids: Sequence[str]) -> None:
+    """Writes for programs what a node has become, and the jobs that this moves or loses."""
+    if session.output is OutputFormat.NAME:
+        show(node)
+    elif not session.output.is_for_people:
+        emit_data({"node_id": node, "became": became, "job_ids": list(job_ids)}, session.output)
 
 
 def _list_nodes(session: Session) -> None:

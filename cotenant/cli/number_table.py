@@ -61,7 +61,8 @@ def read_numbers(path: Path, wanted: Sequence[str]) -> NumberTable:
         with nullcontext(sys.stdin) if path == STANDARD_INPUT else path.open(newline="", encoding="utf-8-sig") as file:
             return _read(csv.DictReader(file, skipinitialspace=True), name, wanted)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {name}: {error}", remedy="give a CSV file with column names") from error
+        cause = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {name}: {cause}", remedy="give a CSV file with column names") from error
 
 
 def _read(reader: csv.DictReader[str], name: str, wanted: Sequence[str]) -> NumberTable:

@@ -69,11 +69,16 @@ def _known_policies(session: Session) -> tuple[list[scheduling_pb2.Policy], str]
         found = session.scheduler().list_policies()
     except UnavailableError:
         tell(f"no scheduler at {session.settings.scheduler}: policies installed here, * = default of a new scheduler")
-        return _installed_policies()
+        return installed_policies()
     return found, next((policy.name for policy in found if policy.active), "")
 
 
-def _installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
+def installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
+    """Returns the policies that are installed here, and the default.
+
+    Raises:
+        ProgramError: They cannot be listed.
+    """
     done = run_captured("policies", ["list", "-o", "json"], timeout_s=OFFLINE_TIMEOUT_S)
     try:
         rows = json.loads(done.stdout)

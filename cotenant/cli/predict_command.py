@@ -12,8 +12,11 @@ from google.protobuf.json_format import Parse, ParseError
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
 from cotenant.cli.graph_input import AskedJob, GraphFile, WithCommand, asked_jobs, load_graph
+from cotenant.cli.predict_checks import check_before_capture
 from cotenant.cli.predict_questions import (
     NumberList,
+    check_combination,
+    device_memory_bytes,
     each_questions,
     find_calibration,
     is_unconfigured,
@@ -34,8 +37,8 @@ from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import ProgramError
 from cotenant.device_calibration_message import calibration_message
+from cotenant.prediction_questions import naming_graph
 from cotenant.programs import run_captured
-from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2, resources_pb2
 
 OFFLINE_TIMEOUT_S = 600.0
@@ -94,9 +97,15 @@ def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags:
     configured and none is reachable. Several GRAPHs, or job files, are asked about together on one device: how much
     they slow each other down, and whether their memory fits. A COMMAND is captured first (`cotenant capture`).
     """
-    with asked_jobs(files, is_allowed=yes) as jobs:
-        devices = [each.strip() for each in (flags["device"] or session.settings.device).split(",")]
-        batch_sizes = flags["batch_sizes"] or [None]
+    devices = [each.strip() for each in _asked_device(session, flags["device"]).split(",")]
+    batch_sizes = flags["batch_sizes"] or [None]
+
+    def check(jobs: int, *, is_captured: bool) -> None:
+        check_combination(jobs, devices, flags)
+        if is_captured:
+            check_before_capture(session, devices, batch_sizes, flags)
+
+    with asked_jobs(files, is_allowed=yes, check=check) as jobs:
         if len(jobs) > 1:
             fits = predict_together(session, together_questions(session, jobs, devices, flags), jobs, flags["offline"])
         elif flags["max_batch"] or len(devices) > 1 or len(batch_sizes) > 1:
@@ -107,13 +116,17 @@ def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags:
         raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
 
 
+def _asked_device(session: Session, given: str | None) -> str:
+    return session.settings.device if given is None else given
+
+
 def _predict_one(
     session: Session, job: AskedJob, device: str, batch_size: int | None, flags: Mapping[str, Any]
 ) -> bool:
     request = prediction_pb2.PredictJobRequest(
         settings=job.settings(setting_flags(flags), batch_size),
         device=device,
-        device_memory_bytes=parse_bytes(flags["device_memory"]) if flags["device_memory"] else 0,
+        device_memory_bytes=device_memory_bytes(flags),
         micro_batch_sizes=flags["micro_batch_sizes"],
         find_largest_batch_size=True,
     )
@@ -124,7 +137,8 @@ def _predict_one(
         request.onnx_graph = load_graph(job.graph)
         if calibrated is not None:
             request.calibration.CopyFrom(calibration_message(calibrated[1]))
-        answer = session.predictor().predict_job(request)
+        with naming_graph(job.graph):
+            answer = session.predictor().predict_job(request)
     show_prediction(session, answer, answer.device or request.device)
     return answer.fits
 

@@ -68,21 +68,39 @@ def setting_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def each_questions(session: Session, job: AskedJob, devices: Sequence[str], flags: Mapping[str, Any]) -> Questions:
-    """Returns one question for every batch on every device.
+def check_combination(jobs: int, devices: Sequence[str], flags: Mapping[str, Any]) -> None:
+    """Looks whether flags go together with so many jobs and devices.
 
     Raises:
-        InputError: Too many of them, or a flag that only one question can have.
+        InputError: Several jobs on more than one device, or with neither one batch for all nor one for each; too many
+            questions about one job, or a flag that only one question can have.
     """
-    batch_sizes = flags["batch_sizes"] or [1 if flags["max_batch"] and "batch_size" not in job.known else None]
-    if flags["max_batch"]:
-        batch_sizes = batch_sizes[:1]
-    if len(batch_sizes) * len(devices) > CELLS_MAX:
-        raise InputError(f"{len(batch_sizes) * len(devices)} combinations", remedy=f"ask about {CELLS_MAX} at most")
-    if flags["micro_batch_sizes"]:
+    batches, is_for_one = len(flags["batch_sizes"] or [None]), bool(flags["micro_batch_sizes"])
+    if jobs > 1:
+        if len(devices) != 1 or flags["max_batch"] or is_for_one:
+            raise InputError(
+                "several jobs are asked about together, on one device",
+                remedy="give one --device, without --max-batch and --micro-batch-size",
+            )
+        if batches not in (1, jobs):
+            raise InputError(
+                f"{batches} batch sizes for {jobs} jobs", remedy="give one --batch-size for all, or one each"
+            )
+        return
+    questions = (1 if flags["max_batch"] else batches) * len(devices)
+    if questions > CELLS_MAX:
+        raise InputError(f"{questions} combinations", remedy=f"ask about {CELLS_MAX} at most")
+    if is_for_one and (flags["max_batch"] or questions > 1):
         raise InputError(
             "--micro-batch-size goes with one batch and one device", remedy="leave it out, or ask one by one"
         )
+
+
+def each_questions(session: Session, job: AskedJob, devices: Sequence[str], flags: Mapping[str, Any]) -> Questions:
+    """Returns one question for every batch on every device; `check_combination` has passed."""
+    batch_sizes = flags["batch_sizes"] or [1 if flags["max_batch"] and "batch_size" not in job.known else None]
+    if flags["max_batch"]:
+        batch_sizes = batch_sizes[:1]
     sha256 = hash_of(job.graph)
     requests = []
     for device in devices:
@@ -91,7 +109,7 @@ def each_questions(session: Session, job: AskedJob, devices: Sequence[str], flag
                 graph_sha256=sha256,
                 settings=job.settings(setting_flags(flags), batch_size),
                 device=device,
-                device_memory_bytes=_device_memory_bytes(flags),
+                device_memory_bytes=device_memory_bytes(flags),
                 find_largest_batch_size=True,
             )
             _calibrate(session, request, flags)
@@ -102,21 +120,8 @@ def each_questions(session: Session, job: AskedJob, devices: Sequence[str], flag
 def together_questions(
     session: Session, jobs: Sequence[AskedJob], devices: Sequence[str], flags: Mapping[str, Any]
 ) -> Questions:
-    """Returns the questions about jobs that share one device.
-
-    Raises:
-        InputError: More than one device, or neither one batch for all nor one for each.
-    """
-    if len(devices) != 1 or flags["max_batch"] or flags["micro_batch_sizes"]:
-        raise InputError(
-            "several jobs are asked about together, on one device",
-            remedy="give one --device, without --max-batch and --micro-batch-size",
-        )
+    """Returns the questions about jobs that share one device; `check_combination` has passed."""
     batch_sizes = flags["batch_sizes"] or [None]
-    if len(batch_sizes) not in (1, len(jobs)):
-        raise InputError(
-            f"{len(batch_sizes)} batch sizes for {len(jobs)} jobs", remedy="give one --batch-size for all, or one each"
-        )
     sizes = batch_sizes * len(jobs) if len(batch_sizes) == 1 else batch_sizes
     references = [
         prediction_pb2.JobRef(
@@ -126,7 +131,7 @@ def together_questions(
         )
         for number, (job, size) in enumerate(zip(jobs, sizes, strict=True), start=1)
     ]
-    place: dict[str, Any] = {"device": devices[0], "device_memory_bytes": _device_memory_bytes(flags)}
+    place: dict[str, Any] = {"device": devices[0], "device_memory_bytes": device_memory_bytes(flags)}
     pairs = prediction_pb2.PredictPairsRequest(jobs=references, **place)
     risk = prediction_pb2.PredictMemoryRiskRequest(jobs=references, **place)
     singles = [
@@ -139,8 +144,13 @@ def together_questions(
     return Questions(graphs=list(dict.fromkeys(job.graph for job in jobs)), jobs=singles, pairs=pairs, risk=risk)
 
 
-def _device_memory_bytes(flags: Mapping[str, Any]) -> int:
-    return parse_bytes(flags["device_memory"]) if flags["device_memory"] else 0
+def device_memory_bytes(flags: Mapping[str, Any]) -> int:
+    """Returns the memory that the device is said to have; 0 = as its type has.
+
+    Raises:
+        InputError: It is no size.
+    """
+    return 0 if flags["device_memory"] is None else parse_bytes(flags["device_memory"])
 
 
 def _calibrate(session: Session, request: _Question, flags: Mapping[str, Any]) -> None:
@@ -156,7 +166,7 @@ def find_calibration(session: Session, file: Path | None, device: str) -> tuple[
     return newest_calibration(state_folder(session.settings), device, now_ms())
 
 
-def is_unconfigured(session: Session) -> bool:
+def is_unconfigured(session: Session, *, says_so: bool = True) -> bool:
     """Tells whether no predictor was named and none answers where one would be."""
     if not session.resolved.is_default("predictor"):
         return False
@@ -164,5 +174,6 @@ def is_unconfigured(session: Session) -> bool:
     channel = open_channel(settings.channel_options(settings.predictor))
     if is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
         return False
-    tell(f"no predictor at {settings.predictor}; predicting offline", style="dim")
+    if says_so:
+        tell(f"no predictor at {settings.predictor}; predicting offline", style="dim")
     return True

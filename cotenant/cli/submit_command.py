@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import parse_job, read_content
 from cotenant.option_types import FiniteRange
+from cotenant.prediction_questions import naming_graph
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 
 _HELP = """Hand a job in: from JOB_FILE, from flags with the command behind `--`, or both (flags win).
@@ -140,7 +142,8 @@ def submit(
     _tell_python(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
-        spec.graph_sha256 = _upload(session, graph)
+        with naming_graph(job_file.graph) if job_file.graph else nullcontext():
+            spec.graph_sha256 = _upload(session, graph)
         state_blocks(spec, graph)
     client = session.scheduler()
     find_parents(client, spec)

@@ -15,10 +15,12 @@ from cotenant import system_clock
 from cotenant.access.server_rules import account_name
 from cotenant.cli.session import tell
 from cotenant.cli.settings import Settings, resolve_settings, state_folder
+from cotenant.cli.up_checks import refuse_taken_ports, refuse_unknown_policy
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.client_errors import InputError, ProgramError, ServiceError
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.local_cluster import AgentOptions, LocalCluster
+from cotenant.option_types import NamedFolder
 from cotenant.process_tree import processes
 from cotenant.quantities import parse_bytes
 
@@ -26,7 +28,7 @@ _PORT = click.IntRange(0, 65_535)
 
 
 @click.command(epilog="Example:  cotenant up --policy horus --allow-directory ~/trainings")
-@click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
+@click.option("--state-dir", type=NamedFolder(), help="Where everything is kept.")
 @click.option(
     "--policy", default=DEFAULT_POLICY, show_default=True, help="Policy of a new state; an old one keeps its own."
 )
@@ -71,7 +73,7 @@ def up(
         raise InputError(f"{node_id!r} names no node", remedy="up to 63 letters, digits, '.', '_' or '-'")
     agent = AgentOptions(
         node_id=node_id,
-        standin_cores=parse_cores(standin_cores) if standin_cores else (),
+        standin_cores=() if standin_cores is None else parse_cores(standin_cores),
         standin_memory_bytes=parse_bytes(standin_memory),
         allowed_directories=allowed or (Path.cwd(),),
         any_command=True,
@@ -87,6 +89,8 @@ def up(
         is_private=True,
     )
     refuse_second(cluster.state_dir)
+    refuse_taken_ports(predictor_port=predictor_port, scheduler_port=scheduler_port)
+    refuse_unknown_policy(policy)
     _serve(cluster)
 
 

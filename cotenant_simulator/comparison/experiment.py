@@ -175,7 +175,9 @@ class Scenarios:
 
 def cluster_of(experiment: Experiment, trace: Trace) -> str:
     """Return the machines as the user would write them."""
-    return experiment.cluster or (OWN_CLUSTER if trace.nodes else DEFAULT_CLUSTER)
+    if experiment.cluster is not None:
+        return experiment.cluster
+    return OWN_CLUSTER if trace.nodes else DEFAULT_CLUSTER
 
 
 class _Maker:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf.json_format import MessageToJson
 
 from cotenant.graph_file import GraphFileError, read_graph
 from cotenant.v1 import prediction_pb2
-from predictor_service.errors import MalformedGraphError
+from predictor_service.errors import GraphError, MalformedGraphError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
@@ -45,6 +46,15 @@ def read_graph_file(path: Path) -> bytes:
         return read_graph(path)
     except (GraphFileError, OSError) as error:
         raise MalformedGraphError(str(error), remedy="give the path of an .onnx file") from error
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Names the file in what is said against its graph."""
+    try:
+        yield
+    except GraphError as error:
+        raise type(error)(f"{path}: {error.message}", remedy=error.remedy, details=error.details) from error
 
 
 def answer_as_json(answer: JobAnswer) -> str:

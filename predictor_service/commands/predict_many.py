@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from cotenant.structured_log import start_logging
 from cotenant.v1 import prediction_pb2
-from predictor_service.commands.predict import open_predictor, read_graph_file
+from predictor_service.commands.predict import naming_file, open_predictor, read_graph_file
 from predictor_service.commands.train import make_first_version
 from predictor_service.errors import invalid_field
 from predictor_service.grpc_api.translate_answers import job_response, pairs_response, risk_response
@@ -41,7 +41,9 @@ def predict_many_command(questions: Path, settings: Settings) -> None:
 
 def _answer(predictor: Predictor, content: dict[str, Any]) -> dict[str, Any]:
     for path in content["graphs"]:
-        predictor.keep_graph(read_graph_file(Path(path)))
+        graph = read_graph_file(Path(path))
+        with naming_file(Path(path)):
+            predictor.keep_graph(graph)
     jobs = [ParseDict(job, prediction_pb2.PredictJobRequest()) for job in content["jobs"]]
     answers: dict[str, Any] = {
         "jobs": [_as_data(job_response(predictor.predict_job(job_question(job)))) for job in jobs]

@@ -18,7 +18,13 @@ from predictor_service.commands.cross_device import train_cross_device_command
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
-from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
+from predictor_service.commands.predict import (
+    answer_as_json,
+    answer_as_table,
+    naming_file,
+    open_predictor,
+    read_graph_file,
+)
 from predictor_service.commands.predict_many import predict_many_command
 from predictor_service.commands.profiles import profiles
 from predictor_service.commands.public_models import train_public_models_command
@@ -133,7 +139,8 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
     store = VersionStore(settings.state_dir / "models")
     if store.current() is None:
         make_first_version(settings, lambda line: click.echo(line, err=True))
-    answer = open_predictor(settings.state_dir).predict_job(question)
+    with naming_file(graph):
+        answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))
     context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
 

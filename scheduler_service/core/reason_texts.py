@@ -96,11 +96,13 @@ REASON_TEXTS: Mapping[str, str] = {
     "SLOWDOWN_TOO_HIGH": "On a GPU shared by {jobs} the first of them would be slowed down by {slowdown_ratio}, and it "
     "accepts {max_slowdown_ratio} (its max_slowdown).",
     "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so it is not used to "
-    "share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts the prediction.",
+    "share a GPU: the job starts alone when one is free. Once each of two jobs was measured alone they may share on "
+    "trial; share: any accepts the prediction.",
     "RANGE_NOT_CALIBRATED": "No measurement checked the ranges predicted for {jobs} on this device, so they are not "
-    "used to share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts them.",
-    "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known. Once each of two jobs was "
-    "measured alone they may share on trial; share: any accepts the unknown.",
+    "used to share a GPU: the job starts alone when one is free. Once each of two jobs was measured alone they may "
+    "share on trial; share: any accepts them.",
+    "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known: the job starts alone when one "
+    "is free. Once each of two jobs was measured alone they may share on trial; share: any accepts the unknown.",
     "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone. Once each of "
     "two jobs was measured alone they may share on trial; with a graph it could be predicted before it runs.",
     "TRIAL_GOES_ON": "{jobs} shares the GPU on trial, and no third job joins until that has ended.",
@@ -108,8 +110,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
-    "REMAINING_TIME_UNKNOWN": "How long {jobs} takes is not known, so sharing cannot be weighed: that takes both a "
-    "number of steps (--steps) and a step time, predicted (a graph, captured or --graph) or measured alone.",
+    "REMAINING_TIME_UNKNOWN": "How long {jobs} takes is not known, so sharing cannot be weighed and the job "
+    "starts alone when a GPU is free. Weighing takes both a number of steps (--steps) and a step time, predicted (a "
+    "graph, captured or --graph) or measured alone.",
     "TOO_FEW_PLACES": "The job waits for others to end: {gpus_with_place} GPU(s) could take another job now, but it "
     "needs more, or sharing them is not known to pay; `cotenant explain` weighs each of them.",
     "TOO_MANY_WEIGHED": "Free GPUs do not suffice, and {jobs_weighed_max} shorter jobs found no running job to share "

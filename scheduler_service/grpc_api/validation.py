@@ -202,7 +202,8 @@ def _environment_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViola
         sum(len(name.encode()) + len(value.encode()) for name, value in spec.environment.items())
         > ENVIRONMENT_BYTES_MAX
     ):
-        yield _violation("spec.environment", f"must have at most {ENVIRONMENT_BYTES_MAX} bytes")
+        remedy = "write large values to a file, and name that in a variable"
+        yield _violation("spec.environment", f"must have at most {ENVIRONMENT_BYTES_MAX} bytes; {remedy}")
     for name, value in sorted(spec.environment.items()):
         if not ENVIRONMENT_NAME_PATTERN.fullmatch(name) or "\0" in value:
             yield _violation(

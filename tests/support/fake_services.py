@@ -209,7 +209,8 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     def CordonNode(
         self, request: scheduling_pb2.CordonNodeRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.CordonNodeResponse:
-        raise _not_faked(context)
+        self._note(request, context)
+        return scheduling_pb2.CordonNodeResponse()
 
     def HoldJob(
         self, request: scheduling_pb2.HoldJobRequest, context: grpc.ServicerContext
@@ -236,7 +237,8 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     def UncordonNode(
         self, request: scheduling_pb2.UncordonNodeRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.UncordonNodeResponse:
-        raise _not_faked(context)
+        self._note(request, context)
+        return scheduling_pb2.UncordonNodeResponse()
 
 
 @dataclass

@@ -44,9 +44,11 @@ def test_a_link_does_not_lead_out_of_an_allowed_directory(tmp_path: Path) -> Non
     (inside / "sub").mkdir()
     allowed = AllowList(executables=(), directories=(str(inside),))
     assert allowed.resolve_directory(str(inside / "sub")) == str((inside / "sub").resolve())
-    for path in (inside / "way_out", inside / ".." / "outside", inside / "absent"):
+    for path in (inside / "way_out", inside / ".." / "outside", tmp_path / "absent"):
         with pytest.raises(CommandRefusedError, match="--allow-directory"):
             allowed.resolve_directory(str(path))
+    with pytest.raises(CommandRefusedError, match="absent' is not there"):
+        allowed.resolve_directory(str(inside / "absent"))
     with pytest.raises(CommandRefusedError):
         allowed.resolve_directory("sub")
 

@@ -138,3 +138,10 @@ def test_a_missing_file_is_named(cotenant: CommandLine, predictor: FakePredictor
     outcome = cotenant("convergence", "loss", str(tmp_path / "none.csv"), "--target", "1")
     assert outcome.code == 2
     assert "none.csv" in outcome.err
+
+
+def test_a_table_that_is_not_there_is_told_in_words(cotenant: CommandLine, tmp_path: Path) -> None:
+    outcome = cotenant("convergence", "loss", str(tmp_path / "nowhere.csv"), "--threshold", "0.01")
+    assert outcome.code == 2
+    assert "nowhere.csv: No such file or directory\n" in outcome.err
+    assert "Errno" not in outcome.err

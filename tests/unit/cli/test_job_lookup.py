@@ -8,6 +8,7 @@ import os
 from cotenant.cli.job_lookup import find_job
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.v1 import scheduling_pb2
+from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -40,3 +41,15 @@ def test_what_repeats_a_run_means_the_one_that_has_ended(scheduler: FakeSchedule
         client = SchedulerClient(channel)
         assert find_job(client, "resnet", ended=True).job_id == "job-000007"
         assert find_job(client, "resnet").job_id == "job-000003"
+
+
+@for_each("verb", ["logs", "describe", "explain"])
+def test_an_array_is_no_job_and_its_tasks_are_named(cotenant: CommandLine, scheduler: FakeScheduler, verb: str) -> None:
+    for number in (7, 8):
+        add(scheduler, f"job-00000{number}", scheduling_pb2.JOB_PHASE_FINISHED)
+        scheduler.jobs[f"job-00000{number}"].spec.array_id = "array-7"
+    outcome = cotenant(verb, "array-7")
+    assert outcome.code == 2
+    assert "array-7 is an array of 2 job(s)" in outcome.err
+    for job_id in ("job-000007", "job-000008"):
+        assert job_id in outcome.err

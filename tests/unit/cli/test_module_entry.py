@@ -4,10 +4,43 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+import pytest
 
 from cotenant import __version__
+from cotenant.extras import run_program
+
+INTERRUPTED_AT_ITS_IMPORTS = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.modules.pop("click", None)
+from {module} import {function}
+{function}()
+"""
 
 
 def test_the_command_line_is_the_packages_main_module() -> None:
     done = subprocess.run([sys.executable, "-m", "cotenant", "version"], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[0] == f"cotenant {__version__}"
+
+
+def test_an_interrupt_while_the_command_line_loads_is_no_traceback() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, function = project["project"]["scripts"]["cotenant"].partition(":")
+    code = INTERRUPTED_AT_ITS_IMPORTS.format(module=module, function=function)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_an_interrupt_while_a_program_loads_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> int:
+        raise KeyboardInterrupt
+
+    assert run_program("predictor_service", load) == 130
+    assert capsys.readouterr().err == "interrupted\n"

@@ -23,6 +23,7 @@ from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
 COMMAND = [sys.executable, "-c", "from cotenant.cli.main import main; main()"]
+ANY_PORTS = ("--predictor-port", "0", "--scheduler-port", "0")
 
 
 def test_nothing_that_a_job_or_a_node_wrote_steers_the_terminal(
@@ -163,14 +164,16 @@ def test_other_terminals_are_shown_what_their_settings_do_not_say(known: Setting
 
 @pytest.mark.parametrize("node_id", ["", "../../x", "\udcff", "n" * 64])
 def test_a_node_whose_name_is_none_is_refused_before_anything_starts(node_id: str, cotenant: CommandLine) -> None:
-    outcome = cotenant("up", "--standin-cores", "0", "--state-dir", "/proc/nowhere", "--node-id", node_id)
+    outcome = cotenant("up", *ANY_PORTS, "--standin-cores", "0", "--state-dir", "/proc/nowhere", "--node-id", node_id)
     assert (outcome.code, "names no node" in outcome.err) == (2, True)
 
 
 def test_a_cluster_that_a_killed_up_left_behind_is_named(cotenant: CommandLine, tmp_path: Path) -> None:
     words = [sys.executable, "-c", "import sys; sys.stdin.read()", "--ready-file", f"{tmp_path}/agent-local.ready.json"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as left:
-        outcome = cotenant("up", "--standin-cores", str(min(os.sched_getaffinity(0))), "--state-dir", str(tmp_path))
+        outcome = cotenant(
+            "up", *ANY_PORTS, "--standin-cores", str(min(os.sched_getaffinity(0))), "--state-dir", str(tmp_path)
+        )
         assert left.stdin is not None
         left.stdin.close()
     assert outcome.code == 2
@@ -179,7 +182,7 @@ def test_a_cluster_that_a_killed_up_left_behind_is_named(cotenant: CommandLine, 
 
 
 def test_a_state_folder_that_cannot_be_made_is_named(cotenant: CommandLine) -> None:
-    outcome = cotenant("up", "--standin-cores", "0", "--state-dir", "/proc/nowhere")
+    outcome = cotenant("up", *ANY_PORTS, "--standin-cores", "0", "--state-dir", "/proc/nowhere")
     assert outcome.code == 2
     assert outcome.err.startswith("error: cannot make /proc/nowhere: ")
     assert "--state-dir" in outcome.err

@@ -39,7 +39,7 @@ def test_only_a_cluster_of_its_owner_runs_any_command(any_command: bool, tmp_pat
 def test_up_starts_its_agent_with_any_command(cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[LocalCluster] = []
     monkeypatch.setattr("cotenant.cli.up_command._serve", started.append)
-    assert cotenant("up").code == 0
+    assert cotenant("up", "--predictor-port", "0", "--scheduler-port", "0").code == 0
     assert [agent.any_command for agent in started[0].agents] == [True]
     assert started[0].is_private
 

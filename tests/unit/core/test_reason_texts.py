@@ -90,3 +90,8 @@ def test_who_waits_for_the_limit_of_another_job_is_not_told_to_raise_an_own_one(
     assert f"by {victim}, {other} the first of them" in describe_reason(reason)
     assert "raise" not in describe_reason(reason)
     assert ("--max-slowdown" in describe_remedy(reason, job("job-1"))) is helps
+
+
+@for_each("code", ["OUT_OF_DOMAIN", "RANGE_NOT_CALIBRATED", "PAIR_UNKNOWN", "REMAINING_TIME_UNKNOWN"])
+def test_a_job_that_may_not_share_yet_is_told_that_it_starts_alone(code: str) -> None:
+    assert "starts alone when" in describe_reason(Reason(code=code, job_ids=("job-1",)))

@@ -166,6 +166,7 @@ def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> Non
     ("arguments", "complaint"),
     [
         (["--cluster", "huge"], "cluster 'huge' is no cluster; write NODESxGPUS"),
+        (["--cluster", ""], "cluster '' is no cluster; write NODESxGPUS"),
         (["--cluster", "0x4"], "cluster '0x4' has no GPU; write NODESxGPUS such as 16x4"),
         (["--cluster", "4x0"], "cluster '4x0' has no GPU; write NODESxGPUS such as 16x4"),
         (["--cluster", "own"], "the trace names no machines of its own"),

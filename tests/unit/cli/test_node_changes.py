@@ -1,0 +1,24 @@
+"""What changes a node says so to programs as well: one JSON object, or the node's name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakeScheduler
+
+
+@pytest.mark.parametrize(
+    ("verb", "became"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "uncordoned")]
+)
+def test_a_change_of_a_node_is_one_json_object(
+    cotenant: CommandLine, scheduler: FakeScheduler, verb: str, became: str
+) -> None:
+    node_id = scheduler.nodes[0].node_id
+    answer = json.loads(cotenant("nodes", verb, node_id, "-o", "json").out)
+    assert (answer["node_id"], answer["became"]) == (node_id, became)
+    assert isinstance(answer["job_ids"], list)
+    assert cotenant("nodes", verb, node_id, "-o", "name").out == f"{node_id}\n"
+    assert cotenant("nodes", verb, node_id).out == ""
