@@ -24,7 +24,6 @@ from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
     PRODUCT_EFFICIENCY_MAX,
     StepKind,
-    light_step_ms,
     products_at_peak_ms,
     step_parts,
     terms_of,
@@ -34,7 +33,7 @@ from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation, find_device_type
 
-FORMAT: Final = "cotenant.cross_device_step/4"
+FORMAT: Final = "cotenant.cross_device_step/5"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -64,6 +63,7 @@ class CrossDeviceStep:
         networks: Of networks that were measured.
         widths: Half widths as logarithms at `LEVELS`, by kind of network, on devices of generations that taught.
         unseen_widths: The same on devices of other generations.
+        script_ms: What measured scripts do in every step beside a bare loop, in training and in inference.
         devices: Types that taught it.
         rows_sha256: Hash of the rows that it was made from.
     """
@@ -73,6 +73,7 @@ class CrossDeviceStep:
     networks: KnownNetworks
     widths: Mapping[str, FloatArray]
     unseen_widths: Mapping[str, FloatArray]
+    script_ms: tuple[float, float] = (0.0, 0.0)
     devices: tuple[str, ...] = ()
     rows_sha256: str = ""
 
@@ -91,9 +92,9 @@ class CrossDeviceStep:
     def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
         """The time of one job at several batches, with the range that held so often on devices left out.
 
-        No measured step was as short as one of a tiny network: what every step costs was learned from scripts that cost
-        milliseconds, and the lower end has that of a bare loop where this is most of the step. No end lies below the
-        time of the matrix products at the device's peak.
+        The time is that of a bare loop around the network. Scripts do more in every step: milliseconds, where they were
+        measured, which is most of the step of a tiny network. The upper end has them; a job states its wait for input
+        itself. No end lies below the time of the matrix products at the device's peak.
 
         Args:
             work: Of the job at its batches.
@@ -104,8 +105,12 @@ class CrossDeviceStep:
         is_known = kind.device.generation in generations_of(self.devices)
         widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
         width = math.exp(float(np.interp(confidence, LEVELS, widths)))
-        lower = np.minimum(value / width, light_step_ms(terms, self.logs))
-        return StepRange(value=value, lower=np.maximum(lower, products_at_peak_ms(terms)), upper=value * width)
+        upper = value * width + self.script_of(kind)
+        return StepRange(value=value, lower=np.maximum(value / width, products_at_peak_ms(terms)), upper=upper)
+
+    def script_of(self, kind: StepKind) -> float:
+        """What measured scripts do beside a step of this kind, milliseconds."""
+        return self.script_ms[0 if kind.is_training else 1]
 
     def to_json(self) -> str:
         """As stored, one line."""
@@ -119,6 +124,7 @@ class CrossDeviceStep:
             "levels": list(LEVELS),
             "widths": _widths_to_json(self.widths),
             "unseen_widths": _widths_to_json(self.unseen_widths),
+            "script_ms": [float(f"{each:.4g}") for each in self.script_ms],
             "correction": self.correction.to_json(),
             "networks": self.networks.to_json(),
         }
@@ -144,6 +150,7 @@ class CrossDeviceStep:
                 networks=KnownNetworks.from_json(stored["networks"]),
                 widths=_widths_from_json(stored["widths"]),
                 unseen_widths=_widths_from_json(stored["unseen_widths"]),
+                script_ms=(float(stored["script_ms"][0]), float(stored["script_ms"][1])),
                 devices=tuple(stored["devices"]),
                 rows_sha256=str(stored["rows_sha256"]),
             )
