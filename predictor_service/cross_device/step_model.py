@@ -78,12 +78,16 @@ class CrossDeviceStep:
     rows_sha256: str = ""
 
     def time_ms(self, work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:
-        """The expected time of steps.
+        """The expected time of steps as scripts run them, see `with_script`.
 
         Args:
             work: Of the rows.
             kinds: One for each row, or a single one for all.
         """
+        return self.with_script(self.bare_ms(work, kinds), kinds)
+
+    def bare_ms(self, work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:
+        """The expected time of steps of which each costs no more than one of a bare loop; see `time_ms`."""
         terms, traits = terms_of(work, kinds), traits_of(work, kinds)
         corrected = self.correction.log_ratio(traits) + self.networks.log_ratio(self.correction.standardise(traits))
         time_ms = step_parts(terms, self.logs).total_ms * np.exp(corrected)
@@ -92,21 +96,35 @@ class CrossDeviceStep:
     def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
         """The time of one job at several batches, with the range that held so often on devices left out.
 
-        The time is that of a bare loop around the network. Scripts do more in every step: milliseconds, where they were
-        measured, which is most of the step of a tiny network. The upper end has them; a job states its wait for input
-        itself. No end lies below the time of the matrix products at the device's peak.
+        The upper end of a tiny step has what measured scripts do beside it. No lower end is above the bare loop, or
+        below the time of the matrix products at the device's peak.
 
         Args:
             work: Of the job at its batches.
             kind: The same for all of them.
             confidence: Share of rows, 0 to below 1.
         """
-        value, terms = self.time_ms(work, [kind]), terms_of(work, [kind])
+        bare_ms, terms = self.bare_ms(work, [kind]), terms_of(work, [kind])
+        value, script_ms = self.with_script(bare_ms, [kind]), self.script_of(kind)
         is_known = kind.device.generation in generations_of(self.devices)
         widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
         width = math.exp(float(np.interp(confidence, LEVELS, widths)))
-        upper = value * width + self.script_of(kind)
-        return StepRange(value=value, lower=np.maximum(value / width, products_at_peak_ms(terms)), upper=upper)
+        lower = np.maximum(np.minimum(value / width, bare_ms), products_at_peak_ms(terms))
+        return StepRange(value=value, lower=lower, upper=np.maximum(value * width, bare_ms + script_ms))
+
+    def with_script(self, bare_ms: FloatArray, kinds: Sequence[StepKind]) -> FloatArray:
+        """What steps of scripts take, shape (rows,).
+
+        Scripts do milliseconds beside every step that was measured. Of a long step all of it counts; a step that is
+        short beside it is taken as one of a bare loop: what reads the input of a tiny network is no part of the
+        network, and a job states its wait for input itself.
+
+        Args:
+            bare_ms: What a bare loop takes.
+            kinds: One for each, or a single one for all.
+        """
+        script_ms = np.array([self.script_of(kind) for kind in kinds])
+        return np.asarray(bare_ms + script_ms * bare_ms**2 / (bare_ms**2 + script_ms**2), dtype=np.float64)
 
     def script_of(self, kind: StepKind) -> float:
         """What measured scripts do beside a step of this kind, milliseconds."""

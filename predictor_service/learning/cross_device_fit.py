@@ -109,10 +109,12 @@ def fit_step_model(
 def _typical_scripts(table: _Rows, fitted: _Fitted) -> tuple[float, float]:
     """What scripts that train, and that infer, do beside a step: the mean over those that were measured."""
     measured = np.unique(table.scripts)
-    training, inferring = (fitted.scripts_ms[measured[measured % 2 == odd]] for odd in (0, 1))
-    return tuple(
-        float(np.exp(np.log(each).mean())) if len(each) else SCRIPT_MS.typical for each in (training, inferring)
-    )
+
+    def typical_ms(first: int) -> float:
+        each = fitted.scripts_ms[measured[measured % 2 == first]]
+        return float(np.exp(np.log(each).mean())) if len(each) else SCRIPT_MS.typical
+
+    return typical_ms(0), typical_ms(1)
 
 
 def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
@@ -160,13 +162,12 @@ def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
 
 
 def _missed(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
-    """How wide the range of each row must be to hold it, as a logarithm: its upper end has the typical script."""
-    expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows])
-    measured, script_ms = (
-        np.array(each) for each in zip(*((row.step_ms, model.script_of(row.kind)) for row in rows), strict=True)
-    )
-    above = np.log(np.maximum(measured - script_ms, expected) / expected)
-    return np.asarray(np.maximum(above, np.log(expected / measured)), dtype=np.float64)
+    """How wide the range of each row must be to hold it, as a logarithm: what `estimate` holds anyway is none."""
+    kinds, measured = [row.kind for row in rows], np.array([row.step_ms for row in rows])
+    bare_ms = model.bare_ms(work_of_rows(rows), kinds)
+    most_ms = bare_ms + [model.script_of(kind) for kind in kinds]
+    off = np.abs(np.log(measured / model.with_script(bare_ms, kinds)))
+    return np.where((bare_ms <= measured) & (measured <= most_ms), 0.0, off)
 
 
 def _convolves(work: StepWork) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -71,11 +71,17 @@ def test_a_step_of_a_tiny_network_is_a_few_launches_and_only_its_upper_end_has_w
     assert found.upper[0] > model.script_of(KIND)
 
 
-def test_the_ends_of_a_usual_step_are_as_far_but_for_what_scripts_do() -> None:
-    model = load_step_model()
-    usual = model.estimate(step_work(64), KIND, 0.9)
-    above = (usual.upper[0] - model.script_of(KIND)) / usual.value[0]
-    assert usual.value[0] / usual.lower[0] == pytest.approx(above)
+def test_a_usual_step_has_what_scripts_do_and_its_ends_are_as_far() -> None:
+    model, work = load_step_model(), step_work(64)
+    usual = model.estimate(work, KIND, 0.9)
+    script_ms = usual.value[0] - model.bare_ms(work, [KIND])[0]
+    assert script_ms == pytest.approx(model.script_of(KIND), rel=0.05)
+    assert usual.value[0] / usual.lower[0] == pytest.approx(usual.upper[0] / usual.value[0])
+
+
+def test_what_scripts_do_never_makes_a_longer_step_look_shorter() -> None:
+    bare_ms = np.geomspace(0.01, 1e4, 200)
+    assert (np.diff(load_step_model().with_script(bare_ms, [KIND])) > 0).all()
 
 
 def test_a_higher_confidence_has_a_wider_range() -> None:
@@ -133,7 +139,7 @@ def test_a_device_whose_generation_taught_nothing_has_the_range_of_generations_l
         model.estimate(work, StepKind(device=DEVICE_TYPES[each], precision="fp32", is_training=True), 0.9)
         for each in ("NVIDIA A100-SXM4-40GB", name)
     )
-    assert np.log((strange.upper - model.script_of(KIND)) / strange.value)[0] == pytest.approx(
+    assert np.log(strange.upper / strange.value)[0] == pytest.approx(
         np.interp(0.9, LEVELS, model.unseen_widths["convolutional"])
     )
     assert (strange.upper / strange.lower)[0] > (known.upper / known.lower)[0]
