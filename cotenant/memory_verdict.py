@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from cotenant.v1 import prediction_pb2
-
 
 class MemoryVerdict(StrEnum):
     """What the expected memory and its bound say of a device."""
@@ -32,18 +30,3 @@ def judge_memory(*, expected_bytes: float, bound_bytes: float, device_bytes: flo
     if expected_bytes > device_bytes:
         return MemoryVerdict.DOES_NOT_FIT
     return MemoryVerdict.MAY_NOT_FIT if bound_bytes > device_bytes else MemoryVerdict.FITS
-
-
-def verdict_of(answer: prediction_pb2.PredictJobResponse) -> MemoryVerdict:
-    """Judges a prediction."""
-    memory = answer.memory_bytes
-    return judge_memory(
-        expected_bytes=max(memory.value, memory.lower),
-        bound_bytes=memory.upper_99,
-        device_bytes=answer.device_memory_bytes,
-    )
-
-
-def may_run(answer: prediction_pb2.PredictJobResponse) -> bool:
-    """Whether nothing speaks against starting the predicted job alone."""
-    return verdict_of(answer) in {MemoryVerdict.FITS, MemoryVerdict.MAY_NOT_FIT}

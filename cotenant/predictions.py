@@ -28,8 +28,9 @@ from cotenant.capture.in_script.step_export import export_network
 from cotenant.cli.settings import point_at_state, resolve_settings
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError
-from cotenant.memory_verdict import MemoryVerdict, verdict_of
+from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
+from cotenant.prediction_verdict import verdict_of
 from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2
 

@@ -34,7 +34,7 @@ from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import ProgramError
 from cotenant.device_calibration_message import calibration_message
-from cotenant.memory_verdict import may_run
+from cotenant.prediction_verdict import may_run
 from cotenant.programs import run_captured
 from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2, resources_pb2

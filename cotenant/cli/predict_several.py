@@ -16,8 +16,9 @@ from cotenant.cli.predict_questions import is_unconfigured
 from cotenant.cli.session import Session, show
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
-from cotenant.memory_verdict import MemoryVerdict, may_run, verdict_of
+from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service
+from cotenant.prediction_verdict import may_run, verdict_of
 from cotenant.v1 import prediction_pb2
 
 _EACH_COLUMNS = (

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from cotenant import quantities
 from cotenant.cli.job_views import NOT_CALIBRATED, level_name
 from cotenant.cli.tables import Column, Row
-from cotenant.memory_verdict import MemoryVerdict, verdict_of
+from cotenant.memory_verdict import MemoryVerdict
+from cotenant.prediction_verdict import verdict_of
 from cotenant.v1 import prediction_pb2, resources_pb2
 
 _CALIBRATED = "CALIBRATED"

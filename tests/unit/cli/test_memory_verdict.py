@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.memory_verdict import MemoryVerdict, judge_memory, may_run, verdict_of
+from cotenant.memory_verdict import MemoryVerdict, judge_memory
+from cotenant.prediction_verdict import may_run, verdict_of
 from tests.support.fake_services import GIB, sample_prediction
 
 
