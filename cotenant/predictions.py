@@ -28,7 +28,9 @@ from cotenant.capture.in_script.step_export import export_network
 from cotenant.cli.settings import point_at_state, resolve_settings
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError
+from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
+from cotenant.prediction_verdict import verdict_of
 from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2
 
@@ -46,7 +48,9 @@ class Prediction:
         memory_bound_bytes: The 99 % bound of it, or how far off it may be where the range was not calibrated.
         step_ms: Expected length of one optimizer step.
         utilization_ratio: Expected utilization, 0 to 1.
-        fits: Whether the bound stays within the device; None = its memory is not known.
+        fits: Whether it fits: True = its bound does, False = not even the expected memory does; None = not known, as
+            only the bound is larger than the device, or the device's memory is not known.
+        verdict: The same in words: fits | may not fit | does not fit | unknown.
         largest_batch_size: Largest batch whose bound fits; 0 = none, None = not known.
         in_domain: Whether the memory was learned from jobs like this one.
         warnings: What makes it less certain, one sentence each.
@@ -59,6 +63,7 @@ class Prediction:
     step_ms: float
     utilization_ratio: float
     fits: bool | None
+    verdict: str
     largest_batch_size: int | None
     in_domain: bool
     warnings: tuple[str, ...]
@@ -108,7 +113,7 @@ def predict(
 
 
 def fits(model_or_path: Any, inputs: Any = None, **settings: Any) -> bool | None:  # noqa: ANN401 (as above)
-    """Tells whether the 99 % bound of the memory stays within the device; None = the device's memory is not known.
+    """Tells whether a job fits on a device that it has for itself; None = not known, see `Prediction.fits`.
 
     Arguments and errors are those of `predict`.
     """
@@ -152,7 +157,7 @@ def _ask(questions: Questions) -> Answers:
 
 
 def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Prediction:
-    is_unknown = answer.device_is_generic and not answer.device_memory_bytes
+    verdict = verdict_of(answer)
     has_largest = answer.HasField("largest_batch_size_that_fits")
     return Prediction(
         device=answer.device or request.device,
@@ -161,7 +166,8 @@ def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2
         memory_bound_bytes=int(answer.memory_bytes.upper_99),
         step_ms=answer.step_ms.value,
         utilization_ratio=answer.utilization_ratio.value,
-        fits=None if is_unknown else answer.fits,
+        fits={MemoryVerdict.FITS: True, MemoryVerdict.DOES_NOT_FIT: False}.get(verdict),
+        verdict=verdict.value,
         largest_batch_size=answer.largest_batch_size_that_fits if has_largest else None,
         in_domain=answer.memory_bytes.in_domain,
         warnings=tuple(warning.message for warning in answer.warnings),

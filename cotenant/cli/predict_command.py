@@ -38,6 +38,7 @@ from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import ProgramError
 from cotenant.device_calibration_message import calibration_message
 from cotenant.prediction_questions import naming_graph
+from cotenant.prediction_verdict import may_run
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2, resources_pb2
 
@@ -91,7 +92,7 @@ Examples:
 @click.option("--yes", is_flag=True, help="Run COMMAND where it may leave files behind as well.")
 @with_session
 def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags: Any) -> None:  # noqa: ANN401 (values of flags)
-    """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or that is unknown.
+    """Predict what training GRAPH (an ONNX file) needs; exit 4 when it does not fit, or that is unknown.
 
     Weights are stripped before anything leaves this process. Asks the predictor, or runs it here when none was
     configured and none is reachable. Several GRAPHs, or job files, are asked about together on one device: how much
@@ -140,7 +141,7 @@ def _predict_one(
         with naming_graph(job.graph):
             answer = session.predictor().predict_job(request)
     show_prediction(session, answer, answer.device or request.device)
-    return answer.fits
+    return may_run(answer)
 
 
 def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse, device: str) -> None:

@@ -16,7 +16,9 @@ from cotenant.cli.predict_questions import is_unconfigured
 from cotenant.cli.session import Session, show
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
+from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service
+from cotenant.prediction_verdict import may_run, verdict_of
 from cotenant.v1 import prediction_pb2
 
 _EACH_COLUMNS = (
@@ -30,6 +32,13 @@ _EACH_COLUMNS = (
     Column(title="LARGEST", right=True),
     Column(title="BASED ON", goes_below=True),
 )
+_FITS = {
+    MemoryVerdict.FITS: ("yes", ""),
+    MemoryVerdict.MAY_NOT_FIT: ("maybe", "yellow"),
+    MemoryVerdict.DOES_NOT_FIT: ("NO", "red"),
+    MemoryVerdict.UNKNOWN: ("unknown", "red"),
+}
+"""What the table says, and in which style."""
 _LARGEST_COLUMNS = (Column(title="DEVICE", wraps=True), Column(title="LARGEST BATCH", right=True))
 _JOB_COLUMNS = (
     Column(title="JOB", shrinks=True),
@@ -56,7 +65,7 @@ def ask(session: Session, questions: Questions, *, offline: bool) -> Answers:
 
 
 def predict_each(session: Session, questions: Questions, flags: Mapping[str, Any]) -> bool:
-    """Shows one job at several batches on several devices; returns whether any of them fits."""
+    """Shows one job at several batches on several devices; returns whether any of them may fit."""
     answers = ask(session, questions, offline=flags["offline"])
     if not session.output.is_for_people:
         emit_data({"predictions": [message_to_dict(answer) for answer in answers.jobs]}, session.output)
@@ -67,7 +76,7 @@ def predict_each(session: Session, questions: Questions, flags: Mapping[str, Any
         show(render_table(_EACH_COLUMNS, rows, session.width))
     if flags["max_batch"]:
         return any(answer.largest_batch_size_that_fits for answer in answers.jobs)
-    return any(answer.fits for answer in answers.jobs)
+    return any(may_run(answer) for answer in answers.jobs)
 
 
 def _show_largest(
@@ -94,8 +103,7 @@ def _device(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.Pr
 
 
 def _each_row(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Row:
-    is_unknown = answer.device_is_generic and not answer.device_memory_bytes
-    fits = "unknown" if is_unknown else "yes" if answer.fits else "NO"
+    verdict = verdict_of(answer)
     level = level_name(answer.memory_bytes.level) + ("" if answer.memory_bytes.in_domain else ", OUT OF DOMAIN")
     cells = (
         _device(request, answer),
@@ -104,11 +112,11 @@ def _each_row(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.
         quantities.format_gib(answer.memory_bytes.upper_99),
         quantities.format_ms(answer.step_ms.value),
         quantities.format_percent(answer.utilization_ratio.value),
-        fits,
+        _FITS[verdict][0],
         _largest(answer),
         level,
     )
-    return Row(cells=cells, styles=((6, "" if answer.fits else "red"),))
+    return Row(cells=cells, styles=((6, _FITS[verdict][1]),))
 
 
 def predict_together(session: Session, questions: Questions, jobs: Sequence[AskedJob], offline: bool) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from cotenant import quantities
 from cotenant.cli.job_views import NOT_CALIBRATED, level_name
 from cotenant.cli.tables import Column, Row
+from cotenant.memory_verdict import MemoryVerdict
+from cotenant.prediction_verdict import verdict_of
 from cotenant.v1 import prediction_pb2, resources_pb2
 
 _CALIBRATED = "CALIBRATED"
@@ -107,28 +109,21 @@ def _calibration_text(answer: prediction_pb2.PredictJobResponse) -> str:
 
 
 def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
-    bound = quantities.format_gib(answer.memory_bytes.upper_99)
-    if answer.device_is_generic and not answer.device_memory_bytes:
-        return f"unknown: state --device-memory (needs up to {bound}, predicted, on {device})"
+    verdict, memory = verdict_of(answer), answer.memory_bytes
+    kind = NOT_CALIBRATED if memory.range_not_calibrated else "predicted, 99 %"
+    expected, bound = quantities.format_gib(memory.value), quantities.format_gib(memory.upper_99)
     size = quantities.format_gib(answer.device_memory_bytes)
-    if answer.memory_bytes.lower > answer.device_memory_bytes > 0:
-        least = quantities.format_gib(answer.memory_bytes.lower)
-        return f"DOES NOT FIT: at least {least} (predicted), {device} has {size}"
-    if answer.memory_bytes.range_not_calibrated:
-        return _uncalibrated_verdict(answer, bound, size, device)
-    if answer.fits:
-        return f"yes: at most {bound} (predicted, 99 %) of {size} on {device}"
-    return f"NO: up to {bound} (predicted, 99 %) but {device} has {size}"
-
-
-def _uncalibrated_verdict(answer: prediction_pb2.PredictJobResponse, bound: str, size: str, device: str) -> str:
-    """Returns how far off it may be, and the expected value where only the bound does not fit."""
-    if answer.fits:
-        return f"yes: up to {bound} ({NOT_CALIBRATED}) of {size} on {device}"
-    text = f"NO: up to {bound} ({NOT_CALIBRATED}) but {device} has {size}"
-    if answer.memory_bytes.value > answer.device_memory_bytes:
-        return text
-    return f"{text}; {quantities.format_gib(answer.memory_bytes.value)} is expected, which would fit"
+    if verdict is MemoryVerdict.UNKNOWN:
+        return f"unknown: state --device-memory (needs up to {bound}, predicted, on {device})"
+    if verdict is MemoryVerdict.FITS:
+        most = "up to" if memory.range_not_calibrated else "at most"
+        return f"yes: {most} {bound} ({kind}) of {size} on {device}"
+    if verdict is MemoryVerdict.MAY_NOT_FIT:
+        only = f"only the bound, {bound} ({kind}), is above the {size} of {device}: run it alone first"
+        return f"MAY NOT FIT: {expected} is expected, which fits; {only}"
+    least = quantities.format_gib(memory.lower)
+    needed = f"at least {least} (predicted)" if memory.lower > answer.device_memory_bytes else f"{expected} is expected"
+    return f"DOES NOT FIT: {needed}, up to {bound} ({kind}); {device} has {size}"
 
 
 def _promise(answer: prediction_pb2.PredictJobResponse) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from google.protobuf.json_format import MessageToJson
 
 from cotenant.graph_file import GraphFileError, read_graph
+from cotenant.memory_verdict import MemoryVerdict, judge_memory
 from cotenant.v1 import prediction_pb2
 from predictor_service.errors import GraphError, MalformedGraphError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
@@ -20,6 +21,11 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 
 _MEBIBYTE = 1 << 20
+_VERDICTS = {
+    MemoryVerdict.FITS: "yes",
+    MemoryVerdict.MAY_NOT_FIT: "MAYBE: only the bound is larger; run it alone first",
+    MemoryVerdict.DOES_NOT_FIT: "NO",
+}
 
 
 class _InProcessDescriber:
@@ -92,7 +98,17 @@ def answer_as_table(answer: JobAnswer) -> str:
 def _verdict(answer: JobAnswer) -> str:
     if not answer.device_memory_bytes:
         return "unknown: state --device-memory"
-    return f"{'yes' if answer.fits else 'NO'} ({answer.device_memory_bytes / _MEBIBYTE:,.0f} MiB on the device)"
+    return f"{_VERDICTS[verdict_of(answer)]} ({answer.device_memory_bytes / _MEBIBYTE:,.0f} MiB on the device)"
+
+
+def verdict_of(answer: JobAnswer) -> MemoryVerdict:
+    """Whether the job fits on the device of the question, alone."""
+    memory = answer.memory_bytes
+    return judge_memory(
+        expected_bytes=max(memory.value, memory.lower),
+        bound_bytes=memory.upper_99 or memory.upper,
+        device_bytes=answer.device_memory_bytes,
+    )
 
 
 def _range(estimate: Estimate, unit_size: float, unit: str) -> str:

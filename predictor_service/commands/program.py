@@ -12,6 +12,7 @@ from cotenant.client_errors import InputError
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant.device_calibration import DeviceCalibration, read_calibration_file
 from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
+from cotenant.memory_verdict import MemoryVerdict
 from cotenant.quantities import parse_bytes
 from cotenant.structured_log import start_logging
 from predictor_service.commands.cross_device import train_cross_device_command
@@ -24,6 +25,7 @@ from predictor_service.commands.predict import (
     naming_file,
     open_predictor,
     read_graph_file,
+    verdict_of,
 )
 from predictor_service.commands.predict_many import predict_many_command
 from predictor_service.commands.profiles import profiles
@@ -142,7 +144,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
     with naming_file(graph):
         answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))
-    context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
+    context.exit(0 if verdict_of(answer) in {MemoryVerdict.FITS, MemoryVerdict.MAY_NOT_FIT} else EXIT_DOES_NOT_FIT)
 
 
 def _calibration(file: Path | None) -> DeviceCalibration | None:

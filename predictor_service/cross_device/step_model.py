@@ -24,7 +24,6 @@ from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
     PRODUCT_EFFICIENCY_MAX,
     StepKind,
-    light_step_ms,
     products_at_peak_ms,
     step_parts,
     terms_of,
@@ -34,7 +33,7 @@ from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation, find_device_type
 
-FORMAT: Final = "cotenant.cross_device_step/4"
+FORMAT: Final = "cotenant.cross_device_step/5"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -64,6 +63,7 @@ class CrossDeviceStep:
         networks: Of networks that were measured.
         widths: Half widths as logarithms at `LEVELS`, by kind of network, on devices of generations that taught.
         unseen_widths: The same on devices of other generations.
+        script_ms: What measured scripts do in every step beside a bare loop, in training and in inference.
         devices: Types that taught it.
         rows_sha256: Hash of the rows that it was made from.
     """
@@ -73,16 +73,21 @@ class CrossDeviceStep:
     networks: KnownNetworks
     widths: Mapping[str, FloatArray]
     unseen_widths: Mapping[str, FloatArray]
+    script_ms: tuple[float, float] = (0.0, 0.0)
     devices: tuple[str, ...] = ()
     rows_sha256: str = ""
 
     def time_ms(self, work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:
-        """The expected time of steps.
+        """The expected time of steps as scripts run them, see `with_script`.
 
         Args:
             work: Of the rows.
             kinds: One for each row, or a single one for all.
         """
+        return self.with_script(self.bare_ms(work, kinds), kinds)
+
+    def bare_ms(self, work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:
+        """The expected time of steps of which each costs no more than one of a bare loop; see `time_ms`."""
         terms, traits = terms_of(work, kinds), traits_of(work, kinds)
         corrected = self.correction.log_ratio(traits) + self.networks.log_ratio(self.correction.standardise(traits))
         time_ms = step_parts(terms, self.logs).total_ms * np.exp(corrected)
@@ -91,21 +96,39 @@ class CrossDeviceStep:
     def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
         """The time of one job at several batches, with the range that held so often on devices left out.
 
-        No measured step was as short as one of a tiny network: what every step costs was learned from scripts that cost
-        milliseconds, and the lower end has that of a bare loop where this is most of the step. No end lies below the
-        time of the matrix products at the device's peak.
+        The upper end of a tiny step has what measured scripts do beside it. No lower end is above the bare loop, or
+        below the time of the matrix products at the device's peak.
 
         Args:
             work: Of the job at its batches.
             kind: The same for all of them.
             confidence: Share of rows, 0 to below 1.
         """
-        value, terms = self.time_ms(work, [kind]), terms_of(work, [kind])
+        bare_ms, terms = self.bare_ms(work, [kind]), terms_of(work, [kind])
+        value, script_ms = self.with_script(bare_ms, [kind]), self.script_of(kind)
         is_known = kind.device.generation in generations_of(self.devices)
         widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
         width = math.exp(float(np.interp(confidence, LEVELS, widths)))
-        lower = np.minimum(value / width, light_step_ms(terms, self.logs))
-        return StepRange(value=value, lower=np.maximum(lower, products_at_peak_ms(terms)), upper=value * width)
+        lower = np.maximum(np.minimum(value / width, bare_ms), products_at_peak_ms(terms))
+        return StepRange(value=value, lower=lower, upper=np.maximum(value * width, bare_ms + script_ms))
+
+    def with_script(self, bare_ms: FloatArray, kinds: Sequence[StepKind]) -> FloatArray:
+        """What steps of scripts take, shape (rows,).
+
+        Scripts do milliseconds beside every step that was measured. Of a long step all of it counts; a step that is
+        short beside it is taken as one of a bare loop: what reads the input of a tiny network is no part of the
+        network, and a job states its wait for input itself.
+
+        Args:
+            bare_ms: What a bare loop takes.
+            kinds: One for each, or a single one for all.
+        """
+        script_ms = np.array([self.script_of(kind) for kind in kinds])
+        return np.asarray(bare_ms + script_ms * bare_ms**2 / (bare_ms**2 + script_ms**2), dtype=np.float64)
+
+    def script_of(self, kind: StepKind) -> float:
+        """What measured scripts do beside a step of this kind, milliseconds."""
+        return self.script_ms[0 if kind.is_training else 1]
 
     def to_json(self) -> str:
         """As stored, one line."""
@@ -119,6 +142,7 @@ class CrossDeviceStep:
             "levels": list(LEVELS),
             "widths": _widths_to_json(self.widths),
             "unseen_widths": _widths_to_json(self.unseen_widths),
+            "script_ms": [float(f"{each:.4g}") for each in self.script_ms],
             "correction": self.correction.to_json(),
             "networks": self.networks.to_json(),
         }
@@ -144,6 +168,7 @@ class CrossDeviceStep:
                 networks=KnownNetworks.from_json(stored["networks"]),
                 widths=_widths_from_json(stored["widths"]),
                 unseen_widths=_widths_from_json(stored["unseen_widths"]),
+                script_ms=(float(stored["script_ms"][0]), float(stored["script_ms"][1])),
                 devices=tuple(stored["devices"]),
                 rows_sha256=str(stored["rows_sha256"]),
             )

@@ -2,7 +2,7 @@
 
     device = passes x (convolutions + products + depthwise + traffic + gaps between kernels) + optimizer
     host   = operators x the host's time for one
-    step   = (device^P + host^P)^(1/P) + what every step costs
+    step   = (device^P + host^P)^(1/P) + what every step costs + what the script does beside it
 
 Each term is what the device's peak predicts divided by an efficiency: by kind of work and number format, shrunk towards
 one of all generations, and limited to what any kernel was seen to reach. Every coefficient is positive and enters as
@@ -58,8 +58,8 @@ def _list_priors() -> dict[str, Prior]:
         "host_train_ms": Prior(0.15, 0.7),
         "host_infer_ms": Prior(0.03, 0.7),
         "gap_ms": Prior(0.005, 0.5),
-        "fixed_train_ms": Prior(1.0, 0.7),
-        "fixed_infer_ms": Prior(0.3, 0.7),
+        "fixed_train_ms": Prior(0.3, 0.5),
+        "fixed_infer_ms": Prior(0.1, 0.5),
         "bandwidth_train": Prior(0.65, 0.3),
         "bandwidth_infer": Prior(0.65, 0.3),
         "depthwise": Prior(0.15, 0.5),
@@ -77,6 +77,9 @@ def _list_priors() -> dict[str, Prior]:
     return priors
 
 
+SCRIPT_MS: Final = Prior(1.0, 1.0)
+"""What a script does in every step beside a bare loop: it reads its input, logs, waits for results. Of each measured
+script it is fitted and thrown away: it says nothing of the device or of the network, and a job states its own wait."""
 PRIORS: Final[Mapping[str, Prior]] = _list_priors()
 """By name: milliseconds of one operator or step, or efficiencies."""
 COEFFICIENTS: Final = tuple(PRIORS)
@@ -233,24 +236,29 @@ class StepParts(NamedTuple):
 
     Attributes:
         total_ms: The time of the step.
+        joined_ms: Of device and host, which overlap.
         device_ms: Of the device.
         host_ms: Of the host.
         terms_ms: Of the device by term, shape (terms, rows).
     """
 
     total_ms: FloatArray
+    joined_ms: FloatArray
     device_ms: FloatArray
     host_ms: FloatArray
     terms_ms: FloatArray
 
 
-def step_parts(terms: StepTerms, logs: FloatArray, host_logs: FloatArray | float = 0.0) -> StepParts:
+def step_parts(
+    terms: StepTerms, logs: FloatArray, host_logs: FloatArray | float = 0.0, script_ms: FloatArray | float = 0.0
+) -> StepParts:
     """Times steps.
 
     Args:
         terms: The rows.
         logs: Logarithms of the coefficients, in the order of `COEFFICIENTS`.
         host_logs: What the host's time deviates by, as a logarithm; one for all rows or for each.
+        script_ms: What scripts do beside the bare loop; the same.
     """
     padded = np.append(logs, 0.0)
     exponents = padded[terms.device_places].sum(axis=1) * terms.device_signs[:, None]
@@ -259,7 +267,8 @@ def step_parts(terms: StepTerms, logs: FloatArray, host_logs: FloatArray | float
     host_ms = np.maximum(terms.host_count * np.exp(logs[terms.host_places] + host_logs), 1e-9)
     longer, shorter = np.maximum(device_ms, host_ms), np.minimum(device_ms, host_ms)
     joined_ms = longer * (1 + (shorter / longer) ** _POWER) ** (1 / _POWER)
-    return StepParts(joined_ms + np.exp(logs[terms.fixed_places]), device_ms, host_ms, terms_ms)
+    fixed_ms = np.exp(logs[terms.fixed_places]) + script_ms
+    return StepParts(joined_ms + fixed_ms, joined_ms, device_ms, host_ms, terms_ms)
 
 
 def _least_ms(terms: StepTerms) -> FloatArray:
@@ -272,15 +281,6 @@ def products_at_peak_ms(terms: StepTerms) -> FloatArray:
     return np.asarray(terms.device_ms[_PRODUCTS], dtype=np.float64)
 
 
-def light_step_ms(terms: StepTerms, logs: FloatArray) -> FloatArray:
-    """The time of steps of which each costs no more than a bare training loop, shape (rows,)."""
-    light = np.array(logs, dtype=np.float64)
-    for name, prior in PRIORS.items():
-        if name.startswith("fixed_"):
-            light[_PLACE[name]] = min(light[_PLACE[name]], np.log(prior.typical) - prior.deviation)
-    return step_parts(terms, light).total_ms
-
-
 def log_derivatives(terms: StepTerms, logs: FloatArray, parts: StepParts) -> tuple[FloatArray, FloatArray]:
     """Derivatives of the logarithm of the time.
 
@@ -289,9 +289,8 @@ def log_derivatives(terms: StepTerms, logs: FloatArray, parts: StepParts) -> tup
     """
     rows = np.arange(len(parts.total_ms))
     fixed_ms = np.exp(logs[terms.fixed_places])
-    joined_ms = parts.total_ms - fixed_ms
-    by_device = (parts.device_ms / joined_ms) ** (_POWER - 1) / parts.total_ms
-    by_host = (parts.host_ms / joined_ms) ** (_POWER - 1) * parts.host_ms / parts.total_ms
+    by_device = (parts.device_ms / parts.joined_ms) ** (_POWER - 1) / parts.total_ms
+    by_host = (parts.host_ms / parts.joined_ms) ** (_POWER - 1) * parts.host_ms / parts.total_ms
     found = np.zeros((len(rows), len(COEFFICIENTS) + 1))
     learned_ms = np.where(parts.terms_ms > _least_ms(terms), parts.terms_ms, 0.0)
     for term_ms, places, sign in zip(learned_ms, terms.device_places, terms.device_signs, strict=True):

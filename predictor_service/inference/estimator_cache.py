@@ -12,6 +12,7 @@ from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.memory_of_others import memory_model_of_others
 from predictor_service.inference.version_cache import VersionCache
 from predictor_service.registry.served_version import ServedVersion
+from predictor_service.selection.targets import MEMORY
 
 ESTIMATORS_MAX: Final = 1_024
 """Each holds at most 21 feature vectors in one table and two curves, about 20 KiB."""
@@ -50,7 +51,8 @@ class EstimatorCache:
             models = version.devices.get(device.name, {}) if version else {}
             measured = tuple(version.devices) if version else ()
             others = memory_model_of_others(version)
-            work = JobWork(graph, settings, device, models, measured, memory_of_others=others)
+            on_measured = others and JobWork(graph, settings, others.device, {MEMORY.name: others.model})
+            work = JobWork(graph, settings, device, models, measured, on_measured=on_measured)
             self._work.keep(shared, work, graph.description.nodes, version)
         made = JobEstimator(work, settings.input_wait_ratio, confidence)
         self._kept.keep(key, made, graph.description.nodes, version)

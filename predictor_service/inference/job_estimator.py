@@ -26,7 +26,7 @@ from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, 
 from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID
-from predictor_service.inference.memory_of_others import widen_to_contexts
+from predictor_service.inference.memory_of_others import widen_to_contexts, widen_to_device
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.inference.untrained_step import (
     estimate_untrained_step,
@@ -181,7 +181,7 @@ class JobEstimator:
         found = self._ask(model, points, table.values, analytical_estimate)
         if target is not MEMORY or not model.record.is_public:
             return found
-        return widen_to_contexts(found, self._device, of_this_type=True)
+        return widen_to_contexts(found)
 
     def _ask(self, model: ServedTarget, points: slice, vectors: FloatArray, analytical_estimate: FloatArray) -> Bounded:
         near = self._novelty_at(model, points, vectors[points])
@@ -214,10 +214,10 @@ class JobEstimator:
 
     def _memory_without_model(self, table: JobTable, points: slice) -> Bounded:
         """By what others measured of such jobs on another device type, else by constants."""
-        model = self._work.memory_of_others
-        if model is not None:
-            found = self._ask(model, points, table.values, table.analytical_memory_bytes[points])
-            return widen_to_contexts(found, self._device, of_this_type=False)
+        other = self._work.memory_of_others
+        if other is not None:
+            on_measured = JobEstimator(other, self._input_wait_ratio, self._confidence)
+            return widen_to_device(on_measured._bounded(MEMORY, points), self._device)
         return self._uncalibrated_memory(table, points)
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:

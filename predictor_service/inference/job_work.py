@@ -35,7 +35,7 @@ class JobWork:
         device: What they run on.
         models: Trained targets of the device type; empty = none.
         measured_devices: Device types that any model was trained for.
-        memory_of_others: Of another device type, for a device without a model of memory; None = there is none.
+        on_measured: The same job on a device type whose memory others measured; None = there is none.
 
     Attributes:
         curves: Those of targets that `is_the_same` holds for, by target.
@@ -51,14 +51,14 @@ class JobWork:
         models: Mapping[str, ServedTarget],
         measured_devices: Sequence[str] = (),
         *,
-        memory_of_others: ServedTarget | None = None,
+        on_measured: JobWork | None = None,
     ) -> None:
         self.graph = graph
         self.settings = settings
         self.device = device
         self._trained = models
         self._measured_devices = measured_devices
-        self._memory_of_others = memory_of_others
+        self._on_measured = on_measured
         self.curves: dict[str, BoundedCurve] = {}
         self.unusual: dict[tuple[str, int], UnusualFeatures] = {}
         self.memory_spreads: dict[int, float] = {}
@@ -75,11 +75,11 @@ class JobWork:
             return trained
         return {name: model for name, model in trained.items() if not model.record.is_public or self._is_taught(model)}
 
-    @cached_property
-    def memory_of_others(self) -> ServedTarget | None:
-        """What answers for memory without a model of the device type: that of another one, learned from such jobs."""
-        model = self._memory_of_others
-        return model if model is not None and answers_for(self.device) and self._is_taught(model) else None
+    @property
+    def memory_of_others(self) -> JobWork | None:
+        """What answers for memory without a model of the device type: the job on one where such jobs were measured."""
+        other = self._on_measured
+        return other if other is not None and answers_for(self.device) and MEMORY.name in other.models else None
 
     def _is_taught(self, model: ServedTarget) -> bool:
         """Whether others measured such jobs: where they did not, what is known of all device types errs less.
@@ -116,9 +116,9 @@ class JobWork:
         """Whether the curve of a target over the first points of `GRID` is the same whatever the wait."""
         if target is not MEMORY:  # all others are counted in, or limited by, the time that is spent waiting
             return False
-        model = self.models.get(target.name) or self.memory_of_others
+        model, other = self.models.get(target.name), self.memory_of_others
         if model is None:
-            return True
+            return other is None or other.is_the_same(target, points)
         return not model.sees_wait and (model.nearness_sha256 is None or self.is_unlike_all(model, slice(0, points)))
 
     def is_unlike_all(self, model: ServedTarget, points: slice) -> bool:

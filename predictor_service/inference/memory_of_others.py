@@ -1,18 +1,19 @@
 """Memory by what others measured: on machines of theirs, of this device type or, for want of it, of another one.
 
 What a network holds depends little on the device; what its process holds beside it, the context, differs by card,
-driver and release of the libraries. So ranges are those of networks held out, with the contexts that were seen
-elsewhere at their ends; on another device type they are wider by the factor that the constants of
+driver and release of the libraries. So a job is asked about as it would run on the device that was measured: rows of
+one device say nothing of what another one's peaks change. Ranges are those of networks held out, with the contexts that
+were seen elsewhere at their ends; on another device type they are wider by the factor that the constants of
 `features/uncalibrated_memory.py` have there. How often they hold on the device at hand was not checked.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from predictor_service.features.devices import DeviceType, Generation
+from predictor_service.features.devices import DeviceType, Generation, find_device_type
 from predictor_service.features.uncalibrated_memory import CONTEXT_SEEN_BYTES, EXPECTED, GENERATION_MEMORY
 from predictor_service.registry.served_version import Bounded, ServedTarget, ServedVersion
 from predictor_service.selection.targets import MEMORY
@@ -23,25 +24,35 @@ _LEAST_RATIO: Final = 0.25
 """Of the lower end: a process without any context holds more than that of what is expected."""
 
 
-def memory_model_of_others(version: ServedVersion | None) -> ServedTarget | None:
+class MemoryOfOthers(NamedTuple):
+    """A public model of memory, and the device type whose rows taught it."""
+
+    device: DeviceType
+    model: ServedTarget
+
+
+def memory_model_of_others(version: ServedVersion | None) -> MemoryOfOthers | None:
     """The public model of memory with the most rows, of whatever device type; None where there is none."""
     if version is None:
         return None
-    models = [targets[MEMORY.name] for targets in version.devices.values() if MEMORY.name in targets]
-    public = [model for model in models if model.record.is_public]
-    return max(public, key=lambda model: model.record.rows, default=None)
+    models = [
+        MemoryOfOthers(device, targets[MEMORY.name])
+        for name, targets in version.devices.items()
+        if MEMORY.name in targets and (device := find_device_type(name)) is not None
+    ]
+    public = [each for each in models if each.model.record.is_public]
+    return max(public, key=lambda each: each.model.record.rows, default=None)
 
 
-def widen_to_contexts(bounded: Bounded, device: DeviceType, *, of_this_type: bool) -> Bounded:
-    """Moves the ends of memory by the contexts that were seen.
-
-    Args:
-        bounded: What the model says, with the context of the machine that taught it.
-        device: That is asked about, a GPU.
-        of_this_type: Whether the model was taught by machines with this device type.
-    """
-    known = GENERATION_MEMORY.get(device.generation, GENERATION_MEMORY[Generation.UNKNOWN])
-    factor = 1.0 if of_this_type else known.widening
-    lower = np.maximum(bounded.lower - _LESS_BYTES, _LEAST_RATIO * bounded.lower) / factor
-    upper, upper_99 = (factor * (each + _MORE_BYTES) for each in (bounded.upper, bounded.upper_99))
+def widen_to_contexts(bounded: Bounded) -> Bounded:
+    """Moves the ends of memory by the contexts that were seen; the value has that of the machine that taught it."""
+    lower = np.maximum(bounded.lower - _LESS_BYTES, _LEAST_RATIO * bounded.lower)
+    upper, upper_99 = (each + _MORE_BYTES for each in (bounded.upper, bounded.upper_99))
     return Bounded(value=bounded.value, lower=lower, upper=upper, upper_99=upper_99)
+
+
+def widen_to_device(bounded: Bounded, device: DeviceType) -> Bounded:
+    """Moves the ends of what is known on one GPU by the factor of another one's generation."""
+    factor = GENERATION_MEMORY.get(device.generation, GENERATION_MEMORY[Generation.UNKNOWN]).widening
+    upper, upper_99 = (factor * each for each in (bounded.upper, bounded.upper_99))
+    return Bounded(value=bounded.value, lower=bounded.lower / factor, upper=upper, upper_99=upper_99)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
+from cotenant.memory_verdict import MemoryVerdict, judge_memory
 from predictor_service.errors import invalid_field
 from predictor_service.features.device_names import NamedDevice
 from predictor_service.features.graph_description import GraphDescription
@@ -227,9 +228,11 @@ def _notices(memory: Estimate, step: Estimate, device_memory_bytes: int, *, is_g
         found = () if is_generic else (_NO_TRAINED_MODEL,)
     elif not (memory.in_domain and step.in_domain):
         found = (_out_of_domain((memory if not memory.in_domain else step).unusual_features),)
-    if device_memory_bytes and memory.value > device_memory_bytes:
-        found += (_does_not_fit(memory, device_memory_bytes),)
-    return found
+    bound_bytes = memory.upper_99 or memory.upper
+    verdict = judge_memory(expected_bytes=memory.value, bound_bytes=bound_bytes, device_bytes=device_memory_bytes)
+    if verdict is MemoryVerdict.DOES_NOT_FIT:
+        return (*found, _does_not_fit(memory.value, device_memory_bytes))
+    return (*found, _may_not_fit(memory.value, bound_bytes)) if verdict is MemoryVerdict.MAY_NOT_FIT else found
 
 
 def _risk_notices(
@@ -260,7 +263,13 @@ def _out_of_domain(unusual_features: tuple[str, ...]) -> Notice:
     )
 
 
-def _does_not_fit(memory: Estimate, device_memory_bytes: int) -> Notice:
-    expected, size = memory.value / _GIBIBYTE, device_memory_bytes / _GIBIBYTE
+def _does_not_fit(expected_bytes: float, device_memory_bytes: int) -> Notice:
+    expected, size = expected_bytes / _GIBIBYTE, device_memory_bytes / _GIBIBYTE
     message = f"{expected:.2f} GiB are expected, the device has {size:.2f} GiB; step time and utilization are those of "
     return Notice(code="DOES_NOT_FIT", message=message + "a device that is large enough")
+
+
+def _may_not_fit(expected_bytes: float, bound_bytes: float) -> Notice:
+    expected, bound = expected_bytes / _GIBIBYTE, bound_bytes / _GIBIBYTE
+    message = f"{expected:.2f} GiB are expected, which fit, and only the bound of {bound:.2f} GiB does not: "
+    return Notice(code="MAY_NOT_FIT", message=message + "run it alone first, then its measured memory counts")

@@ -1,9 +1,10 @@
 """Fits the model of step times of all device types, and finds how wide its ranges must be.
 
 Coefficients are the most likely ones given their priors; every site (a set's rows of one device, whatever the campaign)
-has a host and a speed of its own, which are fitted along and thrown away, so that one fast machine does not make a
-device look fast. Three campaigns of one site are one witness, not three. Errors beyond two deviations
-count less. The correction learns what remains of each kind of network within a machine.
+has a host, a speed and a script of its own, which are fitted along and thrown away, so that one fast machine does not
+make a device look fast, nor a script that reads its input in every step make every small network look slow. Three
+campaigns of one site are one witness, not three. Errors beyond two deviations count less. The correction learns what
+remains of each kind of network within a machine.
 
 Widths come from devices left out one by one: what the model of the others misses of a device's rows, each device as
 heavy as any other, however many rows it has. A device whose generation taught nothing is farther off than one with
@@ -31,6 +32,7 @@ from predictor_service.cross_device.step_model import (
 from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
     PRIORS,
+    SCRIPT_MS,
     StepKind,
     StepTerms,
     log_derivatives,
@@ -58,6 +60,7 @@ _NETWORK_SHRINKAGE: Final = 1.0
 """Devices that a network's time is taken to have been measured on beside those that did, at what is expected of it."""
 _SAME_NETWORK_DECIMALS: Final = 1
 _LEVELS: Final[FloatArray] = np.array(LEVELS)
+_Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,6 +73,7 @@ class _Rows:
     log_ms: FloatArray
     site_names: Sequence[str]
     sites: np.ndarray[tuple[int], np.dtype[np.intp]]
+    scripts: np.ndarray[tuple[int], np.dtype[np.intp]]
     groups: np.ndarray[tuple[int], np.dtype[np.intp]]
     weights: FloatArray
 
@@ -93,12 +97,24 @@ def fit_step_model(
         networks=_fit_networks([*rows, *networks], table, fitted, correction),
         widths=_NO_WIDTHS,
         unseen_widths=_NO_WIDTHS,
+        script_ms=_typical_scripts(table, fitted),
         devices=tuple(sorted({row.device for row in rows})),
         rows_sha256=hash_rows(rows),
     )
     if not with_widths:
         return model
     return replace(model, widths=find_widths(rows, networks), unseen_widths=find_unseen_widths(rows, networks))
+
+
+def _typical_scripts(table: _Rows, fitted: _Fitted) -> tuple[float, float]:
+    """What scripts that train, and that infer, do beside a step: the mean over those that were measured."""
+    measured = np.unique(table.scripts)
+
+    def typical_ms(first: int) -> float:
+        each = fitted.scripts_ms[measured[measured % 2 == first]]
+        return float(np.exp(np.log(each).mean())) if len(each) else SCRIPT_MS.typical
+
+    return typical_ms(0), typical_ms(1)
 
 
 def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
@@ -135,7 +151,7 @@ def _miss_by_kind(
     left_out = [row for row in rows if part_of(row) == name]
     others, known_elsewhere = ([row for row in each if part_of(row) != name] for each in (rows, networks))
     model = fit_step_model(others, networks=known_elsewhere, with_widths=False)
-    missed, convolves = np.abs(log_errors(model, left_out)), _convolves(work_of_rows(left_out))
+    missed, convolves = _missed(model, left_out), _convolves(work_of_rows(left_out))
     return {CONVOLUTIONAL: missed[convolves], OTHER: missed[~convolves]}
 
 
@@ -143,6 +159,15 @@ def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
     """Logarithms of measured over expected, shape (rows,)."""
     expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows])
     return np.asarray(np.log([row.step_ms for row in rows]) - np.log(expected), dtype=np.float64)
+
+
+def _missed(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
+    """How wide the range of each row must be to hold it, as a logarithm: what `estimate` holds anyway is none."""
+    kinds, measured = [row.kind for row in rows], np.array([row.step_ms for row in rows])
+    bare_ms = model.bare_ms(work_of_rows(rows), kinds)
+    most_ms = bare_ms + [model.script_of(kind) for kind in kinds]
+    off = np.abs(np.log(measured / model.with_script(bare_ms, kinds)))
+    return np.where((bare_ms <= measured) & (measured <= most_ms), 0.0, off)
 
 
 def _convolves(work: StepWork) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -181,9 +206,15 @@ def _tabulate(rows: Sequence[StepRow]) -> _Rows:
         log_ms=np.log([row.step_ms for row in rows]),
         site_names=site_names.tolist(),
         sites=sites,
+        scripts=_scripts_of(rows, sites),
         groups=np.unique([row.group for row in rows], return_inverse=True)[1],
         weights=weights / weights.mean(),
     )
+
+
+def _scripts_of(rows: Sequence[StepRow], sites: _Places) -> _Places:
+    """The script of each row: a site has one that trains, by even numbers, and one that infers."""
+    return np.asarray(2 * sites + [not row.kind.is_training for row in rows], dtype=np.intp)
 
 
 class _Fitted(NamedTuple):
@@ -194,40 +225,64 @@ class _Fitted(NamedTuple):
         residuals: Shape (rows,).
         hosts: What the host of each machine deviates by, shape (machines,).
         speeds: What each machine takes longer, as a logarithm, shape (machines,).
+        scripts_ms: What each script does beside the step, see `_scripts_of`, shape (2 x machines,).
     """
 
     logs: FloatArray
     residuals: FloatArray
     hosts: FloatArray
     speeds: FloatArray
+    scripts_ms: FloatArray
+
+
+class _Guess(NamedTuple):
+    """What is fitted, in one array: logarithms of coefficients, then hosts, speeds and scripts of machines."""
+
+    all: FloatArray
+    machines: int
+
+    @property
+    def parts(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """The array taken apart."""
+        first, second, third = (len(COEFFICIENTS) + each * self.machines for each in range(3))
+        return self.all[:first], self.all[first:second], self.all[second:third], self.all[third:]
 
 
 def _fit_coefficients(rows: _Rows) -> _Fitted:
-    count, machines = len(COEFFICIENTS), int(rows.sites.max()) + 1
+    machines = int(rows.sites.max()) + 1
     typical = np.log([prior.typical for prior in PRIORS.values()])
-    centre = np.concatenate([typical, np.zeros(2 * machines)])
+    centre = np.concatenate([typical, np.zeros(2 * machines), np.full(2 * machines, np.log(SCRIPT_MS.typical))])
     deviations = [prior.deviation for prior in PRIORS.values()]
-    precisions = np.concatenate([deviations, np.full(machines, _HOST_DEVIATION), np.full(machines, _SPEED_DEVIATION)])
-    precisions = precisions**-2.0
-    now, residuals = centre.copy(), np.zeros(len(rows.log_ms))
-    places = np.arange(len(residuals))
+    spreads = ((machines, _HOST_DEVIATION), (machines, _SPEED_DEVIATION), (2 * machines, SCRIPT_MS.deviation))
+    precisions = np.concatenate([deviations, *(np.full(count, spread) for count, spread in spreads)]) ** -2.0
+    now, residuals = _Guess(centre.copy(), machines), np.zeros(len(rows.log_ms))
     for _ in range(_ROUNDS):
-        logs, hosts, speeds = now[:count], now[count : count + machines], now[count + machines :]
-        parts = step_parts(rows.terms, logs, hosts[rows.sites])
-        residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.sites]
-        by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
-        slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 2 * machines))], axis=1)
-        slopes[places, count + rows.sites] = by_host
-        slopes[places, count + machines + rows.sites] = 1.0
+        slopes, residuals = _linearise(rows, now)
         trust = rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / 2))
         step = np.linalg.solve(
             (slopes * trust[:, None]).T @ slopes + np.diag(precisions),
-            slopes.T @ (trust * residuals) - precisions * (now - centre),
+            slopes.T @ (trust * residuals) - precisions * (now.all - centre),
         )
-        now = now + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+        now = _Guess(now.all + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP), machines)
         if float(np.abs(step).max()) < _SETTLED:
             break
-    return _Fitted(now[:count], residuals, now[count : count + machines], now[count + machines :])
+    logs, hosts, speeds, scripts = now.parts
+    return _Fitted(logs, residuals, hosts, speeds, np.exp(scripts))
+
+
+def _linearise(rows: _Rows, now: _Guess) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of the logarithms of all times by everything that is fitted, and what is left of each."""
+    logs, hosts, speeds, scripts = now.parts
+    script_ms = np.exp(scripts[rows.scripts])
+    parts = step_parts(rows.terms, logs, hosts[rows.sites], script_ms)
+    residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.sites]
+    by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
+    slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 4 * now.machines))], axis=1)
+    places, first = np.arange(len(residuals)), len(COEFFICIENTS)
+    slopes[places, first + rows.sites] = by_host
+    slopes[places, first + now.machines + rows.sites] = 1.0
+    slopes[places, first + 2 * now.machines + rows.scripts] = script_ms / parts.total_ms
+    return slopes, residuals
 
 
 def _fit_networks(rows: Sequence[StepRow], table: _Rows, fitted: _Fitted, correction: StepCorrection) -> KnownNetworks:
@@ -235,7 +290,8 @@ def _fit_networks(rows: Sequence[StepRow], table: _Rows, fitted: _Fitted, correc
     place_of = dict(zip(table.site_names, range(len(table.site_names)), strict=True))
     known = [row for row in rows if row.site in place_of]
     work, kinds, machines = work_of_rows(known), [row.kind for row in known], [place_of[row.site] for row in known]
-    parts = step_parts(terms_of(work, kinds), fitted.logs, fitted.hosts[machines])
+    script_ms = fitted.scripts_ms[_scripts_of(known, np.array(machines))]
+    parts = step_parts(terms_of(work, kinds), fitted.logs, fitted.hosts[machines], script_ms)
     traits = traits_of(work, kinds)
     left = np.log([row.step_ms for row in known]) - np.log(parts.total_ms) - fitted.speeds[machines]
     left -= correction.log_ratio(traits)

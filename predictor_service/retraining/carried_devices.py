@@ -20,6 +20,7 @@ from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out
 from predictor_service.registry.manifest import Manifest, TargetRecord, seal
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.public_version import PackedVersion, learns_alike
+from predictor_service.regressors.candidates import UNCORRECTED
 from predictor_service.retraining.datasets import Dataset, fingerprint
 from predictor_service.retraining.public_models import PublicTarget, is_better
 from predictor_service.retraining.training import TrainedVersion
@@ -43,8 +44,16 @@ class StoredModels:
 
 
 def models_of_package(packed: PackedVersion) -> StoredModels:
-    """The models of others that come with the program; those of the stand-in are learned from its own rows."""
-    manifest = dataclasses.replace(packed.manifest, targets=_public_only(packed.manifest.targets))
+    """The models of others that come with the program; those of the stand-in are learned from its own rows.
+
+    Not among them: a device type's own model that is the model of all types as it is. It would answer the same, with
+    the range of its few families instead of one that was checked on whole device types left out.
+    """
+    targets = {
+        device: {name: record for name, record in records.items() if record.winner != UNCORRECTED}
+        for device, records in _public_only(packed.manifest.targets).items()
+    }
+    manifest = dataclasses.replace(packed.manifest, targets={name: kept for name, kept in targets.items() if kept})
     return StoredModels(manifest=manifest, held_out=packed.held_out, read=lambda name: packed.files[name])
 
 

@@ -200,7 +200,7 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
         servers=job.request.replicas.servers,
     )
     after = predictions.job(key, device)
-    if after is before:
+    if after is before or after is None:
         return False
     if before is not None and job.micro_batch_size in before.measured_micro_batch_sizes:
         # Windows that follow the first one change little, unless they contradict what was predicted.

@@ -48,10 +48,25 @@ def test_a_bound_that_does_not_fit_is_distinguished_from_what_is_expected(
 ) -> None:
     predictor.answer = uncalibrated_prediction(fits=False)
     predictor.answer.memory_bytes.value = 0.9 * predictor.answer.device_memory_bytes
-    text = " ".join(cotenant("predict", GRAPH, "--batch-size", "64").out.split())
-    assert "0.90 GiB is expected, which would fit" in text
+    likely = cotenant("predict", GRAPH, "--batch-size", "64")
+    assert "MAY NOT FIT: 0.90 GiB is expected, which fits" in " ".join(likely.out.split())
     predictor.answer = uncalibrated_prediction(fits=False)
-    assert "which would fit" not in cotenant("predict", GRAPH, "--batch-size", "64").out
+    unlikely = cotenant("predict", GRAPH, "--batch-size", "64")
+    assert "DOES NOT FIT: 1.10 GiB is expected" in " ".join(unlikely.out.split())
+    assert (likely.code, unlikely.code) == (0, 4)
+
+
+def test_a_table_of_batches_tells_what_may_not_fit_from_what_does_not(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    words = ("predict", GRAPH, "--batch-size", "64,128")
+    predictor.answer = uncalibrated_prediction(fits=False)
+    unlikely = cotenant(*words)
+    predictor.answer.memory_bytes.value = 0.9 * predictor.answer.device_memory_bytes
+    likely = cotenant(*words)
+    assert " NO " in unlikely.out
+    assert " maybe " in likely.out
+    assert (likely.code, unlikely.code) == (0, 4)
 
 
 def test_the_json_of_a_prediction_says_that_its_range_is_not_calibrated(
@@ -90,4 +105,6 @@ def test_a_job_whose_least_memory_exceeds_the_device_does_not_fit(
     predictor.answer.memory_bytes.lower = 18.0 * predictor.answer.device_memory_bytes
     outcome = cotenant("predict", GRAPH, "--batch-size", "64")
     assert outcome.code == 4
-    assert "DOES NOT FIT: at least 18.00 GiB (predicted), cpu-standin has 1.00 GiB" in " ".join(outcome.out.split())
+    text = " ".join(outcome.out.split())
+    assert "DOES NOT FIT: at least 18.00 GiB (predicted)" in text
+    assert "cpu-standin has 1.00 GiB" in text

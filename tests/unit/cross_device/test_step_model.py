@@ -62,13 +62,26 @@ def test_a_large_transformer_is_never_said_to_be_faster_than_its_products_at_the
     assert (found.value >= 1.05 * at_peak_ms).all()
 
 
-def test_a_tiny_network_may_be_as_fast_as_a_bare_loop_and_a_usual_one_keeps_its_range() -> None:
-    """What a step of measured scripts costs by itself, 5.6 ms, says little of a loop around two small layers."""
+def test_a_step_of_a_tiny_network_is_a_few_launches_and_only_its_upper_end_has_what_scripts_do() -> None:
     tiny = step_work(1, nodes=4.0, parameters=600.0, forward_macs_per_sample=600.0, convolution_macs_per_sample=0.0,
                      depthwise_convolution_macs_per_sample=0.0, traffic_bytes_per_sample=1e3)  # fmt: skip
-    found, usual = (load_step_model().estimate(each, KIND, 0.9) for each in (tiny, step_work(64)))
-    assert 2 * found.lower[0] < 3.0 < found.value[0]
+    model = load_step_model()
+    found = model.estimate(tiny, KIND, 0.9)
+    assert found.value[0] < 1.5 < model.script_of(KIND)
+    assert found.upper[0] > model.script_of(KIND)
+
+
+def test_a_usual_step_has_what_scripts_do_and_its_ends_are_as_far() -> None:
+    model, work = load_step_model(), step_work(64)
+    usual = model.estimate(work, KIND, 0.9)
+    script_ms = usual.value[0] - model.bare_ms(work, [KIND])[0]
+    assert script_ms == pytest.approx(model.script_of(KIND), rel=0.05)
     assert usual.value[0] / usual.lower[0] == pytest.approx(usual.upper[0] / usual.value[0])
+
+
+def test_what_scripts_do_never_makes_a_longer_step_look_shorter() -> None:
+    bare_ms = np.geomspace(0.01, 1e4, 200)
+    assert (np.diff(load_step_model().with_script(bare_ms, [KIND])) > 0).all()
 
 
 def test_a_higher_confidence_has_a_wider_range() -> None:
@@ -100,7 +113,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/4"}', "\0"])
+@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/5"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)

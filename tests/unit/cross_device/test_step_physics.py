@@ -15,7 +15,6 @@ from predictor_service.cross_device.step_physics import (
     PRODUCT_EFFICIENCY_MAX,
     StepKind,
     is_gaming_board,
-    light_step_ms,
     log_derivatives,
     number_format,
     products_at_peak_ms,
@@ -158,15 +157,12 @@ def test_boards_of_gaming_cards_alone_run_above_their_published_clock(name: str,
     assert bool(faster > 1.01) is is_gaming
 
 
-def test_a_light_step_costs_the_least_that_the_prior_expects_and_all_else_the_same() -> None:
-    kind, logs = StepKind(device=A100, precision="fp32", is_training=True), TYPICAL.copy()
-    logs[COEFFICIENTS.index("fixed_train_ms")] = np.log(5.0)
+def test_what_a_script_does_beside_the_step_adds_to_its_time_and_to_nothing_else() -> None:
+    kind = StepKind(device=A100, precision="fp32", is_training=True)
     terms = terms_of(step_work(1, 64), [kind])
-    prior = PRIORS["fixed_train_ms"]
-    saved_ms = step_parts(terms, logs).total_ms - light_step_ms(terms, logs)
-    assert saved_ms == pytest.approx(5.0 - prior.typical * np.exp(-prior.deviation))
-    logs[COEFFICIENTS.index("fixed_train_ms")] = np.log(0.1)
-    assert light_step_ms(terms, logs) == pytest.approx(step_parts(terms, logs).total_ms)
+    bare, busy = step_parts(terms, TYPICAL), step_parts(terms, TYPICAL, script_ms=5.0)
+    assert busy.total_ms - bare.total_ms == pytest.approx(5.0)
+    assert busy.joined_ms.tolist() == bare.joined_ms.tolist()
 
 
 def test_every_generation_of_the_table_has_coefficients_and_the_processor_has_none() -> None:
