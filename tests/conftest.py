@@ -15,6 +15,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from tests.support.cases import case_count
+from tests.support.quick_forests import remember_parameter_names
 from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test.
@@ -40,6 +41,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        remember_parameter_names()
         gc.freeze()
         gc.enable()
 
