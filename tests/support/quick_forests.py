@@ -5,8 +5,8 @@ Of a fit on few rows, as most of ours are, that is a third of the time; it depen
 
 from __future__ import annotations
 
-import functools
 import sys
+from typing import Any
 
 _ASKED = "_get_param_names"
 
@@ -16,6 +16,13 @@ def remember_parameter_names() -> None:
     base = sys.modules.get("sklearn.base")
     asked = vars(base.BaseEstimator).get(_ASKED) if base is not None else None
     # Nothing that scikit-learn promises: a version without it is only slower.
-    if base is not None and isinstance(asked, classmethod):
-        names = functools.cache(asked.__func__)
-        setattr(base.BaseEstimator, _ASKED, classmethod(lambda kind: list(names(kind))))
+    if base is None or not isinstance(asked, classmethod):
+        return
+    read, names = asked.__func__, dict[type[Any], list[str]]()
+
+    def read_once(kind: type[Any], /) -> list[str]:
+        if kind not in names:
+            names[kind] = read(kind)
+        return list(names[kind])
+
+    setattr(base.BaseEstimator, _ASKED, classmethod(read_once))
