@@ -15,6 +15,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from tests.support.cases import case_count
+from tests.support.quick_forests import remember_parameter_names
 from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test.
@@ -26,6 +27,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # OpenMP's threads spin while they wait for each other, so workers that share cores burn several times their work.
 # Read when torch, scikit-learn or xgboost is first imported, which no plugin does; programs of tests inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# OpenBLAS's spin too and know no such policy: on products as small as ours two take thrice the time of one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Agents that a test starts would measure their devices for half a minute; those about calibration ask for it.
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 
@@ -40,6 +43,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        remember_parameter_names()
         gc.freeze()
         gc.enable()
 

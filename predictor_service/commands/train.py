@@ -14,7 +14,7 @@ from predictor_service.errors import ModelError
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.registry.public_version import PackedVersion, read_public_version
-from predictor_service.retraining.datasets import hash_datasets
+from predictor_service.retraining.datasets import hash_datasets, read_datasets
 from predictor_service.retraining.public_rows import TEACHING_SETS
 from predictor_service.settings import SETTINGS, Settings
 
@@ -72,12 +72,11 @@ def _read_packed(tell: Tell) -> PackedVersion | None:
 
 
 def _train(settings: Settings, packed: PackedVersion | None) -> str:
-    # Imported here: the libraries that train take seconds to load and never enter a process that serves.
+    datasets = read_datasets(settings.datasets)
+    # Imported here: the libraries that train take seconds to load. They never enter one that serves or has no data.
     from predictor_service.retraining.carried_devices import carry_over, models_of_package
-    from predictor_service.retraining.datasets import read_datasets
     from predictor_service.retraining.training import train_version
 
-    datasets = read_datasets(settings.datasets)
     trained = train_version(datasets, settings.seed)
     if packed is not None:
         trained = carry_over(trained, datasets, models_of_package(packed))

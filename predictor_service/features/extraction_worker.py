@@ -13,6 +13,8 @@ import signal
 import socket
 import sys
 
+import onnx_shape_inference  # noqa: F401 (loaded before limits of memory and time hold, which it would count against)
+
 from predictor_service.errors import ExtractionCrashedError, GraphLimitError, PredictorError
 from predictor_service.features.extraction_messages import (
     DESCRIPTION,

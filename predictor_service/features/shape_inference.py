@@ -11,16 +11,18 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx
-import onnx_ir
-import onnx_shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from predictor_service.errors import GraphLimitError, MalformedGraphError
 from predictor_service.features.constant_folding import read_whole_numbers
 from predictor_service.features.graph_limits import GraphLimits, subgraphs
 from predictor_service.features.graph_nodes import chosen_branch, subgraph_prefix
+
+if TYPE_CHECKING:
+    import onnx_ir
 
 _logger = logging.getLogger(__name__)
 
@@ -116,6 +118,10 @@ def infer_shapes_symbolically(model: ModelProto, table: ShapeTable, limits: Grap
     """
     if len(model.graph.node) > _FALLBACK_NODES or _fills_large_tensors(model.graph):
         return table
+    # Imported here: few graphs need them, and SymPy beneath them takes a third of a program's start.
+    import onnx_ir
+    import onnx_shape_inference
+
     try:
         inferred = onnx_shape_inference.infer_symbolic_shapes(onnx_ir.from_proto(model))
     except Exception as error:  # foreign code on foreign input: its failure only means fewer shapes

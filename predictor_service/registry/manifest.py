@@ -217,7 +217,7 @@ class Manifest:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"the manifest is damaged ({error})", remedy="train again") from error
-        if name_content(manifest) != manifest.version:
+        if not _is_named(text, manifest.version) and name_content(manifest) != manifest.version:
             raise ModelError(f"the content of version {manifest.version} does not match its name", remedy="train again")
         return manifest
 
@@ -234,6 +234,12 @@ def name_content(manifest: Manifest) -> str:
         16 hexadecimal digits of a SHA-256.
     """
     return hashlib.sha256(replace(manifest, version="").to_json().encode()).hexdigest()[:16]
+
+
+def _is_named(text: str, version: str) -> bool:
+    """Whether this is, byte by byte, what a version of that name wrote: found without writing megabytes anew."""
+    unnamed = text.replace(f'\n "version": "{version}"', '\n "version": ""', 1)
+    return hashlib.sha256(unnamed.encode()).hexdigest()[:16] == version
 
 
 def seal(manifest: Manifest) -> Manifest:

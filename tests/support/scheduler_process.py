@@ -22,16 +22,19 @@ from tests.support.log_schema import read_lines
 
 T = TypeVar("T")
 READY_TIMEOUT_S = 120.0
+LOOK_EVERY_S, LOOK_EVERY_S_MAX = 0.02, 0.06
+"""What is not so soon is looked for less often: a look costs the service that is asked a millisecond."""
 
 
 def wait_until(look: Callable[[], T | None], *, what: str, timeout_s: float = 120.0) -> T:
     """Ask until the answer is true; a generous limit on liveness, not a measurement."""
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, LOOK_EVERY_S
     while time.monotonic() < deadline:
         found = look()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, LOOK_EVERY_S_MAX)
     raise AssertionError(f"not within {timeout_s:g} s: {what}")
 
 

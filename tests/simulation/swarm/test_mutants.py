@@ -19,7 +19,7 @@ FIRST_SEEDS = {
     "rank_end_ignored": 19,
     "silent_ranks_unnoticed": 9,
     "ended_part_unnoticed": 114,
-    "lost_part_ends_no_other": 96,
+    "lost_part_ends_no_other": 354,
 }
 """Where the search begins, to save time; 0 = at the beginning."""
 

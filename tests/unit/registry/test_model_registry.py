@@ -62,6 +62,21 @@ def test_a_manifest_that_was_changed_later_does_not_fit_its_name(root: Path) -> 
         VersionStore(root).load(served)
 
 
+@pytest.mark.parametrize("content", ["other spaces", "a blank version", "its name in another place"])
+def test_a_manifest_is_known_by_its_content_however_it_was_written(root: Path, content: str) -> None:
+    served, _ = names(root)
+    path = root / "versions" / served / "manifest.json"
+    text = path.read_text()
+    if content == "other spaces":
+        path.write_text(json.dumps(json.loads(text)))
+        assert VersionStore(root).manifest(served).version == served
+        return
+    blank = text.replace(f'"version": "{served}"', '"version": ""')
+    path.write_text(blank if content == "a blank version" else json.dumps({**json.loads(blank), "added": served}))
+    with pytest.raises(ModelError, match="does not match its name"):
+        VersionStore(root).manifest(served)
+
+
 def test_a_model_file_that_was_changed_later_is_refused(root: Path) -> None:
     served, _ = names(root)
     path = next((root / "versions" / served).glob("*.onnx"))

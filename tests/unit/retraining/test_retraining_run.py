@@ -184,7 +184,7 @@ def test_same_data_and_seed_give_the_same_bytes_in_another_process(served: Path,
         check=True,
         capture_output=True,
         timeout=110,
-        env={**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
     )
     assert content_of(tmp_path) == content_of(served / "state")
 
