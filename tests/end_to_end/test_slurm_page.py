@@ -105,7 +105,7 @@ def test_the_page_leads_from_advice_to_a_shared_gpu_and_measures_it(site: Site) 
     assert len({(row["nodes"], row["gres_detail"][0].split(":")[1]) for row in rows}) == 4
     site.run(f"scancel {' '.join(placed[1:])}")
     # Beside a silent process of somebody else on the core, windows are told from the second minute on only (the page).
-    told = next((rows for seconds in (12, 180) if (rows := observed(site, seconds=seconds))), [])
+    told = next((found for seconds in (12, 180) if (found := observed(site, seconds=seconds))), [])
     assert told
     assert {row["job_id"] for row in told} == {f"slurm/{placed[0]}"}
     assert all(row["step_ms"] >= 50 for row in told)
