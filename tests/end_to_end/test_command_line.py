@@ -99,7 +99,7 @@ def test_the_running_predictor_answers_with_intervals(cluster: RealCluster) -> N
 def test_a_batch_that_cannot_fit_exits_with_four(cluster: RealCluster) -> None:
     done = cluster.cotenant("predict", GRAPH, "--batch-size", "1000000")
     assert done.returncode == 4
-    assert "NO: up to" in done.stdout
+    assert "DOES NOT FIT: " in done.stdout
 
 
 def test_what_up_keeps_is_found_without_naming_a_folder(cluster: RealCluster, tmp_path: Path) -> None:

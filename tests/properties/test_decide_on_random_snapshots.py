@@ -64,7 +64,9 @@ def test_broken_snapshots_get_an_answer_that_can_be_carried_out(policy: str) -> 
 )
 def test_what_no_cluster_has_is_named_and_costs_its_own_row(path: str, value: float, expected: str) -> None:
     snapshot = scheduling_pb2.Snapshot()
-    snapshot.nodes.add(node_id="n0", schedulable=True).gpus.add(gpu_id="g0.0", device="V100", memory_bytes=1)
+    for node in ("0", "1"):
+        gpus = snapshot.nodes.add(node_id=f"n{node}", schedulable=True).gpus
+        gpus.add(gpu_id=f"g{node}.0", device="V100", memory_bytes=1, healthy=True)
     snapshot.pending.add().job.job_id = "j"
     prediction = snapshot.job_predictions.add(job_key="k0", device="V100")
     prediction.step_times.add(workers=1, servers=1, step_ms=1.0)
