@@ -1,4 +1,4 @@
-"""Whether gangs train the same whatever happens to them: the bar of docs/training_scripts.md, as JSON.
+"""Whether gangs train the same whatever happens to them: the bar of docs/several_gpus.md, as JSON.
 
     python -m benchmarks.gang_loss_curves [STEPS]
 
