@@ -42,8 +42,13 @@ def content_of_first(content: Mapping[str, Any], array: ArrayTasks) -> dict[str,
         filled["command"] = [_filled(str(word), values) for word in command]
     if isinstance(environment, dict):
         filled["environment"] = {name: _filled(str(text), values) for name, text in environment.items()}
-    filled["environment"] = {**(filled.get("environment") or {}), "COTENANT_ARRAY_INDEX": values["index"]}
     return filled
+
+
+def with_index(content: Mapping[str, Any], array: ArrayTasks) -> dict[str, Any]:
+    """Returns the same with the variable that the node gives the first task; no submission may name it."""
+    environment = {**(content.get("environment") or {}), "COTENANT_ARRAY_INDEX": str(array.tasks[0].index)}
+    return {**content, "environment": environment}
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_blocks
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
-from cotenant.cli.submit_array import content_of_first, plan_array, submit_array
+from cotenant.cli.submit_array import content_of_first, plan_array, submit_array, with_index
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
@@ -189,7 +189,8 @@ def _capture(
         find_parents(client, spec)
         client.submit(spec, validate_only=True, force=force)
 
-    captured = capture_for_submit(session, content, folder, wanted=wanted, check=check)
+    seen = content if array is None else with_index(content, array)
+    captured = capture_for_submit(session, seen, folder, wanted=wanted, check=check)
     if captured is not None and array is not None:
         tell("  note: read off the first task; all tasks are predicted as it (--no-capture: none is)", style="yellow")
     return captured

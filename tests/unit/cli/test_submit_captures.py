@@ -200,6 +200,10 @@ def test_an_array_is_captured_by_its_first_task(
     (request,) = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
     assert request.spec.graph_sha256 == graph_sha256(FOUND.graph)
     assert list(request.spec.command) == ["python", "train.py", "--seed", "{index}"]
+    # What is asked before the capture is a submission: the scheduler refuses names that the node gives.
+    checks = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest)]
+    assert [name for one in checks for name in one.spec.environment if name.startswith("COTENANT_")] == []
+    assert [one.validate_only for one in checks] == [True]
 
 
 def test_a_capture_beside_a_graph_is_wrong_use(submission: Submission) -> None:
