@@ -20,7 +20,9 @@ from scheduler_service.commands.main import cli as scheduler
 from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
+PAGES = sorted(
+    [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("[a-z]*/*/README.md")]
+)
 GROUPS = {
     "predictor_service": predictor,
     "scheduler_service": scheduler,
@@ -63,11 +65,37 @@ def start(words: list[str]) -> tuple[click.Command, list[str]]:
     return GROUPS[program], [*([verb] if verb else []), *words[1:]]
 
 
+def named_flags() -> dict[str, str]:
+    """Returns the flags that pages name in the middle of a sentence, each with one place."""
+    spans = ((page, span) for page in PAGES for span in re.findall(r"`(--[a-z][a-z-]+)[^`]*`", page.read_text()))
+    return {flag: str(page.relative_to(ROOT)) for page, flag in spans}
+
+
+def flags_below(command: click.Command) -> set[str]:
+    """Returns the flags of a command and of all commands below it."""
+    found = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        below = (command.get_command(context, name) for name in command.list_commands(context))
+        found = found.union(*(flags_below(one) for one in below if one is not None))
+    return found
+
+
 LINES = list(command_lines())
 
 
 def test_commands_are_found() -> None:
     assert len(LINES) > 50
+    assert len(named_flags()) > 50
+
+
+def test_a_flag_named_in_a_sentence_exists() -> None:
+    known = set[str]().union(*(flags_below(program) for program in (cotenant, *GROUPS.values())))
+    known |= {
+        flag for file in ROOT.glob("benchmarks/**/*.py") for flag in re.findall(r"\"(--[a-z-]+)\"", file.read_text())
+    }
+    of_others = {"--help", "--dependency"}  # click's own, and sbatch's
+    assert {flag: page for flag, page in named_flags().items() if flag not in known | of_others} == {}
 
 
 @for_each(("where", "command", "words"), LINES)
