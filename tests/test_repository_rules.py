@@ -75,6 +75,7 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
         "say 'Status: accepted'",
     ),
     "pages_say_what_they_answer": ({f"{PAGES}/research/noise.md": "# Noise\n\nIt is loud.\n"}, "This page answers: "),
+    "pages_are_short": ({f"{PAGES}/long.md": "# Long\n\n" + "word " * 2_600}, "long.md: 2601 words, at most 2600"),
     "the_index_leads_to_every_page": (
         {f"{PAGES}/README.md": "[one](one.md)\n", f"{PAGES}/one.md": "# One\n", f"{PAGES}/research/two.md": "# Two\n"},
         "does not lead to research/two.md",

@@ -11,6 +11,8 @@ from tests.support.repository_rules import Rule, Tree, make_targets
 DECISIONS_MAX = 20
 DECISION_LINES_MAX = 60
 GLOSSARY_TERMS_MAX = 40
+PAGE_WORDS_MAX = 2_600
+DECISION_WORDS_MAX = 250
 DECISION_HEADINGS = ("## Context", "## Decision", "## Consequences")
 FIRST_LINE = "This page answers: "
 TEXT_SUFFIXES = (".cfg", ".md", ".proto", ".py", ".pyi", ".sh", ".toml", ".yaml", ".yml", "Dockerfile", "Makefile")
@@ -90,6 +92,19 @@ def pages_say_what_they_answer(tree: Tree) -> list[str]:
         if not lines[0].startswith("# ") or lines[1] or not lines[2].startswith(FIRST_LINE):
             complaints.append(f"{path}: begin with a title, an empty line and '{FIRST_LINE}...'")
     return complaints
+
+
+def pages_are_short(tree: Tree) -> list[str]:
+    """A page that is longer is not read, and a decision is one thought. The lines of a table's frame are no words."""
+    counts = {
+        path: sum(word.strip("|-#") != "" for word in tree.text(path).split()) for path in tree.below("docs", ".md")
+    }
+    limits = {path: DECISION_WORDS_MAX if "/decisions/" in path else PAGE_WORDS_MAX for path in counts}
+    return [
+        f"{path}: {words} words, at most {limits[path]}: cut what is not acted on, or make two pages"
+        for path, words in counts.items()
+        if words > limits[path]
+    ]
 
 
 def the_index_leads_to_every_page(tree: Tree) -> list[str]:
@@ -176,6 +191,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     decisions_are_numbered_pages,
     decisions_have_a_status_and_a_date,
     pages_say_what_they_answer,
+    pages_are_short,
     the_index_leads_to_every_page,
     the_glossary_is_short,
     named_pages_exist,
