@@ -37,7 +37,7 @@ QUANTITIES: Final = ("memory_bytes", "utilization_ratio", "step_ms", "slowdown_r
 
 
 class QuotaUnavailableError(RuntimeError):
-    """This machine lets nobody here make control groups with a quota."""
+    """This account cannot make control groups with a quota."""
 
 
 def main(runs: int = RUNS, speeds: Sequence[float] = SPEEDS) -> dict[str, Any]:

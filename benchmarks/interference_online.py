@@ -7,7 +7,7 @@ job is seen alone once. Then co-locations are drawn one after the other; each gi
 slowdown with the noise of a window, and takes the way that windows of agents take once they are stored. Errors are
 those of all measured pairs, of the pairs that were not observed yet, of pairs asked about by themselves as a small
 cluster does (what else was measured has to join the question), of the same pairs if an observation taught nothing
-beyond itself, and of an answer that nobody slows anybody down, after some numbers of outcomes; means over
+beyond itself, and of an answer that no job slows another down, after some numbers of outcomes; means over
 COTENANT_BENCHMARK_SEEDS (default 10) orders. Minutes are computed: shared devices times the agents' least reports,
 two windows every five minutes. Takes two minutes.
 """

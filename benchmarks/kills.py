@@ -3,7 +3,7 @@
     python -m benchmarks.kills [EVENTS [SEED]]      (100 events, seed 0, by default: about ten minutes)
 
 Jobs of two seconds write their steps into files of their own, which judge alone: a job is `twice` when two of its
-processes lived at once, `without_steps` when it is FINISHED and some step was done by nobody, `lost` when its answered
+processes lived at once, `without_steps` when it is FINISHED and some step was not done, `lost` when its answered
 submission is unknown in the end, or it has ended without being FINISHED, and `stuck` when it has not ended ten minutes
 after the last event (a job that was hit nine times waits for five). Lease and grace last 2 s each. Prints JSON.
 """

@@ -13,7 +13,7 @@ class JobEvidence:
     Attributes:
         attempts: Processes that began.
         is_twice: Two of them lived at once.
-        missing_steps: How many of the job's steps nobody did.
+        missing_steps: How many of the job's steps were not done.
         has_ended: One of them did the last step.
     """
 
@@ -31,7 +31,7 @@ def read_evidence(path: Path, *, steps_total: int) -> JobEvidence:
         steps_total: Steps of the job.
 
     Returns:
-        What it proves. A process that writes after its successor began has lived beside it.
+        What it proves. A process that writes after its successor began has overlapped with it.
     """
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     fences = [words[1] for words in lines]

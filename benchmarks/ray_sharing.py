@@ -167,7 +167,7 @@ def run_repeat(seed: int, count: int) -> Mapping[str, Any]:
     with RayCluster(("n1",)) as cluster:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         try:
-            # Nobody's first actor waits for processes that Ray starts once.
+            # No run's first actor waits for processes that Ray starts once.
             ray.get([ray.remote(num_cpus=1)(_wait_a_second).remote() for _ in range(4)])
             for way in order:
                 if way == "cotenant":

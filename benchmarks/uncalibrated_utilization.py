@@ -3,7 +3,7 @@
 `python -m benchmarks.uncalibrated_utilization` prints JSON: the constants that are committed in
 `predictor_service/features/uncalibrated_utilization.py`, learned from all campaigns, and the mean absolute error on
 each campaign by constants that it did NOT teach, beside two means: of the campaigns that taught, and of the judged one
-(which nobody could know). `gpumemnet_to_miso` and back teach with one set only.
+(which is unknown in advance). `gpumemnet_to_miso` and back teach with one set only.
 
 Campaigns: GPUMemNet's CNNs and MLPs, MISO on an A100, Alnair on what is taken for a P100; each weighs the same. A row
 whose table has no traffic gets that of the networks that have it: `TRAFFIC_PER_SAVED_BYTE` times what backward keeps.

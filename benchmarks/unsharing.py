@@ -44,11 +44,11 @@ GAINED_ALONE_RATIO = 0.5
 
 @dataclass(slots=True)
 class SharedTime:
-    """GPU time while two jobs or more held a GPU, in ms; in all, beside any idle GPU, and beside enough of them.
+    """GPU time while two jobs or more held a GPU, in ms: in all, with any idle GPU, and with enough of them.
 
     Attributes:
-        could_part: That beside any idle GPU while more jobs could be alone.
-        could_be_alone: Job time of as many more as could be alone beside an idle GPU, in ms.
+        could_part: That with any idle GPU while more jobs could be alone.
+        could_be_alone: Job time of as many more as could be alone while a GPU is idle, in ms.
     """
 
     shared: float = 0.0
@@ -144,7 +144,7 @@ def compare(trace: Trace, jobs: Sequence[TraceJob]) -> dict[str, object]:
 
 
 def summed(found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, object]:
-    """Return the shares beside idle GPUs over all lists together, and the mean of the ratios of completion times."""
+    """Return the shares with idle GPUs over all lists together, and the mean of the ratios of completion times."""
     shares: dict[str, object] = {}
     for way in ("off", "on"):
         hours = {name: sum(one[way][name] for one in found) for name in found[0][way]}

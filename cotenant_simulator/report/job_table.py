@@ -12,7 +12,7 @@ from cotenant.terminal_text import harmless
 from cotenant_simulator.report.table import WIDTH, hours
 
 JOBS_MAX = 10_000
-"""Most lines that somebody may want to look at."""
+"""Most lines that a reader may want to look at."""
 
 
 def as_job_table(report: Mapping[str, Any]) -> str:

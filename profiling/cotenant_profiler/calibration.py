@@ -1,6 +1,6 @@
 """Measures the device at hand within a minute: rates, context and workspace, host, and three networks of the zoo.
 
-Everything runs in measuring processes of its own, one after the other, so that whoever stops this process frees the
+Everything runs in measuring processes of its own, one after the other, so that stopping this process frees the
 device at once. What others do on the device meanwhile is watched, and said in the record.
 
 Where a driver reports a process' memory, a network's is read there. A stand-in device has none: all that a job's

@@ -1,6 +1,6 @@
 """What a stranger's device teaches: predictions made first and measurements made after, in one file without names.
 
-The file is written anew after every step, so that whoever is interrupted goes on where it stopped. It holds the
+The file is written anew after every step, so that an interrupted run goes on where it stopped. It holds the
 calibration, what was predicted of each network before it ran here, and rows of the profile schema: nothing that tells
 whose machine it was.
 """
