@@ -16,7 +16,7 @@ PredictorError
 │   ├── UnknownVersionError         no stored model version of this name, or several that begin so
 │   ├── UnknownRetrainingError      no retraining of this name
 │   ├── RequestConflictError        a request_id that was used with another body
-│   ├── UnidentifiedCallerError     nobody knows who calls
+│   ├── UnidentifiedCallerError     the caller is unknown
 │   ├── NotPermittedError           the caller is known and may not do this
 │   └── TrainingDataError           measured profiles that cannot be learned from
 └── ServiceError                    the request may be fine; this service did not manage
@@ -126,7 +126,7 @@ class RequestConflictError(CallerError):
 
 
 class UnidentifiedCallerError(CallerError):
-    """Nobody knows who calls."""
+    """The caller is unknown."""
 
 
 class NotPermittedError(CallerError):

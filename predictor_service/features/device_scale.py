@@ -4,7 +4,7 @@
 
 The models are those that answer: the trained ones of a device type, or whatever stands in for them. Their own error at
 the anchors is therefore part of the anchors' disagreement, which widens intervals. Nothing here knows which models they
-are: whoever has figures of the anchors can ask.
+are: a caller that has figures of the anchors can ask.
 """
 
 from __future__ import annotations

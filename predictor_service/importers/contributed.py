@@ -1,4 +1,4 @@
-"""Files of `cotenant calibrate --contribute`: measurements of devices that nobody here has, as rows of the schema.
+"""Files of `cotenant calibrate --contribute`: measurements of devices that are not here, as rows of the schema.
 
 A file holds rows already; they are checked like any others. Their graphs are those of the zoo, whose figures come from
 `datasets/zoo_features`, so that no graph file is needed. What was predicted there before is not read: it only judges.

@@ -180,7 +180,7 @@ def _pair_rows(selection: _Selection, find_job: Callable[[PairRow, str], JobFact
         elif len(known) < len(jobs):
             selection.excluded["a job has no solo row of the same campaign and device type"] += 1
         elif not row.other_job_keys:
-            selection.excluded["nobody beside the victim"] += 1
+            selection.excluded["no co-located job"] += 1
         else:
             labelled = tuple(_with_share_mode(job, row.share_mode) for job in known)
             yield _Row(row.run_id, row.slowdown_ratio, labelled)

@@ -105,7 +105,7 @@ def find_fault(window: MeasurementWindow) -> str:
     if any(_has_odd_bindings(job.settings) for job in (window.job, *window.others)):
         return "a dimension binding is not of the form that is kept"
     if len(window.others) > OTHERS_MAX:
-        return f"more than {OTHERS_MAX} jobs beside it"
+        return f"more than {OTHERS_MAX} co-located jobs"
     if not set(window.quality_flags) <= set(QUALITY_FLAGS):
         return f"a quality flag is none of {', '.join(QUALITY_FLAGS)}"
     return _find_number_fault(window)

@@ -19,7 +19,7 @@ from typing import Final
 from cotenant.profile_schema import SCHEMA_VERSION, PairRow, SoloRow
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, Source
 
-NEVER_ALONE: Final = "beside others only: never measured alone on its machine"
+NEVER_ALONE: Final = "co-located only: never measured alone on its machine"
 NEVER_ALONE_FLAG: Final = "never_alone"
 DUPLICATE_REPORT: Final = "an agent measured the same job"
 ODD_SLOWDOWN: Final = "a slowdown that no neighbour explains"
