@@ -149,7 +149,7 @@ class Attempt:
         return self.spec.get("is_early") is True and not self._is_written(self.directory.go)
 
     def read(self, path: Path) -> dict[str, object] | None:
-        """What the shim or this agent has written there; None when it is absent or somebody else's words."""
+        """What the shim or this agent has written there; None when it is absent or has another writer."""
         record = read_json(path)
         if record is None or self.seal is None or self.seal.is_on(path.name, record):
             return record

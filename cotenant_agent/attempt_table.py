@@ -353,7 +353,7 @@ class AttemptTable:
         return False
 
     def _is_just_spawned(self, attempt: Attempt) -> bool:
-        # Not by the wall clock: set back, it would let nobody look after an attempt whose shim has never started.
+        # Not by the wall clock: set back, it would leave an attempt alone whose shim has never started.
         return 0 <= boot_ms() - attempt.requested_boot_ms < _SPAWNING_MS_MAX
 
     def _end_remains(self, attempt: Attempt, leader_pid: int) -> None:

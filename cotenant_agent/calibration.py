@@ -159,7 +159,7 @@ class Calibrations:
     async def _run_process(self, command: Sequence[str]) -> tuple[int, str]:
         """Exit status and standard error of the measuring process; it never outlives this call."""
         _log.info("calibration_started", extra={"command": " ".join(command[1:5])})
-        # It runs before it is known here: whoever wants it gone waits until it is.
+        # It runs before it is known here: a caller that wants it gone waits until it is.
         async with self._creation:
             self._process = process = await asyncio.create_subprocess_exec(
                 *command,

@@ -1,7 +1,7 @@
 """The parts of one checkpoint that the nodes of a gang have written, each for its own ranks: joined they are sealed.
 
 A node keeps what its ranks declared last and what they declared before. Ranks declare the same steps and train none
-alone, so that whoever declares a step knows that all have declared the one before: one of the two is common.
+alone, so that a rank that declares a step knows that all have declared the one before: one of the two is common.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class ClusterMembership:
 
 
 def _folder_of(path: Path | None) -> str:
-    """What no copy of a state directory has in common with it; empty = nobody holds it (tests)."""
+    """What no copy of a state directory has in common with it; empty = it is not held (tests)."""
     if path is None:
         return ""
     try:

@@ -227,7 +227,7 @@ class Conversation:
             # Counted from when the heartbeat left: the scheduler's own count can only be later.
             deadline_ms = sent_ms + self._rules.lease_ms
             self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
-            # What is prepared ends by itself where nobody orders it any more: after a new Hello nothing is ordered yet.
+            # What is prepared ends by itself where it is ordered no more: after a new Hello nothing is ordered yet.
             self._table.renew(self._prepared, deadline_ms, self._rules.grace_ms)
             note_ended_parts(self._table, {key_from_message(one.key): one.parts for one in ack.ended_parts})
 

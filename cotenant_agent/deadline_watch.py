@@ -16,8 +16,8 @@ _FIRST_LOOK_S = 1.0
 
 
 def tell_deadline(descriptor: int, deadline_boot_ms: int) -> None:
-    """Move the deadline of whoever watches the other end of a pipe."""
-    # Whoever does not read any more has ended, or stands still itself.
+    """Move the deadline of the process at the other end of a pipe."""
+    # A watcher that does not read any more has ended, or stands still itself.
     with contextlib.suppress(OSError):
         os.write(descriptor, f"{deadline_boot_ms}\n".encode())
 

@@ -58,7 +58,7 @@ class LostPreparations:
 def give_up_early(attempts: Iterable[Attempt], key: AttemptKey) -> bool:
     """End what was started early for a launch that will not be; whether there was any.
 
-    What the disk does not take ends with its lease, which nobody renews.
+    What the disk does not take ends with its lease, which is not renewed.
     """
     found = [item for item in attempts if item.is_early and item.key.is_meant_by(key)]
     for attempt in found:

@@ -109,7 +109,7 @@ class JobPauser:
     def _let_go(self) -> None:
         """Let everything go on; tried again until the kernel takes it."""
         path = self._freeze_file
-        # A group that is gone holds nobody.
+        # A group that is gone holds no process.
         self._is_thawed = not path or try_write(path, _WORDS[os.path.basename(path)][1]) or not os.path.exists(path)  # noqa: PTH110, PTH119
         self._processes.let_go()
 

@@ -29,7 +29,7 @@ class JobUsers:
     Args:
         path: Where the users of tenants are kept: a tenant has one for good, and a user one tenant.
         user: One for all jobs, by name or number; empty = none.
-        users: `FIRST-LAST`, numbers of users that nobody else has; empty = none.
+        users: `FIRST-LAST`, numbers of users without another use; empty = none.
 
     Raises:
         OperatorError: the agent is not root, or these users are not to be had.
@@ -126,7 +126,7 @@ def _find_user(user: str) -> Owner:
 def _check_free(text: str, numbers: range) -> None:
     taken = sorted(_names_in(numbers))
     if taken:
-        raise OperatorError(f"--job-users {text}: {', '.join(taken[:3])} on this machine; name numbers nobody has")
+        raise OperatorError(f"--job-users {text}: {', '.join(taken[:3])} on this machine; name numbers not in use")
 
 
 def _names_in(numbers: range) -> Iterator[str]:

@@ -129,9 +129,9 @@ def _defaults(places: LaunchPlaces, *, is_owners: bool, login_name: str) -> dict
     """What a job has unless it says otherwise: some of the agent's own variables, and what they leave open."""
     names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
     inherited = {name: os.environ[name] for name in names if name in os.environ}
-    # Caches of PyTorch are named after the user, and one that nobody can name is an error there.
+    # Caches of PyTorch are named after the user, and one without a name is an error there.
     login = dict.fromkeys(("LOGNAME", "USER"), login_name) if login_name else {}
-    # Without it Python keeps 8 KiB of output back where nobody watches: progress would come in bursts, minutes late.
+    # Without it Python keeps 8 KiB of output back without a terminal: progress would come in bursts, minutes late.
     return {"HOME": str(places.run_directory), "PYTHONUNBUFFERED": "1", **login, **inherited}
 
 

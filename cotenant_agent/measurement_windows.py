@@ -138,7 +138,7 @@ class MeasurementWindowRecorder:
                 self._finish(observed, now_ms)
 
     def settle(self, keys: Iterable[AttemptKey]) -> None:
-        """Takes these for training though no step of theirs is known: what runs beside them can be measured."""
+        """Takes these for training though no step of theirs is known: co-located jobs can be measured."""
         for observed in (self._observed[key] for key in keys if key in self._observed):
             observed.is_settled = True
 

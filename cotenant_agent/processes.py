@@ -57,7 +57,7 @@ class Processes(Protocol):
         """The process and its living descendants, parents first; empty when it is gone."""
 
     def session_members(self, session: int) -> tuple[int, ...]:
-        """All processes of a session, whoever their parents are now."""
+        """All processes of a session, whatever their parents are now."""
 
     def usage(self, pids: Sequence[int]) -> ProcessUsage:
         """Summed over those of the processes that still live."""

@@ -125,7 +125,7 @@ class LaunchRequest:
         host_memory_bytes: limit on host memory; 0 = none.
         cpu_cores: limit on CPU cores; 0 = none.
         measured_job: what may be recorded of it where its run is measured; None = nothing.
-        tenant: whose job it is, as the scheduler says; empty = nobody's in particular.
+        tenant: whose job it is, as the scheduler says; empty = unknown.
         array_index: its index as a task of an array; None = it is none.
         rank: of the first of its devices.
         has_ranks: one process per device, instead of one that sees them all.

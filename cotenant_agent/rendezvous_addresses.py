@@ -48,7 +48,7 @@ def find_interface(address: str) -> str:
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
     except (OSError, ValueError, TypeError):
-        # No name at all, or one that nobody knows.
+        # No name at all, or an unknown one.
         return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         names = [name for _, name in socket.if_nameindex()]

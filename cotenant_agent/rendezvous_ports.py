@@ -9,7 +9,7 @@ from collections.abc import Collection
 from cotenant_agent.errors import CommandRefusedError
 
 PORTS = range(20_000, 30_000)
-"""Below those that Linux gives to whoever connects."""
+"""Below those that Linux gives to outgoing connections."""
 
 
 def choose_port(attempt_name: str, taken: Collection[int]) -> int:

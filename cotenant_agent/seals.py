@@ -37,7 +37,7 @@ class Seal:
 
     @classmethod
     def draw(cls) -> Seal:
-        """A key that nobody can guess."""
+        """A key that cannot be guessed."""
         return cls(os.urandom(KEY_BYTES))
 
     def put_on(self, file_name: str, record: Mapping[str, object]) -> dict[str, object]:

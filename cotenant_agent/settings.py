@@ -60,7 +60,7 @@ class AgentSettings:
     )
     job_user: str = setting("", "Unprivileged user for jobs; the agent must be root.")
     job_users: str = setting(
-        "", "Users for jobs, one per tenant, that nobody else has; the agent must be root.", metavar="FIRST-LAST"
+        "", "Users for jobs, one per tenant, without another use; the agent must be root.", metavar="FIRST-LAST"
     )
     cgroups: bool = setting(True, "Use control groups where possible.")
     namespaces: bool = setting(True, "Give each job a process namespace of its own where possible.")

@@ -250,7 +250,7 @@ class AttemptSupervisor:
             self._processes.ask_newcomers_to_stop()
 
     def _look_for_lost_rank(self, now_ms: int) -> None:
-        """End the others where a rank ended without success; nobody asked for that, so there is no cause."""
+        """End the others where a rank ended without success; no order asked for that, so there is no cause."""
         grace_ms = self._ends.peers_grace_ms(read_number(self._spec, "stop_grace_ms"))
         if self._kill_at_ms is not None or grace_ms is None:
             return

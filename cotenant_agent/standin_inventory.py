@@ -155,7 +155,7 @@ class StandinInventory:
         return JobUsage(memory_bytes=memory_bytes, utilization_ratio=ratio)
 
     def _held_bytes(self, resident_bytes: int) -> int:
-        """What lies above the baseline; a living job below it holds a byte, because 0 means that nobody knows."""
+        """What lies above the baseline; a living job below it holds a byte, because 0 means unknown."""
         return max(resident_bytes - self._baseline_bytes, 1 if resident_bytes > 0 else 0)
 
     def _core_busy_ratio(self, core: int) -> float | None:

@@ -93,13 +93,13 @@ class StartBarriers:
         return self.are_closed and all(barrier.is_prepared for barrier in self._of_ranks)
 
     def look_for_prepared(self) -> bool:
-        """Whether all ranks have said that they are prepared, and nobody was told of it yet."""
+        """Whether all ranks have said that they are prepared, and this was not told yet."""
         for barrier in self._of_ranks:
             barrier.look_for_prepared()
         return not self._is_told and bool(self._of_ranks) and all(one.is_prepared for one in self._of_ranks)
 
     def note_told(self) -> None:
-        """Whoever gives the word knows that all are prepared."""
+        """The caller that gives the word knows that all are prepared."""
         self._is_told = True
 
     def open(self, words: dict[str, Any]) -> None:

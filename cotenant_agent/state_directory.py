@@ -42,7 +42,7 @@ def is_job_id(text: str) -> bool:
 
 
 def checkpoint_directory(root: Path, job_id: str, fence: int, incarnation_id: str) -> Path:
-    """Where an attempt writes its checkpoints, and nobody else does."""
+    """Where this attempt alone writes its checkpoints."""
     return (root / incarnation_id if incarnation_id else root) / job_id / str(fence)
 
 

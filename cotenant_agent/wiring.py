@@ -40,7 +40,7 @@ from cotenant_agent.state_directory import StateDirectory
 _log = logging.getLogger(__name__)
 _NAMESPACE_REMEDY = "run the agent as root outside of a container, or permit it user namespaces"
 
-_ROOT_REMEDY = "give --job-users FIRST-LAST, users that nobody else has, or start the agent as an ordinary user"
+_ROOT_REMEDY = "give --job-users FIRST-LAST, users without another use, or start the agent as an ordinary user"
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def _transfer_limit_bytes(settings: AgentSettings) -> int:
 
 
 def _isolation(settings: AgentSettings) -> tuple[str, ...]:
-    """By what jobs are kept apart, in the words of the Hello; empty = this machine refuses it, or nobody wants it."""
+    """By what jobs are kept apart, in the words of the Hello; empty = this machine refuses it, or it is off."""
     obstacle = find_namespace_obstacle() if settings.namespaces else "--no-namespaces"
     if obstacle:
         _log.warning(

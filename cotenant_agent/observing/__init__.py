@@ -1,1 +1,1 @@
-"""Measures jobs that cotenant did not start, beside another engine or none. Nothing is changed or signalled."""
+"""Measures jobs that cotenant did not start, under another engine or none. Nothing is changed or signalled."""

@@ -1,4 +1,4 @@
-"""observe: beside a foreign scheduler, measure what runs on the devices of this machine. Nothing is changed."""
+"""observe: under a foreign scheduler, measure what runs on the devices of this machine. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def observe(
     *,
     record: bool,
 ) -> None:
-    """Measure the jobs on this machine's devices, whoever started them; with ENGINE those of one engine.
+    """Measure the jobs on this machine's devices, foreign ones too; with ENGINE those of one engine.
 
     A job is a job of Slurm, a pod, a container, else a process group. Of Ray it is a worker process, named after its
     job, a submitted program, or all ranks of Ray Train. Steps are read off what
@@ -100,7 +100,7 @@ def _tell_unmeasured(silent: Iterable[str], wide_jobs: Mapping[str, int], kinds:
     """Say of which jobs nothing was measured, and why."""
     for job_id, devices in sorted(wide_jobs.items()):
         if _is_of(kinds, job_id):
-            tell(f"{job_id}: it holds {devices} devices; only jobs on one are measured, and only beside such")
+            tell(f"{job_id}: it holds {devices} devices; only jobs on one are measured, co-located with such")
     for job_id in silent:
         if _is_of(kinds, job_id) and job_id not in wide_jobs:
             tell(f"{job_id}: it prints no steps into a file, and its utilization has no period; nothing is measured")

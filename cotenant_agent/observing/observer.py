@@ -29,7 +29,7 @@ from cotenant_agent.records import (
 
 _JOBS_REMEMBERED_MAX = 1_000
 _SILENCE_NS = 60_000_000_000
-"""After so long without a step a job is taken for what it is now: others beside it are measured with it."""
+"""After so long without a step a job is taken for what it is now: its co-located jobs are measured with it."""
 
 
 class UsedDevices(GpuInventory, Protocol):
@@ -141,7 +141,7 @@ class Observer:
 
     @property
     def wide_jobs(self) -> Mapping[str, int]:
-        """How many devices the jobs hold that hold several: of them, and of those beside them, no window is told."""
+        """How many devices the jobs hold that hold several: of them and their co-located jobs no window is told."""
         return self._wide
 
     @property

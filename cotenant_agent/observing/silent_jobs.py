@@ -21,7 +21,7 @@ class SilentJobs:
     """Samples jobs and counts the periods of each.
 
     Args:
-        inventory: The devices, read by nobody else: it tells what was used since its last reading.
+        inventory: The devices, read here only: it tells what was used since its last reading.
         interval_s: Between two samples.
     """
 
