@@ -132,7 +132,7 @@ def read_graph(path: Path | str) -> bytes:
     """
     path = Path(path)
     if path.is_fifo() or path.is_socket() or path.is_char_device():
-        # Opening a pipe waits for whoever writes into it, maybe for ever.
+        # Opening a pipe waits for its writer, maybe for ever.
         raise GraphFileError(f"{path} is a pipe or device and no file; write the graph to a file first")
     with path.open("rb") as file:
         if path.stat().st_size == 0:

@@ -1,6 +1,6 @@
 """The keys of a job file that are about the group of a job's processes.
 
-servers: 1                            # parameter servers beside the ranks; 1..4 = optimus chooses, else 1
+servers: 1                            # parameter servers in addition to the ranks; 1..4 = optimus chooses, else 1
 server_command: [python, server.py]   # leave out = the job's, which tells by COTENANT_ROLE what it is
 server_cpu_cores: 2                   # of each server; leave out = none are kept for it
 server_host_memory: 4GiB              # of each server

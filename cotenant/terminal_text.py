@@ -1,4 +1,4 @@
-"""Texts that others wrote, made harmless for the terminal of whoever reads them."""
+"""Texts that others wrote, made harmless for the reader's terminal."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _DECLARED: Mapping[str, tuple[object, str]] = MappingProxyType(
         "token_file": (None, "Token that is shown to the services that are called; over TLS or to this machine only."),
         "callers_file": (
             None,
-            "Tokens of callers, a line SHA256 ROLE NAME each; beside client_ca_file they need a certificate too.",
+            "Tokens of callers, a line SHA256 ROLE NAME each; with client_ca_file they need a certificate too.",
         ),
         "revoked_file": (None, "Keys whose certificates are denied; `cotenant certs revoke` adds to it."),
         "socket": (None, "Unix socket to answer on as well; its folder must be private, callers are the operator."),
@@ -174,7 +174,7 @@ def check_exposure(address: str, settings: ServerTls) -> None:
         )
     if settings.client_ca_file is None and settings.callers_file is None:
         raise InputError(
-            f"{address} can be reached from other machines, and nobody asks who calls",
+            f"{address} can be reached from other machines, and callers are not identified",
             remedy="give --client-ca-file or --callers-file, or --insecure where the network is trusted",
         )
 

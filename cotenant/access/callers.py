@@ -24,7 +24,7 @@ class AccessError(CotenantError):
 
 
 class NotIdentifiedError(AccessError):
-    """Nobody knows who calls."""
+    """The caller is unknown."""
 
 
 class NotPermittedError(AccessError):
@@ -61,7 +61,7 @@ _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY_IN_PARTICULA
 
 
 def current_caller() -> Caller:
-    """Returns who makes the call that is being answered; without rules of access nobody in particular."""
+    """Returns who makes the call that is being answered; unknown where there are no rules of access."""
     return _current.get()
 
 
@@ -198,7 +198,7 @@ def check_permitted(method: str, caller: Caller) -> None:
     roles = roles_of(method)
     if roles is None or caller.role is None or caller.role in roles:
         return
-    needed = " or ".join(sorted(roles)) or "that of nobody"
+    needed = " or ".join(sorted(roles)) or "one that no caller has"
     raise NotPermittedError(
         f"{method.rpartition('/')[2]} needs the role {needed}, and {caller.name!r} has the role {caller.role}",
         remedy=f"ask the operator for a certificate or a token with that role: {_HOW_TO_ISSUE}",

@@ -125,7 +125,7 @@ class Authority:
         sha256 = key_sha256(self.certificate_file(name).read_bytes())
         if sha256 is None:
             raise InputError(f"{self.certificate_file(name)} is no certificate", remedy="put the right file back")
-        # First the list: whoever has the key is denied although the folder cannot be written.
+        # First the list: every holder of the key is denied although the folder cannot be written.
         revoke(revoked_file, sha256, name)
         for path in (self.certificate_file(name), self.key_file(name)):
             try:
@@ -174,7 +174,7 @@ class Authority:
 
     def _sign(self, request: Path, certificate: Path, alternative_names: str, days: int, scratch: Path) -> None:
         extensions = scratch / "extensions"
-        # The certificate of a node or a user serves nobody who calls its host.
+        # The certificate of a node or a user is no server's.
         serves = any(f"URI:{URI_SCHEME}://{role}/" in alternative_names for role in _SERVING)
         extensions.write_text(
             f"subjectAltName={alternative_names}\nbasicConstraints=critical,CA:FALSE\n"

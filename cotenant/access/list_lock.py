@@ -21,7 +21,7 @@ _RETRY_MS: Final = 20
 def sole_writer(path: Path, *, flag: str) -> Iterator[None]:
     """Keeps other writers of a list out from before it is read until it is replaced.
 
-    The lock is a file beside the list, since the list itself becomes another file; the kernel frees it with its holder.
+    The lock is a file by the list, since the list itself becomes another file; the kernel frees it with its holder.
 
     Args:
         path: The list, which need not exist yet.

@@ -77,7 +77,7 @@ def prepare_local_access(state_dir: Path, node_ids: Sequence[str]) -> LocalAcces
     """Makes the folders and new tokens; those of an earlier run are worth nothing from now on.
 
     Raises:
-        InputError: A folder cannot be made, or belongs to somebody else.
+        InputError: A folder cannot be made, or belongs to another account.
     """
     folder = state_dir / _FOLDER
     access = LocalAccess(folder=_private_folder(folder), sockets=_private_folder(_socket_folder(folder)))
@@ -125,7 +125,7 @@ def _private_folder(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
-            raise InputError(f"{folder} belongs to somebody else", remedy="remove it, or name another --state-dir")
+            raise InputError(f"{folder} belongs to another account", remedy="remove it, or name another --state-dir")
         folder.chmod(0o700)
     except OSError as error:
         raise _unusable(folder, error) from error

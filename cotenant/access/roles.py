@@ -105,7 +105,7 @@ RPC_ROLES: Final[Mapping[str, Mapping[str, frozenset[Role] | None]]] = MappingPr
 
 
 def roles_of(method: str) -> frozenset[Role] | None:
-    """Returns who may call a method; nobody where the table lacks it.
+    """Returns who may call a method; no role where the table lacks it.
 
     Args:
         method: As gRPC names it, /SERVICE/METHOD.

@@ -41,7 +41,7 @@ class TokenList:
     entries: Sequence[TokenEntry]
 
     def find(self, token: str) -> TokenEntry | None:
-        """Returns whose token this is; None = nobody's. Takes the same time whichever it is."""
+        """Returns whose token this is; None = unknown. Takes the same time whichever it is."""
         digest = _sha256(token)
         found = None
         for entry in self.entries:
@@ -59,7 +59,7 @@ def read_token_list(path: Path) -> TokenList:
     lines = [line.strip() for line in _read_private(path, "--callers-file", forbidden=0o022).splitlines()]
     entries = [_entry(line, path, number) for number, line in enumerate(lines, 1) if line and not line.startswith("#")]
     if len(entries) > TOKENS_MAX:
-        raise InputError(f"{path} has more than {TOKENS_MAX} tokens", remedy="remove those that nobody uses")
+        raise InputError(f"{path} has more than {TOKENS_MAX} tokens", remedy="remove those that are not used")
     return TokenList(entries=entries)
 
 

@@ -130,7 +130,7 @@ def convert(folder: Path, torch_version: str) -> bytes:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
         raise NotCapturedError(
             f"the export of the script's torch {torch_version} could not be converted here: {told[:500]}",
-            remedy="install the same torch beside cotenant, or export by hand (cotenant predict GRAPH)",
+            remedy="install the same torch in cotenant's environment, or export by hand (cotenant predict GRAPH)",
         )
     return read_graph(target)
 
@@ -166,7 +166,7 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
         ),
         (
             bool(result["frozen_parameters"]),
-            f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run beside it and are not "
+            f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it and are not "
             "in the graph: it needs more memory and time than predicted",
         ),
         (

@@ -38,7 +38,7 @@ def foreign_python_note(command: Sequence[str], environment: Mapping[str, str]) 
 
 
 def with_python_of_here(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns a command whose bare `python` is the one beside this program, as on a node of `cotenant up`.
+    """Returns a command whose bare `python` is the one next to this program, as on a node of `cotenant up`.
 
     A job with a PATH, and a shell with an active environment, have a Python of their own: theirs is kept.
     """

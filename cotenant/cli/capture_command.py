@@ -58,11 +58,11 @@ def capture_here(
         command: The script with what starts it.
         directory: Where it runs.
         environment: Variables on top of this process's own.
-        is_allowed: It may leave files behind: nobody is asked.
+        is_allowed: It may leave files behind without a question.
         memory_bytes: Most that one of its processes may allocate; 0 = half of this machine's.
 
     Raises:
-        InputError: There is no overlay, and nobody to be asked.
+        InputError: There is no overlay, and no terminal to ask at.
         NotCapturedError: As `capture_script`; what the script printed is told before.
     """
     started = with_python_of_here(command, environment) if find_spec("torch") else list(command)

@@ -34,7 +34,7 @@ def certs() -> None:
 @certs.command(epilog="Example:  cotenant certs init --folder ~/cluster-certificates")
 @_FOLDER
 def init(folder: Path) -> None:
-    """Make an authority: ca.pem goes to every machine, ca.key to nobody."""
+    """Make an authority: ca.pem goes to every machine, ca.key stays secret."""
     authority = Authority(folder=folder)
     authority.make()
     tell(f"keep {authority.key_file(AUTHORITY)} to yourself: who has it can be everyone")

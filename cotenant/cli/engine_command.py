@@ -86,7 +86,7 @@ _gpus = click.option(
 
 @click.group()
 def engine() -> None:
-    """Beside an engine that people already run: advise its jobs, or place them."""
+    """Advise or place the jobs of an engine that people already run."""
 
 
 @engine.command(

@@ -95,7 +95,7 @@ class AskedJob:
         if batch_size is not None:
             merged["batch_size"] = batch_size
         if not isinstance(merged.get("batch_size"), int):
-            # A file that is no graph is told first: nobody looks for a batch size for it.
+            # A file that is no graph is told first: a batch size for it is useless.
             load_graph(self.graph)
             raise click.UsageError("Missing option '--batch-size'.")
         return job_settings(**merged)

@@ -53,7 +53,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "certs": ("certs_commands", "certs", "Make and renew certificates with roles, for mutual TLS."),
         "audit": ("program_commands", "audit", "Show who did what, from the scheduler's event log."),
         "engine": ("engine_command", "engine", "Advise or place jobs of Slurm, Kubernetes or Ray."),
-        "observe": ("program_commands", "observe", "Measure what runs on this machine's devices, whoever started it."),
+        "observe": ("program_commands", "observe", "Measure what runs on this machine's devices, foreign jobs too."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
         "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),
         "profiles": ("program_commands", "profiles", "List, export and forget what running jobs taught."),

@@ -20,7 +20,7 @@ _NOBODYS_GRAPH: Final = "0" * 64
 def check_before_capture(
     session: Session, devices: Sequence[str], batch_sizes: Sequence[int | None], flags: Mapping[str, Any]
 ) -> None:
-    """Asks everything but the graph: about a graph that nobody has.
+    """Asks everything but the graph: about a graph that does not exist.
 
     Args:
         session: Names the predictor.

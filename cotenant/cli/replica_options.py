@@ -14,7 +14,7 @@ from cotenant.v1 import scheduling_pb2
 BLOCKS_MAX = 4_096
 BLOCK_NAMES_BYTES_MAX = 131_072
 REPLICA_FLAGS = (
-    click.option("--servers", metavar="N|N..M", help="Parameter servers beside the ranks, on CPU cores."),
+    click.option("--servers", metavar="N|N..M", help="Parameter servers in addition to the ranks, on CPU cores."),
     click.option("--server-command", metavar="COMMAND", help="What they run, quoted.  [default: the job's command]"),
     click.option("--server-cpu-cores", type=FiniteRange(min=0, min_open=True), help="CPU cores kept for each of them."),
     click.option("--server-host-memory", metavar="SIZE", help="Host memory kept for each of them."),

@@ -77,7 +77,7 @@ def tell(message: str, *, style: str = "") -> None:
 
 
 def _harmless(text: Text) -> Text:
-    """Lets nothing that a job or a node wrote steer the terminal of whoever reads it."""
+    """Lets nothing that a job or a node wrote steer the reader's terminal."""
     # Character by character: the styles keep their places.
     text.plain = harmless(text.plain)
     return text

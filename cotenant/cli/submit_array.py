@@ -20,7 +20,7 @@ def plan_array(flags: Mapping[str, Any], spec: scheduling_pb2.JobSpec, *, wait: 
     """Returns the tasks that flags ask for; None = one job is wanted.
 
     Raises:
-        InputError: They make no array, or somebody shall wait for it.
+        InputError: They make no array, or --wait is given.
     """
     array, sweep = flags.get("array"), flags.get("sweep")
     if array is None and sweep is None:

@@ -24,7 +24,7 @@ class Column:
         right: Right-aligned, for numbers.
         shrinks: May be cut (an ellipsis in its middle: names differ at their ends) when the table is too wide.
         least: So narrow may one that shrinks become.
-        wraps: Goes on in the next line where the table is too wide; for sentences, and for names that somebody types.
+        wraps: Goes on in the next line where the table is too wide; for sentences, and for names that users type.
         goes_below: Stands under its row where the table is too wide; for what all rows can do without at a glance.
         leaves: The same where the narrowest table is too wide, lowest numbers first; 0 = never.
     """

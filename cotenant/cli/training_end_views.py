@@ -6,7 +6,7 @@ from cotenant.v1 import scheduling_pb2
 
 
 def steps_done_text(job: scheduling_pb2.Job) -> str:
-    """Returns how many optimizer steps a job has made, for a column; ? = it has finished and nobody counted them."""
+    """Returns how many optimizer steps a job has made, for a column; ? = it has finished uncounted."""
     return "?" if job.reason.code == "FINISHED_UNCOUNTED" else str(job.steps_done)
 
 

@@ -1,1 +1,1 @@
-"""Beside the engines that people already run: they execute, enforce and account; cotenant decides which jobs share."""
+"""Bridges to engines that people already run: these execute, enforce and account; cotenant decides which jobs share."""

@@ -15,7 +15,7 @@ class EnginePhase(StrEnum):
     HELD = "held"
     """It waits for us: it asked for it and has no GPU yet."""
     INTERRUPTED = "interrupted"
-    """It is held and has the GPU that we gave it: whoever placed it ended before releasing it."""
+    """It is held and has the GPU that we gave it: the bridge that placed it ended before releasing it."""
     WAITING = "waiting"
     """It waits in the engine's own queue."""
     PLACED = "placed"

@@ -23,7 +23,7 @@ def make_snapshot(state: EngineState, pending: Iterable[EngineJob], *, now_ms: i
     """Return a snapshot in which some jobs wait.
 
     Args:
-        state: Everything else; jobs that hold GPUs run, those of which we know nothing share with nobody.
+        state: Everything else; jobs that hold GPUs run, those of which we know nothing do not share.
         pending: The jobs to decide about.
         now_ms: Time of the reading.
     """
@@ -59,7 +59,7 @@ def _add_running(made: scheduling_pb2.Snapshot, job: EngineJob, gpus: Mapping[st
     row.job.gpus = len(job.held_slots)
     for rank, gpu_id in enumerate(sorted(job.held_slots)):
         row.assignments.add(gpu_id=gpu_id, rank=rank)
-    # Nobody can be added to a GPU that the engine has handed out as a whole.
+    # No job can be added to a GPU that the engine has handed out as a whole.
     if not all(slots and gpus[gpu_id].slots for gpu_id, slots in job.held_slots.items() if gpu_id in gpus):
         row.job.share = resources_pb2.SHARE_MODE_NEVER
 

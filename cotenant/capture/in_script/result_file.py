@@ -1,4 +1,4 @@
-"""The one file that tells what was found; whoever reads it never sees half of one."""
+"""The one file that tells what was found; a reader never sees half of it."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _tls(cluster: Row, user: Row, folder: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=_pem(authority, "certificate-authority") if authority else None)
     if cluster.get("insecure-skip-tls-verify"):
         raise InputError(
-            "the kubeconfig says insecure-skip-tls-verify, by which whoever answers would get the token",
+            "the kubeconfig says insecure-skip-tls-verify, by which any server that answers would get the token",
             remedy="put the cluster's authority into certificate-authority",
         )
     certificate, key = _data(user, "client-certificate", folder), _data(user, "client-key", folder)

@@ -40,14 +40,14 @@ _PLACED: Final = (pods.GPU_ANNOTATION, pods.MEMORY_ANNOTATION, pods.MPS_ANNOTATI
 class KubernetesEngine:
     """An `Engine`; jobs are pods, called namespace/name.
 
-    What was decided stands in annotations of the pod, written through its status: with that right nobody changes what
+    What was decided stands in annotations of the pod, written through its status: that right does not change what
     a pod runs.
 
     Args:
         api: Reaches the API server.
         devices: What the GPUs of its nodes are, where labels do not say it.
         keep_lease: Called before a pod is placed or released; raises where another controller does that.
-        closes_devices: Close devices that pods of ours hold by claims to the claims of others; for whoever places.
+        closes_devices: Close devices that pods of ours hold by claims to others' claims; for a bridge that places.
         now_ms: Clock for events.
     """
 
@@ -116,7 +116,7 @@ class KubernetesEngine:
             return
         metadata = {
             **{name: text_of(pod, "metadata", name) for name in ("name", "namespace", "uid")},
-            # In the same order as the node: whoever else places it meanwhile does not come in between.
+            # In the same order as the node: another placer does not come in between.
             "annotations": {
                 name: annotations[name] for name in (pods.NOTE_ANNOTATION, *_PLACED) if name in annotations
             },

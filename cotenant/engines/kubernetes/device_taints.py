@@ -1,4 +1,4 @@
-"""GPUs with pods that we placed by claims are closed to the claims of others, which nobody has predicted.
+"""GPUs with pods that we placed by claims are closed to the claims of others, which were not predicted.
 
 A taint on the device does it, which our own claims tolerate. Like the claims these objects are checked against the
 schemas of Kubernetes (1.36 and newer), and were never run.

@@ -18,7 +18,7 @@ _PATH: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
 class ControllerLease:
-    """Ours, or somebody else's; whoever is not seen to renew it for 15 s of our own clock has lost it.
+    """Ours, or another holder's; one that is not seen to renew it for 15 s of our own clock has lost it.
 
     Args:
         api: Reaches the API server.

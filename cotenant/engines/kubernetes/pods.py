@@ -61,7 +61,7 @@ def is_leaving(pod: Row) -> bool:
 
 
 def is_gated(pod: Row) -> bool:
-    """Say whether somebody else holds it by a gate: then nobody may place it."""
+    """Say whether another controller holds it by a gate: then it must not be placed."""
     return bool(rows_of(pod, "spec", "schedulingGates")) and not is_held_by_our_gate(pod)
 
 

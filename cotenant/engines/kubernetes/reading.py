@@ -152,7 +152,7 @@ class KubernetesReading:
         return used
 
     def _free_resources(self, node: GpuNode) -> dict[str, float]:
-        """Return what is left; pods with GPUs keep their cores and memory in the ledger of whoever decides."""
+        """Return what is left; pods with GPUs keep their cores and memory in the deciding scheduler's ledger."""
         free = quantities_of(node.row, "status", "allocatable")
         for pod in self._bound[node.node.node_id]:
             free["pods"] = free.get("pods", 1e9) - 1

@@ -38,7 +38,7 @@ class Volumes:
         self._volumes = {text_of(row, "metadata", "name"): row for row in volumes}
 
     def obstacle(self, pod: Row) -> str:
-        """Say which claim nobody but kube-scheduler could bind; empty = all are bound."""
+        """Say which claim only kube-scheduler could bind; empty = all are bound."""
         unbound = (name for name in claim_names(pod) if text_of(self._claim(pod, name), "status", "phase") != _BOUND)
         return next((f"the claim {name}, which is not bound to a volume" for name in unbound), "")
 

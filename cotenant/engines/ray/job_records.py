@@ -1,6 +1,6 @@
 """What Ray's key-value store holds about a job: a record of its driver, one of the bridge, one of the job itself.
 
-Each has one writer, so that nobody overwrites what another one has written meanwhile.
+Each has one writer, so that no writer overwrites what another one has written meanwhile.
 """
 
 from __future__ import annotations

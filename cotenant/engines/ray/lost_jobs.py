@@ -1,4 +1,4 @@
-"""Jobs whose driver is gone: Ray has ended their actors, and nobody else would remove their records."""
+"""Jobs whose driver is gone: Ray has ended their actors, and nothing else would remove their records."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _NOTE_CHARACTERS_MAX: Final = 400
 
 
 class SlurmEngine:
-    """An `Engine`; whoever runs it must be Slurm's operator where it gives orders.
+    """An `Engine`; its account must be Slurm's operator where it gives orders.
 
     Args:
         commands: Reach Slurm.
