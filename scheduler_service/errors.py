@@ -142,7 +142,7 @@ class FitsNoDeviceError(CallerError):
 
 
 class UnidentifiedCallerError(CallerError):
-    """Nobody knows who calls."""
+    """The caller is unknown."""
 
 
 class NotPermittedError(CallerError):

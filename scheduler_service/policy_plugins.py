@@ -4,7 +4,7 @@
     narrowest_first = "my_package.narrowest_first:NarrowestFirst"
 
 They run with all rights of the program that loads them, as every installed package does. One that cannot be loaded is
-named where it is asked for, and costs nobody else anything.
+named where it is asked for, and costs the others nothing.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class CheckpointTransfers:
         return piece
 
     async def take(self, request: node_agent_pb2.SendCheckpointPieceRequest) -> bool:
-        """Pass a piece on once there is room for it; return whether nobody waits for it any more.
+        """Pass a piece on once there is room for it; return whether no receiver waits for it any more.
 
         Raises:
             AgentProtocolError: It is larger than a piece may be.

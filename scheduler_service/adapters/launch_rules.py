@@ -25,7 +25,7 @@ PATTERN_CHARACTERS_MAX = 128
 RANK_PROCESSES = "rank_processes"
 """What an agent that starts jobs with ranks says of its node."""
 SERVER_PROCESSES = "parameter_servers"
-"""What an agent says of its node that starts parameter servers beside the ranks."""
+"""What an agent says of its node that starts parameter servers."""
 SPREAD_SERVERS = "parameter_servers_across_nodes"
 """The same of a gang across nodes, each of which starts some of them."""
 _SHOWN_MAX = 5

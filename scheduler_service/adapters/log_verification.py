@@ -55,7 +55,7 @@ def verify_log(place: Path) -> Mapping[str, object]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Open a file for reading only; one that nobody writes is not even given files beside it."""
+    """Open a file for reading only; one without a writer is not even given files next to it."""
     write_ahead = path.with_name(f"{path.name}-wal")
     is_still = not write_ahead.exists() or write_ahead.stat().st_size == 0
     options = "mode=ro&immutable=1" if is_still else "mode=ro"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 _Entry = TypeVar("_Entry")
-# Each turn that the loop takes beside such a thread waits for it; a request takes several.
+# Each turn that the loop takes next to such a thread waits for it; a request takes several.
 _SLICE_NS = 2_000_000
 _PAUSE_FACTOR = 3
 
@@ -33,5 +33,5 @@ class PacedWork:
                 began_ns = time.thread_time_ns()
 
     def hurry(self) -> None:
-        """Pause no more: nobody waits for anything but this work."""
+        """Pause no more: only this work is waited for."""
         self._is_hurried = True

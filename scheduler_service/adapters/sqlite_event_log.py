@@ -97,10 +97,10 @@ class SqliteEventLog:
 
     Args:
         state_dir: Created with mode 0700 where it is missing.
-        pace: Of writing snapshots, which a thread beside the event loop does.
+        pace: Of writing snapshots, which a thread next to the event loop does.
 
     Attributes:
-        identity: Which cluster this state is; written by whoever writes the events.
+        identity: Which cluster this state is; written by the writer of the events.
 
     Raises:
         StateLockedError: Another scheduler uses the directory.

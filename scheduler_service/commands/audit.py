@@ -75,7 +75,7 @@ def audit(settings: Settings, output: str, from_sequence: int) -> None:
 
 
 def deeds(events: Iterator[StoredEvent]) -> Iterator[Mapping[str, str | int]]:
-    """Yield what somebody wanted, oldest first; who it was is "unknown" where nobody noted it."""
+    """Yield what callers wanted, oldest first; the caller is "unknown" where it was not noted."""
     for stored in events:
         event = stored.event
         if not isinstance(event, CommandGiven):

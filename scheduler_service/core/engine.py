@@ -85,7 +85,7 @@ class SchedulerEngine:
         can_move: What carries the commands out can stop a job with a checkpoint and start it again elsewhere.
         ended_jobs_max: Ended jobs kept.
         pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.
-        stall_ms: No shorter time without a step is a stall; 0 = nobody looks.
+        stall_ms: No shorter time without a step is a stall; 0 = stalls are not looked for.
         learns_speeds: Measured step times take the place of foreseen ones.
     """
 

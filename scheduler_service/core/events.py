@@ -57,7 +57,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandGiven(Event):
-    """A fact that somebody wanted, for the audit; who it was changes nothing."""
+    """A fact that a caller wanted, for the audit; who it was changes nothing."""
 
     actor: Actor | None = None
 

@@ -1,4 +1,4 @@
-"""Why a job waits, found on a copy of the instant: whoever looks may take his time while the cluster goes on."""
+"""Why a job waits, found on a copy of the instant: a reader may take time while the cluster goes on."""
 
 from __future__ import annotations
 

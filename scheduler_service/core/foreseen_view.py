@@ -1,4 +1,4 @@
-"""The view once decisions are carried out: whoever decides again in the same instant decides on what is left."""
+"""The view once decisions are carried out: the next decision of the same instant is about what is left."""
 
 from __future__ import annotations
 

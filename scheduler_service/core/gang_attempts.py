@@ -126,7 +126,7 @@ def _without_success(loudest: PartEnd, known: Sequence[PartEnd]) -> PartEnd:
 
 
 def _order(end: PartEnd) -> int:
-    """Of a gang that nobody asked to end: what came from outside, or was a part's own, before what followed."""
+    """Of a gang that no order ended: what came from outside, or was a part's own, before what followed."""
     if end.kind is PartEndKind.FAILED:
         if end.exit_class in _OWN_CLASSES:
             return 0

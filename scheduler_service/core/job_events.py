@@ -91,7 +91,7 @@ def report(state: ClusterState, event: events.AttemptReport, step: EventEffects)
     job = state.jobs.get(event.job_id)
     if job is None or not job.fence or (job.attempt, job.fence) != (event.attempt, event.fence):
         return
-    # What names no node is about all of it: whoever looks ahead knows no parts.
+    # What names no node is about all of it: a forecast knows no parts.
     if job.gang is not None and isinstance(event, events.PartReport) and event.node_id:
         _report_part(state, job, event, step)
     elif job.gang is None or isinstance(event, events.PartReport) or job.phase is not Phase.STARTING:

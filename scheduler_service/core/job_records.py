@@ -161,9 +161,9 @@ class JobRecord(CopiedRecord):
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
         memory_autopsy: How it last ran out of device memory; None = never.
-        gang: The parts of the present attempt; None = it is on one node, or whoever runs it reports of it as a whole.
+        gang: The parts of the present attempt; None = it is on one node, or its agent reports of it as a whole.
         training_end: When it reaches its target loss; None = it has none, or reported no loss.
-        rank_watch: What its ranks said of their own step times in this attempt; None = nothing, or nobody asked.
+        rank_watch: What its ranks said of their own step times in this attempt; None = nothing, or it was not asked.
     """
 
     request: JobRequest

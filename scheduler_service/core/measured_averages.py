@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from scheduler_service.core.records import PairPrediction
 
 Sizes = tuple[int, int]
-"""Micro-batches of a victim and of the job beside it; 0 = any."""
+"""Micro-batches of a victim and of its co-located job; 0 = any."""
 PAST_WEIGHT_RATIO = 0.9
 """Weight of the past in a moving average (OJPP Eq. 18)."""
 

@@ -100,7 +100,7 @@ class MeasuredSpeeds:
         return present
 
     def sound_step_ms(self, key: str, device: str, servers: int = 0) -> dict[Shape, float]:
-        """Return the step times that were measured while nobody else used the GPUs, by shape."""
+        """Return the step times that were measured while no other job used the GPUs, by shape."""
         return {
             (gpus, micro_batch_size): solo.step_ms
             for (where, gpus, micro_batch_size, served), solo in self._solo.get(key, {}).items()

@@ -45,7 +45,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     for job_id in believed:
         rejoin(state, state.jobs[job_id], node_id, step, listed=listed.get(job_id))
     for job_id in tuple(job_id for job_id in state.occupancy.jobs_on_node(node_id) if job_id not in believed):
-        # It is prepared here, beside its attempt on another node; other moves to here need no order yet.
+        # It is prepared here, while its attempt runs on another node; other moves to here need no order yet.
         order_again(state, state.jobs[job_id], node_id, step)
     devices = frozenset(gpu.device for gpu in event.node.gpus)
     measured = frozenset(name for name in devices if state.calibrations.get(name) != calibrations.get(name))
@@ -94,7 +94,7 @@ def stop_abandoned(abandoned: AbandonedAttempt) -> StopJob:
         job_id=abandoned.job_id,
         attempt=abandoned.attempt,
         fence=abandoned.fence,
-        # A restored state may not know what it did, and somebody may want it.
+        # A restored state may not know what it did, and a user may want it.
         checkpoint=True,
         cause="stale",
         incarnation_id=abandoned.incarnation_id,

@@ -97,7 +97,7 @@ class PairStore:
         return (other_key, device) in self._observed.get(victim_key, {})
 
     def has_sound(self, victim_key: str, other_key: str, device: str) -> bool:
-        """Say whether a pair was measured here while nobody else used the GPU."""
+        """Say whether a pair was measured here while no other job used the GPU."""
         observed = self._observed.get(victim_key, {}).get((other_key, device))
         return observed is not None and not observed.is_doubtful
 

@@ -34,7 +34,7 @@ class Placed(Protocol):
 
 
 def pause_obstacle(places: Places, job: Placed) -> Reason | None:
-    """Return why a running job cannot be paused where it is; None = it can. Whoever wanted that may stop it.
+    """Return why a running job cannot be paused where it is; None = it can. It may be stopped instead.
 
     An agent holds all processes of a job on its node together, the ranks of a gang as well; a gang across nodes is
     paused where every node of it can. Under MPS a client that stands still holds others up. A node whose agent does

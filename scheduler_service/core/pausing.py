@@ -1,4 +1,4 @@
-"""Pausing a running attempt where it is: the order, what its node says of it, and an order that nobody answers.
+"""Pausing a running attempt where it is: the order, what its node says of it, and an order without an answer.
 
 A paused job keeps its GPU and its memory, and no other job starts there. Nothing that counts time counts it: neither
 the GPU time that it has had nor its steps. Its node lets it go on by itself when the pause is over, whatever happens
@@ -162,7 +162,7 @@ def note_pause_refused(state: ClusterState, job: JobRecord, event: PauseRefused,
 
 
 def look_after_pauses(state: ClusterState, step: EventEffects) -> None:
-    """Withdraw orders that nobody confirmed, and tell jobs again to go on that should have done so by themselves."""
+    """Withdraw orders that were not confirmed, and tell jobs again to go on that should have done so by themselves."""
     for job_id in tuple(state.pauses):
         job = state.jobs[job_id]
         pause = job.pause

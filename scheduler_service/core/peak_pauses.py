@@ -3,7 +3,7 @@
 Placement lets peaks coincide with a small probability only; this is what happens when they are about to. While a job
 is at its peak and the one that came last is not, and both peaks would not fit, that one is paused; it goes on when the
 peak is over. Where that lasts too long, or both are at their peaks all the same, it is stopped with a checkpoint and
-waits as long as it might have been paused: placement does not see that the other peak lasts, and would start it beside
+waits as long as it might have been paused: placement does not see that the other peak lasts, and would start it with
 that at once. After a few such ends it keeps its whole peak to itself. Agents report every few seconds: shorter peaks
 than that are never seen here, and for them only the probability counts.
 

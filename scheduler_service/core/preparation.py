@@ -1,4 +1,4 @@
-"""Early initialisation: the next attempt of a job that is moved starts beside the present one, which trains on.
+"""Early initialisation: the next attempt of a job that is moved starts next to the present one, which trains on.
 
 The attempt has a number, a fence and processes of its own, and makes no step: it waits for its launch, which is ordered
 after the confirmed end of the present attempt, as without it. What goes wrong meanwhile gives it up and leaves the
@@ -40,7 +40,7 @@ def can_prepare(state: ClusterState, job: JobRecord, assignments: tuple[Assignme
     """
     node_ids = {state.gpus[part.gpu_id].node_id for part in assignments}
     spans = max(len(job.node_ids), len(node_ids)) > 1
-    # Of what spans nodes without having said so nobody reports part by part.
+    # What spans nodes without having said so is not reported part by part.
     if not job.node_ids or (spans and not job.request.terms.across_nodes):
         return False
     wanted = PREPARED_PARTS if spans else PREPARED_STARTS

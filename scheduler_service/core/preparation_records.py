@@ -1,4 +1,4 @@
-"""What the engine remembers of an attempt that is prepared beside another one, on one node or on several."""
+"""What the engine remembers of an attempt that is prepared while another one runs, on one node or on several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """The next attempt of a job that is being moved, started early beside the present one.
+    """The next attempt of a job that is being moved, started early next to the present one.
 
     Attributes:
         until_ms: When the present attempt is stopped at the latest, whether the next one is prepared or not.

@@ -15,7 +15,7 @@ from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, Serv
 from scheduler_service.core.view import Predictions
 
 NO_LANE = LaneName(priority=PRIORITY_MAX + 1)
-"""The name of no lane, since there is no such class: showing it shows nobody."""
+"""The name of no lane, since there is no such class: showing it shows no job."""
 
 
 class WaitingJobs:
@@ -157,7 +157,7 @@ class WaitingJobs:
             self._make_unready(job.job_id)
         lane = self._lanes.get(name)
         if lane is None:
-            # That of most clusters keeps its orders while nobody waits: building them costs more than one more job.
+            # That of most clusters keeps its orders while no job waits: building them costs more than one more job.
             lane = self._lanes[name] = self._plain if name == PLAIN_LANE else Lane()
         self._lane_names[job.job_id] = name
         lane.put(pending_view(job))

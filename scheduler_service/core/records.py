@@ -63,7 +63,7 @@ CHECKPOINT_TRANSFERS = "checkpoint_transfers"
 GANG_TRANSFERS = "gang_checkpoint_transfers"
 """What a node says of itself that does so for its part of a gang across nodes too; it shares no storage with others."""
 PREPARED_STARTS = "prepared_starts"
-"""What a node says of itself that can start an attempt early, beside the one before."""
+"""What a node says of itself that can start an attempt early, before the present one has ended."""
 PREPARED_PARTS = "prepared_starts_across_nodes"
 """The same of a part of a gang across nodes."""
 
@@ -197,7 +197,7 @@ class JobRequest:
     replicas: ReplicaTerms = NO_REPLICAS
 
     def __post_init__(self) -> None:
-        """Keep one record of asking for nothing: whoever finds it need not look any further."""
+        """Keep one record of asking for nothing: a look that finds it ends there."""
         if self.terms is not NO_TERMS and self.terms == NO_TERMS:
             object.__setattr__(self, "terms", NO_TERMS)
 

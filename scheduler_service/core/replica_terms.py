@@ -1,4 +1,4 @@
-"""What a job asks of the group of its processes: parameter servers beside its ranks, and ranks that keep up."""
+"""What a job asks of the group of its processes: parameter servers in addition to its ranks, and ranks that keep up."""
 
 from __future__ import annotations
 

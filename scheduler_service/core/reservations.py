@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from scheduler_service.core.turn_order import Queue
 
 KEPT_MS_MAX: Final = 3_600_000
-"""So long GPUs are kept back at a time where nobody knows when the others of them fall free."""
+"""So long GPUs are kept back at a time where it is unknown when the others of them fall free."""
 FORESEEN_MS_MAX: Final = 86_400_000
 OVERDUE_LEAST_MS: Final = 600_000
 OVERDUE_RATIO: Final = 0.25

@@ -46,7 +46,7 @@ def spanning_obstacle(nodes: Sequence[Node]) -> Reason | None:
 
 
 def is_loopback_address(address: str) -> bool:
-    """Say whether an address means the machine itself, whoever asks."""
+    """Say whether an address means the machine itself, on every machine."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

@@ -46,7 +46,7 @@ class Turn:
         lane: Whose jobs it is about; `NO_LANE` = it is about what runs.
         gpus_max: GPUs that may be given away in this turn; None = any number.
         job_ids: Only these jobs of the lane are shown, and nothing is done but to start them; None = all of it.
-        keeps: Whose GPUs are kept back from the lane; None = nobody's.
+        keeps: Whose GPUs are kept back from the lane; None = no job's.
         backfills: On whose GPUs, where they hold nothing, the jobs shown may start alone all the same.
     """
 

@@ -5,7 +5,7 @@ the tenant that has had least for its weight; of one tenant the lane whose first
 rules for tenants there is one turn, that of everybody, and the policy sees what it always saw.
 
 Inside a turn the policy may stop or move running jobs of the same tenant and of no higher class. A last turn, in which
-nobody waits, lets it look after what runs.
+no job waits, lets it look after what runs.
 
 GPUs may be kept back for a wide job (`reservations.py`): they are closed in the turns that come after its own.
 """

@@ -203,7 +203,7 @@ class ClusterIndex(Protocol):
     def kept_answers(self) -> dict[object, object]:
         """What policies worked out from predictions, each under a name of its own, until `prediction_changes` say else.
 
-        Whoever keeps something here bounds it.
+        A policy that keeps something here bounds it.
         """
 
     @property

@@ -14,7 +14,7 @@ from scheduler_service.grpc_api.translate_jobs import job_message
 from scheduler_service.grpc_api.visibility import Visibility, owner_of, redacted, visibility_of
 
 KEPT_NS = 5_000_000_000
-"""So old may be what a watcher reads first of a job that has not changed: e.g. what runs beside it."""
+"""So old may be what a watcher reads first of a job that has not changed: e.g. its co-located jobs."""
 KEPT_BYTES_MAX = 64 << 20
 BATCH_JOBS_MAX = 100
 BATCH_BYTES_MAX = 256 << 10
@@ -33,7 +33,7 @@ class _Encodings:
 
 
 class EncodedJobs:
-    """A bounded cache; whoever learns that a job has changed says so with `forget`."""
+    """A bounded cache; a caller that learns that a job has changed says so with `forget`."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Encodings] = {}

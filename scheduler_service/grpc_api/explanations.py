@@ -56,7 +56,7 @@ class Explanations:
             answer = self._answers[place] = self._thread.begin(lambda: _explained(found.find()))
             while len(self._answers) > ANSWERS_KEPT_MAX:
                 self._answers.popitem(last=False)
-        # A caller that leaves takes the answer from nobody else.
+        # A caller that leaves takes the answer from no other caller.
         return await asyncio.shield(answer)
 
     def _question(self, job_id: str) -> Explanation | Decision:

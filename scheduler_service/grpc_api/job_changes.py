@@ -88,7 +88,7 @@ class JobChanges:
             self._last_of = {job_id: last for job_id, last in self._last_of.items() if job_id in known}
 
     def clear(self) -> None:
-        """Forget everything while nobody watches; numbers go on."""
+        """Forget everything while there are no watchers; numbers go on."""
         self._changes.clear()
         self._last_of.clear()
         self._messages.clear()

@@ -185,7 +185,7 @@ class WatchHub:
             self._watchers.remove(watcher)
 
     def _begin(self) -> None:
-        """Forget what was told: nobody has watched until now."""
+        """Forget what was told: there were no watchers until now."""
         self._told = self._living()
         self._progressed.clear()
         self._changes.clear()

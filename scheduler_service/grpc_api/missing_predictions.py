@@ -73,7 +73,7 @@ class MissingPredictions:
 def find_missing(
     jobs: Sequence[scheduling_pb2.SnapshotJob], devices: Mapping[str, int], store: PredictionStore, *, can_ask: bool
 ) -> MissingPredictions:
-    """Find what a snapshot lacks; the store notes the jobs about which nobody can be asked.
+    """Find what a snapshot lacks; the store notes the jobs about which no predictor can be asked.
 
     Args:
         jobs: All of the snapshot, valid rows only.
@@ -277,7 +277,7 @@ def _failure_warnings(
 
 
 def _unanswered(store: PredictionStore, askable: _Missing, error: PredictorError) -> list[resources_pb2.Warning]:
-    """Note that nobody can be asked about some jobs."""
+    """Note that no predictor can be asked about some jobs."""
     for place in askable:
         store.put_failure(*place, error.code)
     return _failure_warnings(askable, dict.fromkeys(askable, error))

@@ -189,7 +189,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         await asyncio.gather(*ends, self._loop.tell(agent_messages.node_joined(hello)))
         async for message in messages:
             if not self._sessions.holds(session):
-                # Its agent, or whoever has its stream, speaks for the node no more.
+                # Its agent, or the holder of its stream, speaks for the node no more.
                 self._note_ended(session)
                 return
             session.last_heard_at_ms, session.has_reported = self._loop.clock.now_ms(), True

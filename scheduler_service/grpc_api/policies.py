@@ -68,7 +68,7 @@ def effective_parameters(name: str, parameters: Mapping[str, Any]) -> struct_pb2
 
 @lru_cache(maxsize=256)
 def _filled(name: str, parameters: str) -> struct_pb2.Struct:
-    """Return the parameters, given as JSON, with the defaults; nobody changes what is returned."""
+    """Return the parameters, given as JSON, with the defaults; what is returned is not to be changed."""
     defaults = {one.name: one.default for one in policy_registry.describe(name).parameters}
     filled = struct_pb2.Struct()
     filled.update(json.loads(json.dumps(defaults)) | json.loads(parameters))

@@ -28,7 +28,7 @@ async def confirm_restore(
     standstill: Standstill,
     store_confirmation: Callable[[], None],
 ) -> None:
-    """Store who confirms, then let the nodes join; repeating it, and confirming what nobody restored, is harmless.
+    """Store who confirms, then let the nodes join; repeating it, and confirming what was not restored, is harmless.
 
     Raises:
         StandstillError: The scheduler stands still for another reason.

@@ -67,7 +67,7 @@ class Cluster:
 
     Attributes:
         store_confirmation: Notes durably that an operator has confirmed a restore; blocks.
-        forecasts: Says when waiting jobs start; None = nobody does.
+        forecasts: Says when waiting jobs start; None = nothing does.
     """
 
     loop: LiveLoop

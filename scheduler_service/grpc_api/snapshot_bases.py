@@ -1,6 +1,6 @@
 """What callers need not send again: the nodes and predictions of earlier snapshots, kept read, under tokens.
 
-A token is made of the content, so that equal ones of several callers are kept once, and nobody can name what they do
+A token is made of the content, so that equal ones of several callers are kept once, and no caller can name what it does
 not know. Only the newest are kept, and none across a restart: a caller is told and sends its snapshot as a whole.
 
 Who sends whole snapshots one after the other mostly sends the same nodes and predictions, too: those of the newest one
@@ -31,7 +31,7 @@ _ROWS: Final = ("nodes", *_PREDICTIONS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotBase:
-    """The part of a snapshot that seldom changes, valid and read; nobody changes it.
+    """The part of a snapshot that seldom changes, valid and read; never changed.
 
     Attributes:
         message: A snapshot of these rows alone.

@@ -124,7 +124,7 @@ class SnapshotPredictions(PredictionStore):
         """Return what is predicted of a key on a device type, else what is stated of it.
 
         Raises:
-            CallerLeftError: Nobody waits for the answer any more.
+            CallerLeftError: No caller waits for the answer any more.
         """
         if self.caller.has_left:
             raise CallerLeftError

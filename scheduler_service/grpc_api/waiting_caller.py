@@ -1,4 +1,4 @@
-"""Whether somebody still waits for an answer that takes long: a thread cannot be ended, it has to look."""
+"""Whether a caller still waits for an answer that takes long: a thread cannot be ended, it has to look."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from types import TracebackType
 
 
 class CallerLeftError(Exception):
-    """Nobody waits for the answer any more; it reaches nobody."""
+    """No caller waits for the answer any more."""
 
 
 class WaitingCaller:
-    """Somebody who waits inside `with`; whoever leaves it by an exception has gone away.
+    """A caller that waits inside `with`; one that leaves it by an exception has gone away.
 
     Attributes:
         has_left: Read by the thread that works for them.

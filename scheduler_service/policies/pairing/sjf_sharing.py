@@ -178,7 +178,7 @@ class SjfSharing:
     def start_only_job(self) -> Start | None:
         """Start the job that waits alone, on free GPUs; None = there are several, or too few free GPUs for it.
 
-        Most jobs come to a cluster where nobody waits: they need no order, and no round after them.
+        Most jobs come to a cluster where no job waits: they need no order, and no round after them.
         """
         if len(self._view.pending) != 1:
             return None

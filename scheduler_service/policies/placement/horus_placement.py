@@ -150,7 +150,7 @@ class HorusPlacement:
         """Return the same for a job of one GPU where the cheapest of all is empty, or there is none; None = unsure.
 
         To ask for consent takes most of the time that a price takes, and only makes GPUs in use dearer: whom an empty
-        GPU costs least needs nobody's.
+        GPU costs least needs no answer.
         """
         if request.gpus != 1:
             return None

@@ -173,7 +173,7 @@ class PreemptionPlanner:
     def _measures(self, request: JobRequest, limit_ms: float) -> Iterable[float]:
         """Yield what holders have to run for at least, of whom a job takes those that run longest.
 
-        As many GPUs as it asks for are held by jobs that run until a limit, or by nobody: where their hosts do not
+        As many GPUs as it asks for are held by jobs that run until a limit, or by none: where their hosts do not
         matter, the rest need a look only if some of these cannot be had.
         """
         is_free_to_choose = not request.cpu_cores and not request.host_memory_bytes
@@ -184,7 +184,7 @@ class PreemptionPlanner:
     def _take(
         self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str], measure: float
     ) -> PreemptionPlan | None:
-        """Return what a job takes first on these nodes; nobody is asked to leave where what is vacant suffices.
+        """Return what a job takes first on these nodes; no job is asked to leave where what is vacant suffices.
 
         Args:
             request: The job.
@@ -218,7 +218,7 @@ class PreemptionPlanner:
         return self._long_running.nodes(gpus, measure)
 
     def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[_Offer]:
-        """Return what nobody holds on a node, or has been asked to leave, in the order in which a job would take it."""
+        """Return what is vacant on a node, or about to be, in the order in which a job would take it."""
         offers = self._vacant.get((node_id, kind))
         if offers is None:
             columns = self._long_running
@@ -250,7 +250,7 @@ class PreemptionPlanner:
         return (gpu.gpu_id for gpu in self._view.nodes[node_id].gpus)
 
     def _open_of(self, gpu_ids: Iterable[str], kind: Kind) -> Iterator[GpuView]:
-        """Yield those of one kind that are promised to nobody."""
+        """Yield those of one kind that are promised to no job."""
         for gpu_id in gpu_ids:
             entry = self._view.gpus.get(gpu_id)
             if entry is not None and kind_of(entry.gpu) == kind and gpu_id not in self._promised:
