@@ -1231,7 +1231,7 @@ Global___AttemptEndStored: _TypeAlias = AttemptEndStored  # noqa: Y015
 
 @_typing.final
 class PrepareJob(_message.Message):
-    """Starts the process of a launch that will be ordered later, beside the job's present attempt, and lets it do what needs neither a
+    """Starts the process of a launch that will be ordered later, during the job's present attempt, and lets it do what needs neither a
     device nor a checkpoint: imports, data, the network on the CPU. It makes no step before the LaunchJob with the same key, which the
     scheduler sends after the end of the present attempt; a StopJob with that key gives it up. May be repeated.
     """
@@ -1331,7 +1331,7 @@ class GangPart(_message.Message):
     master_address: _builtins.str
     """Address of the node of rank 0."""
     master_port: _builtins.int
-    """Where the ranks meet; 0 for the first node, which chooses it, and in a PrepareJob, before which nobody has."""
+    """Where the ranks meet; 0 for the first node, which chooses it, and in a PrepareJob, before which it is unknown."""
     first_server: _builtins.int
     """Parameter servers of this part, out of those of the attempt: the number of the first one, and how many there are."""
     servers: _builtins.int
@@ -1539,7 +1539,7 @@ class SendCheckpointPieceResponse(_message.Message):
 
     IS_OVER_FIELD_NUMBER: _builtins.int
     is_over: _builtins.bool
-    """Nobody waits for it any more."""
+    """No receiver waits for it any more."""
     def __init__(
         self,
         *,

@@ -211,7 +211,7 @@ class JobSpec(_message.Message):
     is 0 there must be a time limit.
     """
     no_preparation: _builtins.bool
-    """When it is moved or reshaped its next attempt begins from nothing: it is not started early beside the running one."""
+    """When it is moved or reshaped its next attempt begins from nothing: it is not started early while the running one trains."""
     migration_cost_ms: _builtins.int
     """What a move costs it, from its last step on the old GPUs to its first on the new ones; 0 = as is measured of moves."""
     releases_memory: _builtins.bool
@@ -246,7 +246,7 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def servers(self) -> Global___ParameterServers:
-        """With ranks: parameter servers that run beside them, without a GPU; absent = none."""
+        """With ranks: parameter servers in addition to them, without a GPU; absent = none."""
 
     def __init__(
         self,
@@ -454,7 +454,7 @@ class KnownStepTime(_message.Message):
     measurements: _builtins.int
     """Step times that a curve is fitted to, or that tell the correction; 0 = foreseen."""
     servers: _builtins.int
-    """Parameter servers beside them; 0 = the job has none."""
+    """Parameter servers in addition to them; 0 = the job has none."""
     def __init__(
         self,
         *,
