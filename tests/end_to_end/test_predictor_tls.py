@@ -105,7 +105,7 @@ def test_an_authority_of_clients_without_a_certificate_is_refused(certificates: 
 
 def test_another_address_than_loopback_is_not_served_to_callers_whom_nobody_knows(certificates: Path) -> None:
     options = replace(tls_options(certificates, "server"), address="0.0.0.0:0")
-    with pytest.raises(InputError, match="nobody asks who calls") as refused:
+    with pytest.raises(InputError, match="callers are not identified") as refused:
         check_exposure(options.address, options)
     assert "--client-ca-file or --callers-file" in refused.value.remedy
     check_exposure(options.address, replace(options, client_ca_file=certificates / "ca.pem"))

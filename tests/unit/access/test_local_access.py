@@ -80,7 +80,7 @@ def test_a_socket_folder_that_somebody_has_put_there_is_refused(
     short = prepare_local_access(deep, []).sockets
     short.rmdir()
     short.symlink_to(tmp_path)
-    with pytest.raises(InputError, match="somebody else"):
+    with pytest.raises(InputError, match="another account"):
         prepare_local_access(deep, [])
 
 

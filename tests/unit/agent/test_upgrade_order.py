@@ -39,7 +39,7 @@ def test_after_leaving_its_cluster_a_newer_agent_serves_an_older_scheduler_again
 
 def test_a_service_that_was_served_with_tls_alone_says_what_it_needs_now() -> None:
     before = Settings(address="0.0.0.0:0", tls_certificate_file=Path("c"), tls_key_file=Path("k"))
-    with pytest.raises(InputError, match="nobody asks who calls") as refused:
+    with pytest.raises(InputError, match="callers are not identified") as refused:
         check_exposure(before.address, before)
     assert "--client-ca-file or --callers-file" in refused.value.remedy
     with pytest.raises(InputError, match="callers who show one"):

@@ -62,7 +62,7 @@ def test_export_writes_rows_of_the_schema(state: Path, tmp_path: Path, suffix: s
     assert run(state, "export", "--to", str(solo)).exit_code == 0
     done = run(state, "export", "--to", str(pairs), "--kind", "pairs")
     assert done.stdout == f"{pairs}\n"
-    assert "1 left out: beside others only" in done.stderr
+    assert "1 left out: co-located only" in done.stderr
     assert len(read_rows(solo, SoloRow)) == 2
     assert len(read_rows(pairs, PairRow)) == 1
 

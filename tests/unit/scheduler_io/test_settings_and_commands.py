@@ -84,7 +84,7 @@ def test_the_world_is_served_with_tls_to_known_callers_or_on_request_only() -> N
         GrpcServer(address="0.0.0.0:0", tls=Settings(), reflects=False)
     assert "--insecure" in refused.value.remedy
     certificate = Settings(tls_certificate_file=Path("c"), tls_key_file=Path("k"))
-    with pytest.raises(InputError, match="nobody asks who calls"):
+    with pytest.raises(InputError, match="callers are not identified"):
         GrpcServer(address="0.0.0.0:0", tls=certificate, reflects=False)
     GrpcServer(address="0.0.0.0:0", tls=replace(certificate, client_ca_file=Path("ca")), reflects=False)
     GrpcServer(address="0.0.0.0:0", tls=Settings(insecure=True), reflects=False)
