@@ -3,7 +3,7 @@
     python -m benchmarks.trial_sharing_simulated [--seeds 5] [--jobs 20]
 
 Prints JSON: the same figures by what a restart costs (from the order to stop until the first step elsewhere). Two jobs
-slow each other down as in fair turns by how much of a step each computes; a wait for input costs no other job anything.
+slow each other down as in fair turns by how much of a step each computes; a wait for input costs nobody anything.
 """
 
 from __future__ import annotations
