@@ -47,7 +47,7 @@ class Settings:
         None, "TOML file with quotas and weights of tenants; none = all jobs are one tenant's.", kind=OptionalFile()
     )
     stall_ms: int = setting(
-        600_000, "No shorter time without a step is a stall, nor ten steps' time; 0 = never.", kind=_NOT_NEGATIVE
+        600_000, "A job without a step for so long, and for ten steps' time, stalls; 0 = never.", kind=_NOT_NEGATIVE
     )
     seed: int = setting(0, "Seed handed to policies.")
     ready_file: str = setting("", "Written as JSON once the scheduler serves.")

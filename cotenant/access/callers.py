@@ -198,7 +198,7 @@ def check_permitted(method: str, caller: Caller) -> None:
     roles = roles_of(method)
     if roles is None or caller.role is None or caller.role in roles:
         return
-    needed = " or ".join(sorted(roles)) or "one that no caller has"
+    needed = " or ".join(sorted(roles)) or "of no caller"
     raise NotPermittedError(
         f"{method.rpartition('/')[2]} needs the role {needed}, and {caller.name!r} has the role {caller.role}",
         remedy=f"ask the operator for a certificate or a token with that role: {_HOW_TO_ISSUE}",
