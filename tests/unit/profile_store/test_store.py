@@ -70,7 +70,7 @@ def test_an_id_counts_once_within_a_call_and_across_calls(store: ProfileStore) -
         ({"memory_peak_bytes": 10**15}, "times the memory"),
         ({"power_watts": float("inf")}, "W"),
         ({"quality_flags": ("alice was here",)}, "quality flag"),
-        ({"others": tuple(job(number) for number in range(4))}, "more than 3 jobs"),
+        ({"others": tuple(job(number) for number in range(4))}, "more than 3 co-located jobs"),
         ({"job": job(0, dimension_bindings={"/home/alice/model": 3})}, "dimension binding"),
         ({"job": job(0, dimension_bindings={"tokens": 10**12})}, "dimension binding"),
     ],
