@@ -16,6 +16,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from tests.support.cases import case_count
+from tests.support.loaded_programs import load_once
 from tests.support.quick_forests import remember_parameter_names
 from tests.support.worker_lanes import LaneScheduling
 
@@ -32,6 +33,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Agents that a test starts would measure their devices for half a minute; those about calibration ask for it.
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
+load_once()
 
 
 _LEVEL = logging.getLogger().level

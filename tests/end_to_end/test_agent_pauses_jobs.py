@@ -112,7 +112,7 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     assert still.memory_bytes > 0
     paused = scheduler.wait_for_exit("paused")
     windows = [item for beat in scheduler.received for item in beat.heartbeat.attempts if item.window_steps]
-    assert max(item.window_ms / item.window_steps for item in windows) < PAUSED_S * 1_000 / 5
+    assert max(item.window_ms for item in windows) < PAUSED_S * 1_000, "no window counts the pause"
     scheduler.send(launch_job=launch("steady", command, GPU))
     steady = scheduler.wait_for_exit("steady")
     assert (paused.exit_class, paused.steps_done) == ("done", STEPS)

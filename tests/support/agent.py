@@ -6,7 +6,6 @@ import contextlib
 import importlib.metadata
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Protocol
 
 from cotenant_agent.durable_files import write_json
 from tests.support.fake_scheduler import FakeScheduler
+from tests.support.loaded_programs import living_programs, start_program
 
 GPU = "standin-node-a-0"
 STANDIN = ("--standin-cores", "0")
@@ -82,8 +82,8 @@ class AgentProcess:
             "--no-cgroups", "--sample-ms", "100", "--allow-directory", str(state.parent), *flags,
         ]  # fmt: skip
         with self._log.open("ab") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", program, "run", *arguments], cwd=REPOSITORY, stderr=stream
+            self._process = start_program(
+                program, ["run", *arguments], folder=REPOSITORY, environment=os.environ, output=None, errors=stream
             )
 
     @property
@@ -154,7 +154,7 @@ def find_processes(*texts: str) -> list[int]:
                 command = (entry / "cmdline").read_bytes()
                 if all(text.encode() in command for text in texts):
                     found.append(int(entry.name))
-    return found
+    return [*found, *living_programs(*texts)]
 
 
 def find_early_processes(folder: Path) -> list[int]:

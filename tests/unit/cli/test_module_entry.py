@@ -55,7 +55,7 @@ def test_garbage_is_sought_when_a_program_runs_and_not_while_it_loads() -> None:
         return lambda: seen.append(gc.isenabled())
 
     before = gc.get_freeze_count()
-    kept = [[] for _ in range(100)]
+    kept: list[list[int]] = [[] for _ in range(100)]
     assert run_program("predictor_service", load) == 0
     assert seen == [False, True]
     assert gc.get_freeze_count() >= before + len(kept), "what was loaded is not searched again"
