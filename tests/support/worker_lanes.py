@@ -46,6 +46,8 @@ LONG_FIRST: Final = (
     "tests/simulation/test_random_faults.py",
     "tests/differential/test_sharing_queue.py",
     "tests/unit/fitting/test_one_fit.py",
+    "tests/unit/fitting/test_familiar_networks.py",
+    "tests/test_repository_rules.py",
     "tests/simulation/test_many_jobs.py",
 )
 """A file that takes long is begun early, or it ends alone."""
