@@ -8,14 +8,14 @@ import os
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from cotenant_agent.durable_files import write_json
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.loaded_programs import living_programs, start_program
+from tests.support.scheduler_process import wait_until as wait_until
 
 GPU = "standin-node-a-0"
 STANDIN = ("--standin-cores", "0")
@@ -160,14 +160,6 @@ def find_processes(*texts: str) -> list[int]:
 def find_early_processes(folder: Path) -> list[int]:
     """Programs that were started early, or have begun after that, with the folder in their command line."""
     return sorted(find_processes("prepared_program.py", str(folder)))
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    """Wait for something that must come true."""
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def write_script(directory: Path, source: str, name: str = "script.py") -> str:

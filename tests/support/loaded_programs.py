@@ -125,7 +125,9 @@ class Loader:
         request = json.dumps([program, list(arguments), str(folder), dict(environment)]).encode()
         with theirs, self._lock:
             socket.send_fds(self._channel, [request], [theirs.fileno(), *files])
-            pid = _NUMBER.unpack(self._channel.recv(_NUMBER.size))[0]
+            told = self._channel.recv(_NUMBER.size)
+        assert told, f"the process that loads programs has ended: {self._process.poll()}"
+        pid = _NUMBER.unpack(told)[0]
         self._started = [one for one in self._started if one.poll() is None]
         self._started.append(ForkedProcess(pid, arguments, ours))
         return self._started[-1]

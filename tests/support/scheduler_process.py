@@ -27,7 +27,7 @@ LOOK_EVERY_S, LOOK_EVERY_S_MAX = 0.02, 0.06
 """What is not so soon is looked for less often: a look costs the service that is asked a millisecond."""
 
 
-def wait_until(look: Callable[[], T | None], *, what: str, timeout_s: float = 120.0) -> T:
+def wait_until(look: Callable[[], T | None], what: str, timeout_s: float = 120.0) -> T:
     """Ask until the answer is true; a generous limit on liveness, not a measurement."""
     deadline, pause_s = time.monotonic() + timeout_s, LOOK_EVERY_S
     while time.monotonic() < deadline:
