@@ -15,6 +15,7 @@ endif
 # Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
 TOGETHER := --numprocesses 4 --dist loadfile
+LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/buf lint protos
 
 .PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test ray-test
 
@@ -36,21 +37,21 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 	$(BIN)/cotenant demo
 
 test: setup ## checks and every test that needs neither a GPU nor Docker
-	@# Types are checked on one core: another one collects meanwhile, so that all workers find the tests' bytecode.
-	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 & $(MAKE) --no-print-directory check; checked=$$?; wait; exit $$checked
+	@# One core collects meanwhile, so that all workers and programs find their bytecode.
+	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 & $(LINT); linted=$$?; wait; exit $$linted
 	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
+	@# Types take a minute of one core, while tests wait.
+	@$(BIN)/mypy & typing=$$!; \
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS); \
+	tested=$$?; wait $$typing || { echo 'types are wrong, see what mypy says above'; exit 1; }; exit $$tested
 
 test-all: setup check ## the same with the tests that take minutes
 	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
 	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
 
-check: setup ## format, lint, types, import contracts
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+check: setup ## format, lint, import contracts, types
+	$(LINT)
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
-	$(BIN)/buf lint protos
 
 format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff format .

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from cotenant.extras import run_program
+from cotenant.extras import Program, run_program
 
 
-def _start() -> int:
+def _load() -> Program:
     from cotenant_agent.commands import main
 
-    return main()
+    return main
 
 
 if __name__ == "__main__":
-    sys.exit(run_program("cotenant_agent", _start))
+    sys.exit(run_program("cotenant_agent", _load))

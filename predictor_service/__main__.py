@@ -2,14 +2,14 @@
 
 import sys
 
-from cotenant.extras import run_program
+from cotenant.extras import Program, run_program
 
 
-def _start() -> int:
+def _load() -> Program:
     from predictor_service.commands.program import main
 
-    return main()
+    return main
 
 
 if __name__ == "__main__":
-    sys.exit(run_program("predictor_service", _start))
+    sys.exit(run_program("predictor_service", _load))

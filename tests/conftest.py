@@ -9,12 +9,14 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from typing import Final
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 
 from tests.support.cases import case_count
+from tests.support.loaded_programs import load_once
 from tests.support.quick_forests import remember_parameter_names
 from tests.support.worker_lanes import LaneScheduling
 
@@ -31,9 +33,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Agents that a test starts would measure their devices for half a minute; those about calibration ask for it.
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
+load_once()
 
 
 _LEVEL = logging.getLogger().level
+_LISTED_AFTER_S: Final = 60.0
+"""A run that takes so much time says which files took it."""
+_FILES_LISTED: Final = 15
+_TAKEN_S: dict[str, float] = {}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,6 +64,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneSch
 def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> str:
     """Says how many cases the tests run (see `tests.support.cases`)."""
     return f"{sum(case_count(getattr(item, 'function', None)) for item in items)} cases"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Adds up what the files take; with workers, this is asked of the process that started them."""
+    file = report.nodeid.partition("::")[0]
+    _TAKEN_S[file] = _TAKEN_S.get(file, 0.0) + report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists the files that took longest, waits and fixtures included: the next one to save time begins there."""
+    if sum(_TAKEN_S.values()) < _LISTED_AFTER_S:
+        return
+    terminalreporter.section(f"longest of {sum(_TAKEN_S.values()):.0f} s in {len(_TAKEN_S)} files")
+    for file in sorted(_TAKEN_S, key=lambda one: -_TAKEN_S[one])[:_FILES_LISTED]:
+        terminalreporter.write_line(f"{_TAKEN_S[file]:7.1f} s {file}")
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
+import torch  # noqa: F401 (what is measured)
 
 from cotenant_profiler.resident_memory import resident_bytes
 
-FRAMEWORK: Final = torch.__version__
 BASELINE_BYTES: Final = resident_bytes()
 """Resident memory right after the import."""

@@ -18,16 +18,18 @@ from tests.support.agent import GPU, TRAINING, AgentProcess, end_jobs, find_proc
 from tests.support.agent import write_script as written
 from tests.support.fake_scheduler import FakeScheduler, key, launch
 
-# Trains a line by gradient descent, steadily: the same numbers whenever it is paused.
+# Trains a line by gradient descent, steadily: the same numbers whenever it is paused. It sleeps between steps so that
+# it lasts until it is paused, and computes so that a pause is seen in its CPU time.
 FITTING = """
 import sys, time
 from cotenant import job
 weight, loss = 0.0, 0.0
 for step in range(int(sys.argv[1])):
     gradient = 0.0
-    for sample in range(20_000):
+    time.sleep(0.005)
+    for sample in range(4_000):
         gradient += (weight * sample - 3.0 * sample) * sample
-    weight -= gradient * 1e-14
+    weight -= gradient * 1e-12
     loss = (weight - 3.0) ** 2
     job.report(step + 1, loss=loss)
 print("loss", loss.hex(), flush=True)
@@ -110,7 +112,7 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     assert still.memory_bytes > 0
     paused = scheduler.wait_for_exit("paused")
     windows = [item for beat in scheduler.received for item in beat.heartbeat.attempts if item.window_steps]
-    assert max(item.window_ms / item.window_steps for item in windows) < PAUSED_S * 1_000 / 5
+    assert max(item.window_ms for item in windows) < PAUSED_S * 1_000, "no window counts the pause"
     scheduler.send(launch_job=launch("steady", command, GPU))
     steady = scheduler.wait_for_exit("steady")
     assert (paused.exit_class, paused.steps_done) == ("done", STEPS)

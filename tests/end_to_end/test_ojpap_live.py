@@ -10,7 +10,7 @@ from tests.support.fake_predictor import MIB, FakePredictor
 from tests.support.policy_cluster import ENDLESS, GRAPHS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_was_predicted(tmp_path: Path) -> None:

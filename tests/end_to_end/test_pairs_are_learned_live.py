@@ -16,7 +16,7 @@ from tests.support import busy_training
 from tests.support.learning_cluster import LearningCluster, learning_cluster
 from tests.support.measured_dataset import dense_network
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 STEP_CPU_MS = 20
 ENOUGH_STEPS = 40
 ACCEPTED_RATIO = 0.2

@@ -6,16 +6,16 @@ import contextlib
 import importlib.metadata
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from cotenant_agent.durable_files import write_json
 from tests.support.fake_scheduler import FakeScheduler
+from tests.support.loaded_programs import living_programs, start_program
+from tests.support.scheduler_process import wait_until as wait_until
 
 GPU = "standin-node-a-0"
 STANDIN = ("--standin-cores", "0")
@@ -82,8 +82,8 @@ class AgentProcess:
             "--no-cgroups", "--sample-ms", "100", "--allow-directory", str(state.parent), *flags,
         ]  # fmt: skip
         with self._log.open("ab") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", program, "run", *arguments], cwd=REPOSITORY, stderr=stream
+            self._process = start_program(
+                program, ["run", *arguments], folder=REPOSITORY, environment=os.environ, output=None, errors=stream
             )
 
     @property
@@ -154,20 +154,12 @@ def find_processes(*texts: str) -> list[int]:
                 command = (entry / "cmdline").read_bytes()
                 if all(text.encode() in command for text in texts):
                     found.append(int(entry.name))
-    return found
+    return [*found, *living_programs(*texts)]
 
 
 def find_early_processes(folder: Path) -> list[int]:
     """Programs that were started early, or have begun after that, with the folder in their command line."""
     return sorted(find_processes("prepared_program.py", str(folder)))
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    """Wait for something that must come true."""
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def write_script(directory: Path, source: str, name: str = "script.py") -> str:

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf import json_format
 
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
+from tests.support.loaded_programs import Process, start_program
 from tests.support.log_schema import read_lines
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ LOOK_EVERY_S, LOOK_EVERY_S_MAX = 0.02, 0.06
 """What is not so soon is looked for less often: a look costs the service that is asked a millisecond."""
 
 
-def wait_until(look: Callable[[], T | None], *, what: str, timeout_s: float = 120.0) -> T:
+def wait_until(look: Callable[[], T | None], what: str, timeout_s: float = 120.0) -> T:
     """Ask until the answer is true; a generous limit on liveness, not a measurement."""
     deadline, pause_s = time.monotonic() + timeout_s, LOOK_EVERY_S
     while time.monotonic() < deadline:
@@ -47,7 +48,7 @@ class SchedulerProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     before_start: Callable[[], None] | None = None
     state_dir: Path = Path()
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     ready: dict[str, Any] = field(default_factory=dict)
 
     def __enter__(self) -> SchedulerProcess:
@@ -73,18 +74,24 @@ class SchedulerProcess:
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
         address = self.ready.get("address", "127.0.0.1:0")
-        command = [sys.executable, "-m", "scheduler_service", "serve", "--address", address]
-        command += ["--metrics-address", "127.0.0.1:0", "--state-dir", str(self.state_dir)]
-        command += ["--ready-file", str(ready_file), *self.arguments]
+        arguments = ["serve", "--address", address, "--metrics-address", "127.0.0.1:0"]
+        arguments += ["--state-dir", str(self.state_dir), "--ready-file", str(ready_file), *self.arguments]
+        environment = {**os.environ, **self.environment}
         with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.environment},
-                preexec_fn=self.before_start,
-            )
+            if self.before_start is None:
+                self.process = start_program(
+                    "scheduler_service", arguments, folder=Path.cwd(), environment=environment, output=log, errors=log
+                )
+            else:
+                command = [sys.executable, "-m", "scheduler_service", *arguments]
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    preexec_fn=self.before_start,
+                )
         self.ready = json.loads(
             wait_until(lambda: self._ready_text(ready_file), what="ready", timeout_s=READY_TIMEOUT_S)
         )

@@ -18,12 +18,15 @@ WAITING: Final = ("tests/end_to_end/", "tests/unit/agent/")
 """Folders of tests that start programs; those of the first take longer, so that those of the second fill the end."""
 LONG_FIRST: Final = (
     "tests/end_to_end/test_command_line.py",
+    "tests/end_to_end/test_pairs_are_learned_live.py",
+    "tests/end_to_end/test_opportunistic_memory_live.py",
     "tests/end_to_end/test_killed_programs.py",
     "tests/end_to_end/test_collected_profiles.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_examples_train.py",
     "tests/end_to_end/test_gangs_without_shared_storage.py",
     "tests/end_to_end/test_capture.py",
+    "tests/end_to_end/test_ojpap_live.py",
     "tests/end_to_end/test_tls_mismatch.py",
     "tests/end_to_end/test_agent_pauses_jobs.py",
     "tests/end_to_end/test_policies_live.py",
@@ -43,6 +46,8 @@ LONG_FIRST: Final = (
     "tests/simulation/test_random_faults.py",
     "tests/differential/test_sharing_queue.py",
     "tests/unit/fitting/test_one_fit.py",
+    "tests/unit/fitting/test_familiar_networks.py",
+    "tests/test_repository_rules.py",
     "tests/simulation/test_many_jobs.py",
 )
 """A file that takes long is begun early, or it ends alone."""

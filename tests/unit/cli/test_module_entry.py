@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant import __version__
-from cotenant.extras import run_program
+from cotenant.extras import Program, run_program
 
 INTERRUPTED_AT_ITS_IMPORTS = """
 import sys
@@ -39,8 +40,22 @@ def test_an_interrupt_while_the_command_line_loads_is_no_traceback() -> None:
 
 
 def test_an_interrupt_while_a_program_loads_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    def load() -> int:
+    def load() -> Program:
         raise KeyboardInterrupt
 
     assert run_program("predictor_service", load) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_garbage_is_sought_when_a_program_runs_and_not_while_it_loads() -> None:
+    seen: list[bool] = []
+
+    def load() -> Program:
+        seen.append(gc.isenabled())
+        return lambda: seen.append(gc.isenabled())
+
+    before = gc.get_freeze_count()
+    kept: list[list[int]] = [[] for _ in range(100)]
+    assert run_program("predictor_service", load) == 0
+    assert seen == [False, True]
+    assert gc.get_freeze_count() >= before + len(kept), "what was loaded is not searched again"

@@ -96,14 +96,19 @@ def test_all_device_types_can_be_pooled() -> None:
     assert list_campaigns(rows, MEMORY, ALL_DEVICES) == ["one"]
 
 
+@pytest.fixture(scope="module")
+def own() -> MeasuredProfiles:
+    """Our own measured set; reading it describes all its graphs, which takes seconds."""
+    return read_profiles(STANDIN)
+
+
 @pytest.mark.parametrize(
     "target", [target for target in TARGETS if target is not SM_ACTIVITY], ids=lambda target: target.quantity
 )
-def test_our_own_measured_set_becomes_problems_with_graph_features(target: Target) -> None:
-    profiles = read_profiles(STANDIN)
-    read = read_learning_task(profiles, target, "cpu-standin")
+def test_our_own_measured_set_becomes_problems_with_graph_features(own: MeasuredProfiles, target: Target) -> None:
+    read = read_learning_task(own, target, "cpu-standin")
     rows = len(read.learning_task) + sum(read.excluded.values())
-    assert rows == len(profiles.pairs if target is SLOWDOWN else profiles.solo)
+    assert rows == len(own.pairs if target is SLOWDOWN else own.solo)
     assert len(read.learning_task) > rows / 2
     assert all(job.graph["forward_flops"] > 0 and "roofline_ms" in job.graph for job in read.learning_task.jobs)
 

@@ -1,0 +1,259 @@
+"""Programs that tests start over and over, forked from a process that has loaded them.
+
+Loading takes four fifths of the CPU time of a start, and tests start schedulers and agents two hundred times. What runs
+is the program's own main module with its arguments, environment and folder, in a process of its own, which is stopped
+and killed as any other; only its parent and its command line are those of the process that it was forked from. What a
+test starts differently (`up`, the demo, other environments) is loaded anew, and so is all that benchmarks start.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+LOADED: Final[Mapping[str, str]] = {
+    "scheduler_service": "scheduler_service.commands.main",
+    "cotenant_agent": "cotenant_agent.commands",
+}
+"""The programs, and what their main modules import."""
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_REQUEST_BYTES_MAX: Final = 1 << 17
+_NUMBER: Final = struct.Struct("i")
+_IMPORTS_DEPEND_ON: Final = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+class Process(Protocol):
+    """What tests use of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+
+    def poll(self) -> int | None:
+        """Returns how it ended, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Sends a signal, unless it has ended."""
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+
+
+@dataclass
+class ForkedProcess:
+    """A program that was forked; its end is told over a socket, since another process is its parent."""
+
+    pid: int
+    arguments: Sequence[str]
+    _ended: socket.socket
+    _status: int | None = field(default=None, init=False)
+
+    def poll(self) -> int | None:
+        return self._status if self._status is not None else self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        status = self._status if self._status is not None else self._look(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(list(self.arguments), timeout or 0.0)
+        return status
+
+    def _look(self, timeout_s: float | None) -> int | None:
+        self._ended.settimeout(timeout_s)
+        try:
+            told = self._ended.recv(_NUMBER.size)
+        except (BlockingIOError, TimeoutError):
+            return None
+        self._ended.close()
+        self._status = _NUMBER.unpack(told)[0] if told else -signal.SIGKILL
+        return self._status
+
+    def send_signal(self, number: int, /) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Loader:
+    """The process that has loaded the programs, seen from the one that runs tests."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "tests.support.loaded_programs", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._lock = threading.Lock()
+        self._environment = {name: os.environ.get(name) for name in _IMPORTS_DEPEND_ON}
+        self._started: list[ForkedProcess] = []
+        atexit.register(self._end)
+
+    def can_start(self, program: str, environment: Mapping[str, str]) -> bool:
+        """Tells whether a program would import here what it imports in that environment."""
+        return program in LOADED and all(environment.get(name) == value for name, value in self._environment.items())
+
+    def start(
+        self, program: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], files: list[int]
+    ) -> ForkedProcess:
+        """Starts a program; the files are its standard input, output and errors."""
+        ours, theirs = socket.socketpair()
+        request = json.dumps([program, list(arguments), str(folder), dict(environment)]).encode()
+        with theirs, self._lock:
+            socket.send_fds(self._channel, [request], [theirs.fileno(), *files])
+            told = self._channel.recv(_NUMBER.size)
+        assert told, f"the process that loads programs has ended: {self._process.poll()}"
+        pid = _NUMBER.unpack(told)[0]
+        self._started = [one for one in self._started if one.poll() is None]
+        self._started.append(ForkedProcess(pid, arguments, ours))
+        return self._started[-1]
+
+    def living(self, *texts: str) -> list[int]:
+        """Returns the programs that run with all of the texts in their arguments."""
+        wanted = [one for one in self._started if all(text in "\0".join(one.arguments) for text in texts)]
+        return [one.pid for one in wanted if one.poll() is None]
+
+    def _end(self) -> None:
+        for one in self._started:
+            one.kill()
+            one.wait()
+        self._channel.close()
+        self._process.wait()
+
+
+@functools.cache
+def loader() -> Loader:
+    """Returns the loader of this process, which every worker has for itself."""
+    return Loader()
+
+
+_IS_ON = False
+
+
+def load_once() -> None:
+    """Let programs be forked from now on."""
+    global _IS_ON
+    _IS_ON = True
+
+
+def start_program(
+    program: str,
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    output: IO[bytes] | None,
+    errors: IO[bytes],
+) -> Process:
+    """Starts a program as `python -m PROGRAM ARGUMENTS` does, without input.
+
+    Args:
+        program: A package.
+        arguments: Its own.
+        folder: In which it runs.
+        environment: All of its environment.
+        output: Where it writes; None = where this process does.
+        errors: Where it writes errors.
+    """
+    if _IS_ON and loader().can_start(program, environment):
+        with Path(os.devnull).open("rb") as nothing:
+            files = [nothing.fileno(), output.fileno() if output is not None else 1, errors.fileno()]
+            return loader().start(program, arguments, folder, environment, files)
+    command = [sys.executable, "-m", program, *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
+    )
+
+
+def living_programs(*texts: str) -> list[int]:
+    """Returns the forked programs that run with all of the texts in their arguments."""
+    return loader().living(*texts) if loader.cache_info().currsize else []
+
+
+def _serve(channel: int) -> None:
+    """Fork what is asked for, and tell of each end, until the asking process is gone; returns in a child as well."""
+    for module in LOADED.values():
+        importlib.import_module(module)
+    requests = socket.socket(fileno=channel)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    ends: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([channel, reading], [], [])
+        if reading in ready:
+            os.read(reading, 4096)
+            _tell_ends(ends)
+        if channel not in ready:
+            continue
+        request, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 4)
+        if not request:
+            return
+        end = socket.socket(fileno=files[0])
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for one in (requests, end, *ends.values()):
+                one.close()
+            os.close(reading)
+            os.close(writing)
+            _become(files[1:], *json.loads(request))
+        for descriptor in files[1:]:
+            os.close(descriptor)
+        ends[pid] = end
+        requests.send(_NUMBER.pack(pid))
+
+
+def _tell_ends(ends: dict[int, socket.socket]) -> None:
+    while ends:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        # A test may have let go of its program.
+        with ends.pop(pid) as end, contextlib.suppress(OSError):
+            end.send(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _become(files: Sequence[int], program: str, arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+    """Be the program; its main module ends this process as it ends its own."""
+    for number, descriptor in enumerate(files):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [program, *arguments]
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""A program that is forked from a loaded one behaves as one that Python starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import loaded_programs
+from tests.support.agent import wait_until
+from tests.support.loaded_programs import ForkedProcess, Process, living_programs, start_program
+
+ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
+
+
+def started(folder: Path, *arguments: str, program: str = "cotenant_agent", **variables: str) -> Process:
+    with (folder / "out").open("wb") as output, (folder / "err").open("wb") as errors:
+        environment = {**os.environ, **variables}
+        return start_program(program, arguments, folder=folder, environment=environment, output=output, errors=errors)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--nonsense"], ["probe", "--standin-cores", "0"]])
+def test_a_forked_program_answers_and_ends_as_python_does_it(tmp_path: Path, arguments: list[str]) -> None:
+    forked = started(tmp_path, *arguments)
+    assert isinstance(forked, ForkedProcess)
+    command = [sys.executable, "-m", "cotenant_agent", *arguments]
+    expected = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, env=dict(os.environ))
+    assert forked.wait(60) == expected.returncode
+    assert (tmp_path / "out").read_bytes() == expected.stdout
+    assert (tmp_path / "err").read_bytes() == expected.stderr
+
+
+def test_it_runs_in_its_own_folder_with_its_own_environment(tmp_path: Path) -> None:
+    forked = started(tmp_path, *ENDLESS, "--state-dir", "state", COTENANT_AGENT_SAMPLE_MS="soon")
+    assert forked.wait(60) == 2
+    assert "soon" in (tmp_path / "err").read_text()
+    assert "COTENANT_AGENT_SAMPLE_MS" not in os.environ
+    forked = started(tmp_path, *ENDLESS, "--state-dir", "state")
+    wait_until((tmp_path / "state").exists, "the agent makes its state here")
+    forked.terminate()
+    assert forked.wait(60) == 0
+
+
+def test_it_is_found_by_its_arguments_and_killed_as_any_other(tmp_path: Path) -> None:
+    forked = started(tmp_path, *ENDLESS, "--state-dir", str(tmp_path / "state"))
+    assert living_programs(str(tmp_path)) == [forked.pid]
+    assert forked.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.wait(0.05)
+    forked.kill()
+    assert forked.wait(60) == -signal.SIGKILL
+    assert forked.poll() == -signal.SIGKILL
+    assert living_programs(str(tmp_path)) == []
+    forked.kill()
+
+
+def test_what_would_import_something_else_is_started_by_python(tmp_path: Path) -> None:
+    for process in (
+        started(tmp_path, "version", program="cotenant"),
+        started(tmp_path, "--help", PYTHONPATH=str(tmp_path)),
+    ):
+        assert isinstance(process, subprocess.Popen)
+        assert process.wait(60) == 0
+
+
+def test_benchmarks_start_all_that_they_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_programs, "_IS_ON", False)
+    process = started(tmp_path, "--help")
+    assert isinstance(process, subprocess.Popen)
+    assert process.wait(60) == 0
