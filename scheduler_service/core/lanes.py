@@ -161,7 +161,8 @@ class Lane:
         """Return the jobs that ask for more GPUs."""
         if max(self._widths, default=0) <= gpus_max:
             return ()
-        return tuple(job_id for _, job_id in self._order if self._jobs[job_id].request.gpus > gpus_max)
+        jobs, order = self._jobs, self._wide_order if gpus_max else self._order
+        return tuple([job_id for _, job_id in order if jobs[job_id].request.gpus > gpus_max])
 
     def forget_lengths(self) -> None:
         """Build that order anew when it is read next."""

@@ -7,7 +7,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -17,7 +17,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape,
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import Turn, shape_of
+from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, Turn, shape_of
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import (
@@ -49,6 +49,30 @@ class MadeRoom:
     gpu_ids: tuple[str, ...]
     stops: Sequence[Stop]
     reason: Reason
+
+
+class ImpossibleShapes:
+    """Which shapes of jobs could not start on the empty cluster, as far as they were looked at.
+
+    Attributes:
+        reasons: Why, by shape.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at: set[object] = set()
+        self.reasons: dict[object, Reason] = {}
+
+    def __len__(self) -> int:
+        return len(self._looked_at)
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self._looked_at
+
+    def put(self, shape: object, reason: Reason | None) -> None:
+        """Note why a shape could not start, or (None) that it could."""
+        self._looked_at.add(shape)
+        if reason is not None:
+            self.reasons[shape] = reason
 
 
 class RoomMaker(Protocol):
@@ -99,7 +123,7 @@ class ExclusiveRound:
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
-        self._recall: Callable[[], dict[object, Reason | None]] = dict
+        self._recall: Callable[[], ImpossibleShapes] = ImpossibleShapes
 
     @cached_property
     def _kinds(self) -> Inventory:
@@ -211,17 +235,26 @@ class ExclusiveRound:
 
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
-        shape = shape_of(request)
-        if shape not in self._impossible:
-            self._impossible[shape] = impossible_reason(self._view, self._kinds, request)
-        return self._impossible[shape]
+        shape, known = shape_of(request), self._impossible
+        if shape not in known:
+            known.put(shape, impossible_reason(self._view, self._kinds, request))
+        return known.reasons.get(shape)
 
-    def recall_impossible(self, recall: Callable[[], dict[object, Reason | None]]) -> None:
+    def impossible_reasons(self, groups: Collection[RemainingTimeGroup]) -> Mapping[object, Reason]:
+        """Return why jobs of these groups could not start on the empty cluster, by shape, where they could not."""
+        known = self._impossible
+        for group in groups:
+            if group.shape not in known:
+                self.impossible(group.request)
+        reasons = known.reasons
+        return {group.shape: reasons[group.shape] for group in groups if group.shape in reasons} if reasons else {}
+
+    def recall_impossible(self, recall: Callable[[], ImpossibleShapes]) -> None:
         """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
         self._recall = recall
 
     @cached_property
-    def _impossible(self) -> dict[object, Reason | None]:
+    def _impossible(self) -> ImpossibleShapes:
         """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
         return self._recall()
 

@@ -18,7 +18,7 @@ from scheduler_service.core.records import Reason
 from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeGroup, Turn
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement import long_running
-from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, ImpossibleShapes
 
 QUEUE_LONG_MIN: Final = 100
 """In shorter queues every job gets the reason of its shape; on small clusters they are looked at job by job."""
@@ -48,7 +48,7 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
     is_short = len(view.pending) < QUEUE_LONG_MIN
-    reasons = _reasons_now(view, queue, round_) if is_short else _impossible(queue, round_)
+    reasons = _reasons_now(view, queue, round_) if is_short else round_.impossible_reasons(queue.all_groups())
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
 
@@ -96,22 +96,15 @@ def _reasons_now(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRou
     return {group.shape: round_.hold(jobs[group.head[2]]).reason for group in groups if group.head is not None}
 
 
-def _impossible(queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
-    """Return why jobs of a shape could not even start on the empty cluster."""
-    groups = map(queue.group_of, chain.from_iterable(queue.heads.values()))
-    found = ((group.shape, round_.impossible(group.request)) for group in groups)
-    return {shape: reason for shape, reason in found if reason is not None}
-
-
-def _known_impossible(view: SchedulingView) -> dict[object, Reason | None]:
+def _known_impossible(view: SchedulingView) -> ImpossibleShapes:
     """Return what was found of shapes while nodes and predictions were as they are."""
     name = (_known_impossible, view.nodes_per_job_max, view.index.prediction_changes.count)
     notes = view.index.arrays.notes
     known = notes.get(name)
-    if not isinstance(known, dict) or len(known) > SHAPES_MAX:
+    if not isinstance(known, ImpossibleShapes) or len(known) > SHAPES_MAX:
         for other in [one for one in notes if isinstance(one, tuple) and one[0] is _known_impossible]:
             del notes[other]
-        notes[name] = known = {}
+        notes[name] = known = ImpossibleShapes()
     return known
 
 

@@ -6,13 +6,14 @@ Any other measure by which jobs make room, the largest first, does as well as th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_service.core.gpu_arrays import Positions
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.view import SchedulingView
 
@@ -46,7 +47,8 @@ class LongRunning:
         self._in_order: NDArray[np.float64] | None = None
         self._reaches_ms: dict[int, float] = {}
         self._unheld: dict[str, list[str]] | None = None
-        self._close(self._protected_gpu_ids())
+        if self._view.protected_job_ids:
+            self._least_ms[:-1][self._protected(arrays.jobs_on)] = -inf
         self._close(self._view.kept_gpu_ids & self._position_of.keys())
 
     def reach_ms(self, gpus: int) -> float:
@@ -127,12 +129,17 @@ class LongRunning:
         nodes = [*{*self._node_of[positions].tolist()}]
         self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
 
-    def _protected_gpu_ids(self) -> list[str]:
-        running, position_of = self._view.index.reported, self._position_of
-        return [
-            part.gpu_id
-            for job_id in self._view.protected_job_ids
-            if not running[job_id].is_stopping
-            for part in running[job_id].assignments
-            if part.gpu_id in position_of
-        ]
+    def _protected(self, jobs_on: Positions) -> NDArray[np.bool_]:
+        """Return by position whether a job is there that stays and makes no room.
+
+        In a cluster of several classes or tenants most jobs make none: those that do are looked at.
+        """
+        running, protected = self._view.index.reported, self._view.protected_job_ids
+        found: NDArray[np.bool_] = jobs_on == 1
+        others = chain.from_iterable(running[job_id].assignments for job_id in running if job_id not in protected)
+        positions = (self._position_of.get(part.gpu_id) for part in others)
+        found[[position for position in positions if position is not None]] = False
+        for position in np.flatnonzero((jobs_on != 0) & (jobs_on != 1)).tolist():
+            there = self._view.gpus[self._gpu_ids[position]].job_ids
+            found[position] = any(job_id in protected and not running[job_id].is_stopping for job_id in there)
+        return found
