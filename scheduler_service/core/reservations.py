@@ -137,10 +137,8 @@ def _wide_jobs(state: Queue) -> Iterator[tuple[LaneName, PendingJob]]:
         of_class = [name for name in lanes if name.priority == priority]
         for tenant in state.tenants.in_turn({name.tenant for name in of_class}, state.now_ms):
             left = state.tenants.gpus_left(tenant)
-            wide = (_wide_in(name, lanes[name].wide_jobs()) for name in of_class if name.tenant == tenant)
-            for _, name, job in merge(*wide, key=lambda one: one[0]):
-                if left is None or job.request.gpus <= left:
-                    yield name, job
+            wide = (_wide_in(name, lanes[name].wide_jobs(left)) for name in of_class if name.tenant == tenant)
+            yield from ((name, job) for _, name, job in merge(*wide, key=lambda one: one[0]))
 
 
 def _wide_in(name: LaneName, jobs: Iterable[PendingJob]) -> Iterator[tuple[tuple[int, str], LaneName, PendingJob]]:
