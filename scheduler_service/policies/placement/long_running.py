@@ -5,7 +5,7 @@ Any other measure by which jobs make room, the largest first, does as well as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from math import inf
 from typing import Final
@@ -35,7 +35,7 @@ class LongRunning:
         self._view: SchedulingView = ledger.view
         self._ledger = ledger
         self._given_away = 0
-        arrays = self._view.index.arrays
+        arrays = self._view.index.counted_arrays
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
@@ -76,13 +76,20 @@ class LongRunning:
 
     def unheld(self, node_id: str) -> Sequence[str]:
         """Return the GPUs of a node that are not held by one job that stays: nobody holds them, or somebody else."""
+        return self._unheld_by_node().get(node_id, ())
+
+    def unheld_nodes(self) -> Collection[str]:
+        """Return the nodes with such GPUs."""
+        return self._unheld_by_node()
+
+    def _unheld_by_node(self) -> Mapping[str, Sequence[str]]:
         self._close_given_away()
         if self._unheld is None:
             self._unheld = {}
             for position in np.flatnonzero(self._least_ms == inf).tolist():
                 node = self._node_ids[self._node_of[position]]
                 self._unheld.setdefault(node, []).append(self._gpu_ids[position])
-        return self._unheld.get(node_id, ())
+        return self._unheld
 
     def held(self, node_id: str, remaining_ms: float) -> Sequence[str]:
         """Return the GPUs of a node whose one job runs as long, and all that are held by others than one job."""
