@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from scheduler_service.core.capacity import resident_on
@@ -195,11 +195,17 @@ class ExclusiveRound:
     def hold(self, job: PendingJob) -> Hold:
         """Let a job wait; equal jobs wait for the same reason, as one object."""
         request = job.request
-        reason = self._failed.get(shape_of(request))
-        if reason is None:
-            reason = self.impossible(request) or self._full(request)
-            self._failed[shape_of(request)] = reason
+        reason = self.wait_reason(request, shape_of(request))
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
+
+    def wait_reason(self, request: JobRequest, shape: object) -> Reason:
+        """Return why a job of a shape waits that finds too few GPUs."""
+        reason = self._failed.get(shape)
+        if reason is None:
+            is_known = shape in self._impossible
+            impossible = self._impossible.reasons.get(shape) if is_known else self.impossible(request)
+            reason = self._failed[shape] = impossible or self._full(request)
+        return reason
 
     def _make_room(self, job: PendingJob) -> Hold | None:
         """Let running jobs make room for a job that would wait, if any do."""
@@ -288,13 +294,16 @@ class ExclusiveRound:
 
     def _full(self, request: JobRequest) -> Reason:
         """Return what is missing now: GPUs, room on their hosts, or only the way in which the policy spreads."""
-        fitting = {kind: nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)}
+        free = self._free
+        if not any(self._free_counts.values()):
+            return _too_few_free(request.gpus, 0)
+        fitting = {kind: nodes for kind, nodes in free.items() if self._fits_kind(request, kind)}
         nodes_max = self._view.nodes_per_job_max or None
         by_kind = [sorted(map(len, nodes.values()), reverse=True) for nodes in fitting.values()]
         gpus_free = max((sum(counts[:nodes_max]) for counts in by_kind), default=0)
-        numbers = {"gpus_needed": request.gpus, "gpus_free": gpus_free}
         if gpus_free < request.gpus:
-            return Reason(code="NO_FREE_GPU", numbers=numbers)
+            return _too_few_free(request.gpus, gpus_free)
+        numbers = {"gpus_needed": request.gpus, "gpus_free": gpus_free}
         if any(self._choose(without_host(request), kind) is not None for kind in fitting):
             return host_reason(request)
         return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
@@ -335,3 +344,9 @@ class ExclusiveRound:
         node = self._view.nodes[entry.node_id]
         has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
         return None if has_room else host_reason(request)
+
+
+@lru_cache(maxsize=1_024)
+def _too_few_free(gpus_needed: int, gpus_free: int) -> Reason:
+    """Return one object for all that wait for it, round after round."""
+    return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": gpus_needed, "gpus_free": gpus_free})
