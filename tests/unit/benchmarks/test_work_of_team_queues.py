@@ -13,6 +13,7 @@ from benchmarks import team_queue
 from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase
+from scheduler_service.core.reservations import KeptEnds, expected_end
 from scheduler_service.policies.placement.horus_placement import HorusPlacement
 from scheduler_service.policies.placement.long_running import LongRunning
 
@@ -78,3 +79,10 @@ def test_jobs_that_make_no_room_are_not_looked_at_where_most_make_none() -> None
     rounds, jobs = calls[LongRunning.__init__.__code__], calls[type(engine.state.running).__getitem__.__code__]
     assert rounds > 0
     assert jobs / rounds < len(engine.state.running) / 2
+
+
+def test_the_ends_of_running_jobs_are_foreseen_once_until_more_is_reported_of_them() -> None:
+    engine = team_queue.fill("srtf", pending=400, with_layer=True)
+    calls = calls_of_decisions(engine)
+    assert calls[KeptEnds.find.__code__] > len(engine.state.running)
+    assert calls[expected_end.__code__] < len(engine.state.running) / 10
