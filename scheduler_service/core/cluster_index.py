@@ -118,6 +118,11 @@ class FreshIndex:
         columns.put_hosts(self._view)
         return columns
 
+    @property
+    def counted_arrays(self) -> GpuArrays:
+        """The same."""
+        return self.arrays
+
     @cached_property
     def _times(self) -> KeptRemainingTimes:
         return build_remaining_times(self._view, self.arrays.position_of)
@@ -223,15 +228,20 @@ class KeptIndex:
         return self._arrays.read(self._present)
 
     @property
+    def counted_arrays(self) -> GpuArrays:
+        """The GPUs as arrays, of which only the counts of jobs were brought up to date."""
+        return self._arrays.count(self._present)
+
+    @property
     def remaining_times(self) -> RemainingTimes:
         """How long the one job on each GPU still runs, brought up to date."""
-        return self._times.read(self._present, self.arrays).at(self._present.now_ms)
+        return self._times.read(self._present, self.counted_arrays).at(self._present.now_ms)
 
     @property
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, brought up to date."""
         if self._services is None:  # a view is read until the state changes, and a round asks several times
-            self._services = self._times.read(self._present, self.arrays).services_at(self._present.now_ms)
+            self._services = self._times.read(self._present, self.counted_arrays).services_at(self._present.now_ms)
         return self._services
 
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
@@ -266,28 +276,40 @@ class KeptArrays:
         self._state = state
         self._layout = -1
         self._arrays: GpuArrays | None = None
+        self._unclassed: set[str] = set()
 
     def read(self, view: SchedulingView) -> GpuArrays:
         """Return the arrays as of a view of the state."""
-        arrays, state = self._arrays, self._state
-        is_crowded = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
-        if arrays is None or is_crowded or self._layout != state.occupancy.layout:
-            self._layout = state.occupancy.layout
-            arrays = self._arrays = build_arrays(view)
-        elif state.occupancy.touched_gpu_ids:
-            self._catch_up(view, arrays)
-        state.occupancy.touched_gpu_ids.clear()
+        arrays = self.count(view)
+        if self._unclassed:
+            self._classify(view, arrays)
         return arrays
 
-    def _catch_up(self, view: SchedulingView, arrays: GpuArrays) -> None:
+    def count(self, view: SchedulingView) -> GpuArrays:
+        """Return the arrays of which `jobs_on` is as of a view; to find the classes costs ten times as much."""
+        arrays, occupancy = self._arrays, self._state.occupancy
+        is_crowded = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
+        if arrays is None or is_crowded or self._layout != occupancy.layout:
+            self._layout = occupancy.layout
+            arrays = self._arrays = build_arrays(view)
+            self._unclassed.clear()
+        elif occupancy.touched_gpu_ids:
+            touched = [entry for gpu_id in occupancy.touched_gpu_ids if (entry := view.gpus.get(gpu_id)) is not None]
+            for entry in touched:
+                arrays.put_count(entry)
+            self._unclassed.update(entry.gpu.gpu_id for entry in touched)
+        occupancy.touched_gpu_ids.clear()
+        return arrays
+
+    def _classify(self, view: SchedulingView, arrays: GpuArrays) -> None:
         ledger, node_ids = Ledger(view), set[str]()
-        for gpu_id in sorted(self._state.occupancy.touched_gpu_ids):
-            entry = view.gpus.get(gpu_id)
-            if entry is not None:
-                arrays.put_gpu(gpu_id, load_of(entry, ledger.residents(gpu_id)))
-                node_ids.add(entry.node_id)
+        for gpu_id in sorted(self._unclassed):
+            entry = view.gpus[gpu_id]
+            arrays.put_gpu(gpu_id, load_of(entry, ledger.residents(gpu_id)))
+            node_ids.add(entry.node_id)
         for node_id in node_ids:
             arrays.put_host(view.nodes[node_id], view.host_use.get(node_id) or HostUse())
+        self._unclassed.clear()
 
 
 class KeptTimes:

@@ -95,6 +95,11 @@ class GpuArrays:
         self.class_of[position] = self.number_of_class(load)
         self.jobs_on[position] = _jobs_of(load)
 
+    def put_count(self, entry: GpuView) -> None:
+        """Note how many jobs a GPU holds; its class is left as it was."""
+        count = JOBS_WHILE_RELEASING if entry.is_releasing else len(entry.job_ids)
+        self.jobs_on[self.position_of[entry.gpu.gpu_id]] = count
+
     def put_loads(self, view: SchedulingView, entries: Sequence[GpuView]) -> None:
         """Put GPUs that hold or release something into their classes."""
         if not entries:

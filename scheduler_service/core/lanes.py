@@ -139,9 +139,12 @@ class Lane:
             self._services = limits_gpu_ms, queue
         return self._services[1]
 
-    def wide_jobs(self) -> Iterator[PendingJob]:
-        """Yield its jobs that ask for several GPUs, in submission order."""
-        return (self._jobs[job_id] for _, job_id in self._wide_order)
+    def wide_jobs(self, gpus_max: int | None = None) -> Iterator[PendingJob]:
+        """Yield its jobs that ask for several GPUs, but for no more than that, in submission order."""
+        if gpus_max is not None and not any(1 < gpus <= gpus_max for gpus in self._widths):
+            return iter(())
+        jobs = (self._jobs[job_id] for _, job_id in self._wide_order)
+        return (job for job in jobs if gpus_max is None or job.request.gpus <= gpus_max)
 
     def older_ids(self, than: tuple[int, str], jobs_max: int) -> AbstractSet[str]:
         """Return its first jobs, at most so many, that were submitted before one of another lane."""
@@ -161,7 +164,8 @@ class Lane:
         """Return the jobs that ask for more GPUs."""
         if max(self._widths, default=0) <= gpus_max:
             return ()
-        return tuple(job_id for _, job_id in self._order if self._jobs[job_id].request.gpus > gpus_max)
+        jobs, order = self._jobs, self._wide_order if gpus_max else self._order
+        return tuple([job_id for _, job_id in order if jobs[job_id].request.gpus > gpus_max])
 
     def forget_lengths(self) -> None:
         """Build that order anew when it is read next."""

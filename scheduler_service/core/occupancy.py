@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from types import MappingProxyType
 
 from scheduler_service.core.inventory import Inventory, count_gpus
@@ -16,6 +17,7 @@ from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse
 
 _NOTHING = HostUse()
+_INDEX_AND_ID = attrgetter("index", "gpu_id")
 
 
 class Occupancy:
@@ -170,7 +172,10 @@ class Occupancy:
                 self._slowdown_ewma_ratios.pop(gpu.gpu_id, None)
         for gpu in node.gpus:
             self._gpus[gpu.gpu_id] = GpuView(gpu=gpu, node_id=node.node_id)
-        self._rebuild_usable()
+        if before is None and node.node_id > next(reversed(self._usable_nodes), ""):
+            self._append_usable(node)
+        else:
+            self._rebuild_usable()
         self._refresh_hosts(self._refresh_gpus(kept))
 
     def drop_node(self, node_id: str) -> None:
@@ -188,16 +193,21 @@ class Occupancy:
 
     def _rebuild_usable(self) -> None:
         """Keep the order by node and index; nodes change rarely."""
-        self.layout += 1
-        self._inventory = None
         nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
         self._usable_nodes.clear()
-        self._usable_nodes.update((node.node_id, node) for node in nodes if _is_usable(node))
         self._usable_gpus.clear()
-        for node in self._usable_nodes.values():
-            in_order = sorted(node.gpus, key=lambda gpu: (gpu.index, gpu.gpu_id))
-            self._usable_gpus.update((gpu.gpu_id, self._gpus[gpu.gpu_id]) for gpu in in_order if gpu.healthy)
+        for node in nodes:
+            self._append_usable(node)
         self._open.rebuild(self._usable_gpus.values())
+
+    def _append_usable(self, node: Node) -> None:
+        """Note a node that comes after all others that are noted; nodes that join one by one in order cost no more."""
+        self.layout += 1
+        self._inventory = None
+        if _is_usable(node):
+            self._usable_nodes[node.node_id] = node
+            in_order = sorted(node.gpus, key=_INDEX_AND_ID)
+            self._usable_gpus.update((gpu.gpu_id, self._gpus[gpu.gpu_id]) for gpu in in_order if gpu.healthy)
 
     def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
         """Bring what GPUs hold up to date; return their nodes."""

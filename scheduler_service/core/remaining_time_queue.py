@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from heapq import merge
 from math import inf
@@ -151,6 +151,10 @@ class GroupedQueue(ABC):
     def group_of(self, turn: Turn) -> RemainingTimeGroup:
         """Return the group of a job."""
         return self._groups[self._places[turn[2]][0]]
+
+    def all_groups(self) -> Collection[RemainingTimeGroup]:
+        """Return all groups, in no order; of a narrowed queue also those that it leaves out."""
+        return self._groups.values()
 
     def groups(self, widths: Iterable[int]) -> Iterator[RemainingTimeGroup]:
         """Yield the groups of jobs that ask for one of these numbers of GPUs, in the order of their heads."""

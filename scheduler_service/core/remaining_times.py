@@ -64,6 +64,7 @@ class KeptRemainingTimes:
         # GPU time until then and how much of it comes in each ms, submission, start, and the cost of a move.
         self._services = self._known[7:]
         self._job_of = np.zeros(size, dtype=np.intp)
+        self._has_unknown = False
 
     def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float, is_now: bool = False) -> None:
         """Note a job on the GPUs that it has for itself.
@@ -84,6 +85,7 @@ class KeptRemainingTimes:
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
         total, done = job.request.steps_total, job.steps_done
         known_ms = (0.0, job.started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
+        self._has_unknown |= known_ms[1] < inf
         values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
         is_paused = job.pause is not None and job.pause.paused_at_ms > 0
         gpus = 0 if is_now or is_paused else len(job.assignments)
@@ -98,21 +100,27 @@ class KeptRemainingTimes:
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         total, before, accrued_at_ms, most, pace_ms, step_ms, since_ms = self._values
-        steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
-        left = np.maximum(total - np.minimum(before + steps, most), 0.0)
-        remaining_ms = left * step_ms
-        is_unknown = since_ms < inf
-        if is_unknown.any():
+        # In one array: it is made in every round.
+        left = now_ms - accrued_at_ms
+        np.maximum(left, 0.0, out=left)
+        left /= pace_ms
+        np.floor(left, out=left)
+        left += before
+        np.minimum(left, most, out=left)
+        np.subtract(total, left, out=left)
+        np.maximum(left, 0.0, out=left)
+        left *= step_ms
+        if self._has_unknown:
             as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
-            remaining_ms = np.where(is_unknown, as_long_again, remaining_ms)
-        return RemainingTimes(remaining_ms, self._job_of.copy())
+            left = np.where(since_ms < inf, as_long_again, left)
+        return RemainingTimes(left, self._job_of.copy())
 
     def services_at(self, now_ms: int) -> ServiceTimes:
         """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         attained_gpu_ms, gpus, submitted_at_ms, started_at_ms, cost_ms = self._services
         passed_ms = np.maximum(now_ms - self._values[2], 0.0)
         attained_gpu_ms = attained_gpu_ms + passed_ms * gpus
-        return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self._job_of.copy())
+        return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self._job_of)
 
 
 def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:

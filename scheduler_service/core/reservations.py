@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from math import ceil, inf, isfinite
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scheduler_service.core.capacity import micro_batch_size_alone
 from scheduler_service.core.inventory import Kind
@@ -137,10 +137,8 @@ def _wide_jobs(state: Queue) -> Iterator[tuple[LaneName, PendingJob]]:
         of_class = [name for name in lanes if name.priority == priority]
         for tenant in state.tenants.in_turn({name.tenant for name in of_class}, state.now_ms):
             left = state.tenants.gpus_left(tenant)
-            wide = (_wide_in(name, lanes[name].wide_jobs()) for name in of_class if name.tenant == tenant)
-            for _, name, job in merge(*wide, key=lambda one: one[0]):
-                if left is None or job.request.gpus <= left:
-                    yield name, job
+            wide = (_wide_in(name, lanes[name].wide_jobs(left)) for name in of_class if name.tenant == tenant)
+            yield from ((name, job) for _, name, job in merge(*wide, key=lambda one: one[0]))
 
 
 def _wide_in(name: LaneName, jobs: Iterable[PendingJob]) -> Iterator[tuple[tuple[int, str], LaneName, PendingJob]]:
@@ -198,6 +196,7 @@ class _Places:
         self._view, self._request = (view := seen_in_lane(view, lane)), request
         self._need = host_share(request, 1, request.gpus)
         self._ends_ms: dict[str, float] = {}
+        self._kept = _kept_ends(view)
         self._fitting = {kind for kind, gpu in view.index.inventory.gpus.items() if _fits(view, request, kind, gpu)}
 
     def nearest(self) -> _Place | None:
@@ -239,7 +238,8 @@ class _Places:
         return inf if ends_ms > self._view.now_ms + FORESEEN_MS_MAX else ends_ms
 
     def _end_ms(self, job_id: str) -> float:
-        self._ends_ms[job_id] = end_ms = expected_end_ms(self._view, self._reported[job_id])
+        known = self._kept.find(self._view, self._reported[job_id])
+        self._ends_ms[job_id] = end_ms = known.at_ms(self._view.now_ms)
         return end_ms
 
 
@@ -257,33 +257,73 @@ def _fits(view: SchedulingView, request: JobRequest, kind: Kind, gpu: Gpu) -> bo
     return micro_batch_size_alone(request, prediction, request.gpus, gpu) is not None
 
 
-def expected_end_ms(view: SchedulingView, job: RunningJob) -> float:
-    """Return when a running job is expected to end, at its present pace; infinite = that is not known.
+class ExpectedEnd(NamedTuple):
+    """When a running job is expected to end, at its present pace.
+
+    Attributes:
+        by_steps_ms: When its steps are made; before now = now, infinite = that is not known.
+        overdue_ms: From then on that is not believed.
+        stopped_ms: When its time limit ends it; infinite = it has none.
+    """
+
+    by_steps_ms: float
+    overdue_ms: float = inf
+    stopped_ms: float = inf
+
+    def at_ms(self, now_ms: int) -> float:
+        """Return the end as it is expected at an instant; infinite = that is not known."""
+        by_steps_ms = inf if now_ms > self.overdue_ms else max(self.by_steps_ms, float(now_ms))
+        return min(by_steps_ms, self.stopped_ms)
+
+
+class KeptEnds:
+    """The expected ends of running jobs, kept from decision to decision until more is reported of a job."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[RunningJob, int, ExpectedEnd]] = {}
+
+    def find(self, view: SchedulingView, job: RunningJob) -> ExpectedEnd:
+        """Return the end of a running job, as it was last reported."""
+        job_id, changes = job.request.job_id, view.index.prediction_changes.count
+        known = self._known.get(job_id)
+        if known is not None and known[0] is job and known[1] == changes:
+            return known[2]
+        if len(self._known) > 2 * len(view.running):
+            self._known.clear()
+        self._known[job_id] = job, changes, (end := expected_end(view, job))
+        return end
+
+
+def _kept_ends(view: SchedulingView) -> KeptEnds:
+    kept = view.index.kept_answers.get(KeptEnds)
+    if not isinstance(kept, KeptEnds):
+        view.index.kept_answers[KeptEnds] = kept = KeptEnds()
+    return kept
+
+
+def expected_end(view: SchedulingView, job: RunningJob) -> ExpectedEnd:
+    """Return when a running job is expected to end.
 
     Args:
         view: Where it runs.
         job: As it was last reported.
     """
     if job.is_stopping and not job.moving_to:
-        return float(view.now_ms)
+        return ExpectedEnd(-inf)
     if job.pause is not None or job.moving_to:
-        return inf
+        return ExpectedEnd(inf)
     limit_ms, ran_ms = job.request.terms.time_limit_ms, job.attained_gpu_ms / len(job.assignments)
-    stopped_at_ms = job.accrued_at_ms + max(limit_ms - ran_ms, 0.0) if limit_ms else inf
-    return min(_end_by_steps_ms(view, job), stopped_at_ms)
-
-
-def _end_by_steps_ms(view: SchedulingView, job: RunningJob) -> float:
+    stopped_ms = job.accrued_at_ms + max(limit_ms - ran_ms, 0.0) if limit_ms else inf
     entry = view.gpus.get(job.assignments[0].gpu_id)
     step_ms: float | None = job.step_ms
     if not step_ms and entry is not None:
         prediction = view.predictions.job(job.request.key, entry.gpu.device)
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
     if not step_ms or job.request.steps_total <= 0:
-        return inf
+        return ExpectedEnd(inf, inf, stopped_ms)
     end_ms = job.accrued_at_ms + max(job.request.steps_total - job.steps_done, 0) * step_ms
     tolerated_ms = max(OVERDUE_LEAST_MS, OVERDUE_RATIO * (end_ms - job.started_at_ms))
-    return inf if view.now_ms > end_ms + tolerated_ms else max(end_ms, view.now_ms)
+    return ExpectedEnd(end_ms, end_ms + tolerated_ms, stopped_ms)
 
 
 def short_jobs(lane: Lane, reservation: Reservation, idle_gpus: int) -> AbstractSet[str]:

@@ -79,6 +79,8 @@ class ClusterState:
         self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
         self._pauses: dict[str, None] = {}
         self._living_keys: dict[str, KeyUse] = {}
+        self._sharing_began = 0
+        self._pairs_known: dict[str, dict[str, tuple[int, int]]] = {}
         self._devices: dict[str, int] = {}
         self._calibrations: dict[str, DeviceCalibration] = {}
 
@@ -196,7 +198,9 @@ class ClusterState:
         key = job.request.key
         if not key or not job.graph_sha256:
             return
-        self._living_keys[key] = with_job(self._living_keys.get(key), job)
+        before = self._living_keys.get(key)
+        self._living_keys[key] = use = with_job(before, job)
+        self._sharing_began += use.may_share and (before is None or not before.may_share)
 
     def note_sharing(self, job: JobRecord) -> bool:
         """Note that a waiting job consents to share by now; True where no other one of its key did."""
@@ -204,7 +208,17 @@ class ClusterState:
         if use is None or use.may_share:
             return False
         self._living_keys[job.request.key] = replace(use, may_share=True)
+        self._sharing_began += 1
         return True
+
+    def knows_all_pairs(self, key: str, device: str) -> bool:
+        """Say whether a living key was found to have no unknown pair on a device, and nothing has come since."""
+        present = self.predictions.changes.count, self._sharing_began
+        return self._pairs_known.get(key, {}).get(device) == present
+
+    def note_all_pairs_known(self, key: str, device: str) -> None:
+        """Note that nothing is unknown of a living key's pairs with the others now."""
+        self._pairs_known.setdefault(key, {})[device] = self.predictions.changes.count, self._sharing_began
 
     def note_move(self, job: JobRecord) -> None:
         """Note what a move has cost a job, for others of its key."""
@@ -223,6 +237,7 @@ class ClusterState:
             return
         if use.jobs == 1:
             del self._living_keys[job.request.key]
+            self._pairs_known.pop(job.request.key, None)
         else:
             self._living_keys[job.request.key] = without_job(use)
 

@@ -118,7 +118,7 @@ class Tiresias:
 
     def next_look_ms(self, view: SchedulingView) -> int | None:
         """Return when the next running job leaves its queue or has earned back its start; see `Policy`."""
-        arrays = view.index.arrays
+        arrays = view.index.counted_arrays
         if not view.pending:
             return None
         if self.promote_ratio or bool((arrays.jobs_on > 1).any()):
@@ -193,7 +193,7 @@ class _Places:
     @cached_property
     def _arrays(self) -> GpuArrays:
         """Read once: a round changes nothing in them."""
-        return self._view.index.arrays
+        return self._view.index.counted_arrays
 
     @cached_property
     def _others(self) -> list[tuple[int, int, str]]:

@@ -15,6 +15,7 @@ from scheduler_service.core.events import Event
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.placement import length_queue
+from scheduler_service.policies.placement.horus_placement import HorusPlacement
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
@@ -80,3 +81,13 @@ def test_shapes_and_classes_change_no_order_and_no_reason(
     trace = crowd(seed, (1, 1, 1, 2, 4) if policy == "pab" else (1, 1, 1, 2, 4, 13))
     plain = story(policy, trace, monkeypatch, least=NEVER)
     assert story(policy, trace, monkeypatch, least=ALWAYS) == plain
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_classes_that_were_nearest_before_change_no_order_and_no_reason(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = crowd(seed, (1, 1, 1, 2, 4, 13))
+    quick = story("horus", trace, monkeypatch, least=ALWAYS)
+    monkeypatch.setattr(HorusPlacement, "_still_waits", lambda *_: None)
+    assert story("horus", trace, monkeypatch, least=ALWAYS) == quick

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import chain, islice
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.change_log import ChangeLog
-from scheduler_service.core.gpu_arrays import Positions
+from scheduler_service.core.gpu_arrays import GpuArrays, Positions
 from scheduler_service.core.records import Reason
+from scheduler_service.core.view import GpuView
 from scheduler_service.policies.placement.reasons import nearness_of
 
+Order = tuple[float, float, str, int]
+"""How near to a start a class was, the nearest first: rank, slowdown, the GPU that its reason names, its number."""
+NearClass = tuple[Order, str]
+"""A class by its order, and its first GPU."""
+NEAREST_KEPT = 8
+"""Classes of which is kept that they were nearest, so that another one is known when the first is gone."""
+CHANGES_MAX = 32
+"""Changes of load classes after which all of them are looked at again."""
+REASONS_KEPT = 16
+"""GPUs of which is kept why they refuse a shape of job."""
 NO_RANK = 2**62
 PRICES_MAX = 2_000_000
 """Prices that are kept; beyond them all are forgotten."""
@@ -60,6 +74,70 @@ class AlikeGpus:
         self.name_ranks[sorted(range(len(gpu_ids)), key=gpu_ids.__getitem__)] = np.arange(len(gpu_ids))
 
 
+class AlikeChanges:
+    """The load classes that are left and how they came, so that an answer about all of them is checked by the new ones.
+
+    Attributes:
+        version: Counts the changes.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._loads: bytes | None = None
+        self._alike = AlikeGpus(np.zeros(0, dtype=np.intp), ())
+        self._firsts: dict[int, str] = {}
+        self._came: deque[Sequence[tuple[int, str]]] = deque(maxlen=CHANGES_MAX)
+        self._came_since: dict[int, Sequence[tuple[int, str]]] = {}
+
+    def follow(self, columns: GpuArrays, loads: bytes) -> AlikeGpus:
+        """Return the load classes that are left, each with its first GPU.
+
+        Args:
+            columns: The GPUs.
+            loads: The class of each, as bytes.
+        """
+        if loads != self._loads:
+            numbers, positions = np.unique(columns.class_of, return_index=True)
+            self._loads = loads
+            self._alike = alike = AlikeGpus(numbers, [columns.gpu_ids[position] for position in positions])
+            before, self._firsts = self._firsts, dict(zip(numbers.tolist(), alike.gpu_ids, strict=True))
+            self._came.append([*(self._firsts.items() - before.items())])
+            self.version += 1
+            self._came_since.clear()
+        return self._alike
+
+    def is_first(self, number: int, gpu_id: str) -> bool:
+        """Return whether a GPU is the first one of a class that is left."""
+        return self._firsts.get(number) == gpu_id
+
+    def came_since(self, version: int) -> Sequence[tuple[int, str]] | None:
+        """Return the classes that came, or have another first GPU than then; None = that is too long ago to tell."""
+        known = self._came_since.get(version)
+        if known is None and self.version - version <= len(self._came):
+            newest = islice(self._came, len(self._came) - (self.version - version), None)
+            came = dict.fromkeys(chain.from_iterable(newest))
+            self._came_since[version] = known = [one for one in came if self.is_first(*one)]
+        return known
+
+
+class NearestClasses(NamedTuple):
+    """Where a shape of job was nearest to a start among all load classes of one version of `AlikeChanges`.
+
+    Attributes:
+        nearest: The classes that were nearest to a start, the nearest first; those that are left out are farther than
+            `farthest`.
+        farthest: The order of the last of them when all classes were looked at.
+    """
+
+    version: int
+    nearest: Sequence[NearClass]
+    farthest: Order
+
+    def left_in(self, alike: AlikeChanges) -> list[NearClass]:
+        """Return those that are left with the same first GPU."""
+        return [one for one in self.nearest if alike.is_first(one[0][3], one[1])]
+
+
 class ClassCosts:
     """What the load classes cost one shape of job, by number; grows with them.
 
@@ -68,11 +146,34 @@ class ClassCosts:
         unasked: The same where the jobs there were not asked for their consent, which most of the time goes into.
         nearness: How near to a start the job is on the classes that refuse it.
         impossible: Why it could not start on the empty cluster either; None = not looked at, or it could.
+        waited: The classes nearest to a start when it last waited; None = it did not, or that is not known.
     """
 
     def __init__(self) -> None:
         self.costs, self.unasked, self.nearness = CostColumn(), CostColumn(), Nearness()
         self.impossible: tuple[Reason | None] | None = None
+        self.waited: NearestClasses | None = None
+        self._reasons: dict[str, tuple[int, GpuView, str, Reason]] = {}
+
+    def reason_on(self, number: int, entry: GpuView, job_id: str) -> Reason | None:
+        """Return why a GPU of a class refuses such a job, where one was asked about it and nothing has changed there.
+
+        A reason may name the job that was asked about; it names this one instead.
+        """
+        known = self._reasons.get(entry.gpu.gpu_id)
+        if known is None or known[:2] != (number, entry):
+            return None
+        _, _, asked_id, reason = known
+        if asked_id not in reason.job_ids:
+            return reason
+        job_ids = tuple([job_id if one == asked_id else one for one in reason.job_ids])
+        return Reason(code=reason.code, numbers=reason.numbers, job_ids=job_ids, gpu_ids=reason.gpu_ids)
+
+    def keep_reason(self, number: int, entry: GpuView, job_id: str, reason: Reason) -> None:
+        """Note why a GPU of a class refuses this job."""
+        if len(self._reasons) >= REASONS_KEPT:
+            self._reasons.clear()
+        self._reasons[entry.gpu.gpu_id] = number, entry, job_id, reason
 
 
 class Nearness:
@@ -88,6 +189,20 @@ class Nearness:
         self._ranks[number], self._ratios[number] = nearness_of(reason)
         self._names_gpu[number] = bool(reason.gpu_ids)
 
+    def order(self, number: int, gpu_id: str) -> Order | None:
+        """Return where a class with this first GPU stands in the order of `nearest`; None = nothing is known of it."""
+        self._reach(number)
+        rank = float(self._ranks[number])
+        name = gpu_id if self._names_gpu[number] else ""
+        return (rank, float(self._ratios[number]), name, number) if rank < inf else None
+
+    def nearest_few(self, alike: AlikeGpus) -> Sequence[NearClass]:
+        """Return the first of the classes that are as near as the nearest one; none = nothing is known of any."""
+        places = np.argsort(orders := self._orders(alike), kind="stable")[:NEAREST_KEPT]
+        found = [(int(alike.numbers[place]), alike.gpu_ids[place]) for place in places if orders[place] < NO_RANK]
+        named = ((self.order(number, gpu_id), gpu_id) for number, gpu_id in found)
+        return [(order, gpu_id) for order, gpu_id in named if order is not None]
+
     def unknown(self, alike: AlikeGpus) -> Sequence[int]:
         """Return the places of the classes about which nothing was noted."""
         self._reach(alike.most)
@@ -96,16 +211,21 @@ class Nearness:
 
     def nearest(self, alike: AlikeGpus) -> int | None:
         """Return the place of the class that was nearest to a start; None = nothing is known of any."""
+        orders = self._orders(alike)
+        place = int(orders.argmin())
+        return place if orders[place] < NO_RANK else None
+
+    def _orders(self, alike: AlikeGpus) -> NDArray[np.int64]:
+        """Return by place the order of the classes that are as near as the nearest one, least first; else `NO_RANK`."""
         self._reach(alike.most)
         numbers = alike.numbers
         ranks = self._ranks[numbers]
         least = ranks.min(initial=inf)
         if least == inf:
-            return None
+            return np.full(len(numbers), NO_RANK)
         # Of the nearest the least slowdown; of equal ones a reason without a GPU, then that of the first GPU.
         ratios = np.where(ranks == least, self._ratios[numbers], inf)
-        orders = np.where(ratios == ratios.min(), np.where(self._names_gpu[numbers], alike.name_ranks, -1), NO_RANK)
-        return int(orders.argmin())
+        return np.where(ratios == ratios.min(), np.where(self._names_gpu[numbers], alike.name_ranks, -1), NO_RANK)
 
     def _reach(self, number: int) -> None:
         more = max(number + 1, 2 * len(self._ranks)) - len(self._ranks) if number >= len(self._ranks) else 0
@@ -120,11 +240,15 @@ class PricedClasses:
 
     Args:
         changes: Of the predictions; after any of them everything is priced anew.
+
+    Attributes:
+        alike: The classes that are left.
     """
 
     def __init__(self, changes: ChangeLog) -> None:
         self._changes, self._count = changes, changes.count
         self._by_shape: dict[object, ClassCosts] = {}
+        self.alike = AlikeChanges()
 
     def of(self, shape: object, classes_count: int) -> ClassCosts:
         """Return what is known of a shape."""

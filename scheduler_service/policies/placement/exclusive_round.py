@@ -7,9 +7,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from scheduler_service.core.capacity import resident_on
@@ -17,7 +17,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape,
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import Turn, shape_of
+from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, Turn, shape_of
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import (
@@ -49,6 +49,30 @@ class MadeRoom:
     gpu_ids: tuple[str, ...]
     stops: Sequence[Stop]
     reason: Reason
+
+
+class ImpossibleShapes:
+    """Which shapes of jobs could not start on the empty cluster, as far as they were looked at.
+
+    Attributes:
+        reasons: Why, by shape.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at: set[object] = set()
+        self.reasons: dict[object, Reason] = {}
+
+    def __len__(self) -> int:
+        return len(self._looked_at)
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self._looked_at
+
+    def put(self, shape: object, reason: Reason | None) -> None:
+        """Note why a shape could not start, or (None) that it could."""
+        self._looked_at.add(shape)
+        if reason is not None:
+            self.reasons[shape] = reason
 
 
 class RoomMaker(Protocol):
@@ -99,7 +123,7 @@ class ExclusiveRound:
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
-        self._recall: Callable[[], dict[object, Reason | None]] = dict
+        self._recall: Callable[[], ImpossibleShapes] = ImpossibleShapes
 
     @cached_property
     def _kinds(self) -> Inventory:
@@ -171,11 +195,17 @@ class ExclusiveRound:
     def hold(self, job: PendingJob) -> Hold:
         """Let a job wait; equal jobs wait for the same reason, as one object."""
         request = job.request
-        reason = self._failed.get(shape_of(request))
-        if reason is None:
-            reason = self.impossible(request) or self._full(request)
-            self._failed[shape_of(request)] = reason
+        reason = self.wait_reason(request, shape_of(request))
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
+
+    def wait_reason(self, request: JobRequest, shape: object) -> Reason:
+        """Return why a job of a shape waits that finds too few GPUs."""
+        reason = self._failed.get(shape)
+        if reason is None:
+            is_known = shape in self._impossible
+            impossible = self._impossible.reasons.get(shape) if is_known else self.impossible(request)
+            reason = self._failed[shape] = impossible or self._full(request)
+        return reason
 
     def _make_room(self, job: PendingJob) -> Hold | None:
         """Let running jobs make room for a job that would wait, if any do."""
@@ -211,17 +241,26 @@ class ExclusiveRound:
 
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
-        shape = shape_of(request)
-        if shape not in self._impossible:
-            self._impossible[shape] = impossible_reason(self._view, self._kinds, request)
-        return self._impossible[shape]
+        shape, known = shape_of(request), self._impossible
+        if shape not in known:
+            known.put(shape, impossible_reason(self._view, self._kinds, request))
+        return known.reasons.get(shape)
 
-    def recall_impossible(self, recall: Callable[[], dict[object, Reason | None]]) -> None:
+    def impossible_reasons(self, groups: Collection[RemainingTimeGroup]) -> Mapping[object, Reason]:
+        """Return why jobs of these groups could not start on the empty cluster, by shape, where they could not."""
+        known = self._impossible
+        for group in groups:
+            if group.shape not in known:
+                self.impossible(group.request)
+        reasons = known.reasons
+        return {group.shape: reasons[group.shape] for group in groups if group.shape in reasons} if reasons else {}
+
+    def recall_impossible(self, recall: Callable[[], ImpossibleShapes]) -> None:
         """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
         self._recall = recall
 
     @cached_property
-    def _impossible(self) -> dict[object, Reason | None]:
+    def _impossible(self) -> ImpossibleShapes:
         """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
         return self._recall()
 
@@ -255,13 +294,16 @@ class ExclusiveRound:
 
     def _full(self, request: JobRequest) -> Reason:
         """Return what is missing now: GPUs, room on their hosts, or only the way in which the policy spreads."""
-        fitting = {kind: nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)}
+        free = self._free
+        if not any(self._free_counts.values()):
+            return _too_few_free(request.gpus, 0)
+        fitting = {kind: nodes for kind, nodes in free.items() if self._fits_kind(request, kind)}
         nodes_max = self._view.nodes_per_job_max or None
         by_kind = [sorted(map(len, nodes.values()), reverse=True) for nodes in fitting.values()]
         gpus_free = max((sum(counts[:nodes_max]) for counts in by_kind), default=0)
-        numbers = {"gpus_needed": request.gpus, "gpus_free": gpus_free}
         if gpus_free < request.gpus:
-            return Reason(code="NO_FREE_GPU", numbers=numbers)
+            return _too_few_free(request.gpus, gpus_free)
+        numbers = {"gpus_needed": request.gpus, "gpus_free": gpus_free}
         if any(self._choose(without_host(request), kind) is not None for kind in fitting):
             return host_reason(request)
         return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
@@ -302,3 +344,9 @@ class ExclusiveRound:
         node = self._view.nodes[entry.node_id]
         has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
         return None if has_room else host_reason(request)
+
+
+@lru_cache(maxsize=1_024)
+def _too_few_free(gpus_needed: int, gpus_free: int) -> Reason:
+    """Return one object for all that wait for it, round after round."""
+    return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": gpus_needed, "gpus_free": gpus_free})

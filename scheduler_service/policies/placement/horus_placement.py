@@ -6,10 +6,11 @@ Source:
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -29,7 +30,14 @@ from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
-from scheduler_service.policies.placement.class_prices import AlikeGpus, ClassCosts, PricedClasses
+from scheduler_service.policies.placement.class_prices import (
+    AlikeGpus,
+    ClassCosts,
+    NearClass,
+    NearestClasses,
+    Order,
+    PricedClasses,
+)
 from scheduler_service.policies.placement.horus_costs import CostModel
 from scheduler_service.policies.placement.reasons import (
     full_reason,
@@ -78,7 +86,6 @@ class HorusPlacement:
         self._priced = kept
         self._loads: bytes | None = None
         self._is_later_turn = bool(view.index.turn_memo)
-        self._alike_known: AlikeGpus | None = None
         self._rules = name
         self._open_numbers: list[int] = []
         self._seen = 0
@@ -109,17 +116,19 @@ class HorusPlacement:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        known = self._view.index.turn_memo.get(self._question(request)) if self._is_later_turn else None
-        if isinstance(known, Reason):
-            return known
-        chosen, costs = self._cheapest_empty(request) or self._cheapest_of_all(request)
-        if chosen is not None:
-            self._loads = self._alike_known = None
-            return self._start(request, chosen, float(costs[list(chosen)].sum()))
-        # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
-        wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
-        reason = self._impossible(request) or wait_reason
-        self._view.index.turn_memo[self._question(request)] = reason
+        question, memo = self._question(request), self._view.index.turn_memo
+        reason = memo.get(question) if self._is_later_turn else None
+        if isinstance(reason, Reason):
+            return reason
+        reason = self._impossible(request) or self._still_waits(request)
+        if reason is None:
+            chosen, costs = self._cheapest_empty(request) or self._cheapest_of_all(request)
+            if chosen is not None:
+                self._loads = None
+                return self._start(request, chosen, float(costs[list(chosen)].sum()))
+            # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
+            reason = self._wait_reason(request, costs) if self._open_count else self._full
+        memo[question] = reason
         return reason
 
     def _impossible(self, request: JobRequest) -> Reason | None:
@@ -301,22 +310,56 @@ class HorusPlacement:
 
     def _nearest_known(self, request: JobRequest) -> Reason:
         """Return the same where hosts refuse nothing: then a class that was priced needs no other look."""
-        nearness = self._known_costs(request).nearness
-        alike = self._alike()
-        for place in nearness.unknown(alike):
-            reason = self._option(request, self._view.gpus[alike.gpu_ids[place]])
-            if isinstance(reason, Reason):
-                nearness.put(int(alike.numbers[place]), reason)
-        nearest = nearness.nearest(alike)
-        found = self._option(request, self._view.gpus[alike.gpu_ids[nearest]]) if nearest is not None else self._full
-        return found if isinstance(found, Reason) else self._full
+        known, alike = self._known_costs(request), self._alike()
+        for place in known.nearness.unknown(alike):
+            self._look_at_class(request, int(alike.numbers[place]), alike.gpu_ids[place])
+        nearest = known.nearness.nearest_few(alike)
+        return self._nearest_reason(request, nearest, nearest[-1][0]) if nearest else self._full
+
+    def _look_at_class(self, request: JobRequest, number: int, gpu_id: str) -> Order | None:
+        """Note how near to a start a job is on the first GPU of a class, if that refuses it; return it."""
+        reason, nearness = self._option(request, self._view.gpus[gpu_id]), self._known_costs(request).nearness
+        if isinstance(reason, Reason):
+            nearness.put(number, reason)
+        return nearness.order(number, gpu_id)
+
+    def _nearest_reason(self, request: JobRequest, nearest: Sequence[NearClass], farthest: Order) -> Reason:
+        """Return why the first of these classes refuses a job, and keep them for equal jobs."""
+        known, (order, gpu_id) = self._known_costs(request), nearest[0]
+        entry, number = self._view.gpus[gpu_id], order[3]
+        reason = known.reason_on(number, entry, request.job_id)
+        if reason is None:
+            found = self._option(request, entry)
+            if not isinstance(found, Reason):
+                return self._full
+            known.keep_reason(number, entry, request.job_id, reason := found)
+        known.waited = NearestClasses(self._priced.alike.version, nearest, farthest)
+        return reason
+
+    def _still_waits(self, request: JobRequest) -> Reason | None:
+        """Return why a job waits, where an equal one waited before and no class that has come since takes it.
+
+        From one decision to the next few GPUs change what they hold. None = all classes are to be looked at.
+        """
+        known, alike = self._known_costs(request), self._priced.alike
+        if (waited := known.waited) is None or not self._open_count:
+            return None
+        self._alike()
+        if (came := alike.came_since(waited.version)) is None:
+            return None
+        nearest = waited.left_in(alike)
+        costs = self._unasked_costs(request) if request.gpus == 1 else self._costs_of_classes(request)
+        for number, gpu_id in came:
+            if costs[number] < inf:
+                return None
+            order = known.nearness.order(number, gpu_id) or self._look_at_class(request, number, gpu_id)
+            if order is not None and order < waited.farthest:
+                insort(nearest, (order, gpu_id))
+        return self._nearest_reason(request, nearest, waited.farthest) if nearest else None
 
     def _alike(self) -> AlikeGpus:
         """Return the load classes that are left, each with its first GPU."""
-        if self._alike_known is None:
-            numbers, positions = np.unique(self._columns.class_of, return_index=True)
-            self._alike_known = AlikeGpus(numbers, [self._columns.gpu_ids[position] for position in positions])
-        return self._alike_known
+        return self._priced.alike.follow(self._columns, self._loads_now())
 
     def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
         arrays = self._columns

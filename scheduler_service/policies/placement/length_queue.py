@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from heapq import heapify, heappop
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from scheduler_service.core.decisions import Decision, HoldRest, Start
@@ -18,7 +18,7 @@ from scheduler_service.core.records import Reason
 from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeGroup, Turn
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement import long_running
-from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, ImpossibleShapes
 
 QUEUE_LONG_MIN: Final = 100
 """In shorter queues every job gets the reason of its shape; on small clusters they are looked at job by job."""
@@ -36,19 +36,27 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
     round_.recall_impossible(partial(_known_impossible, view))
-    candidates = _candidates(queue, round_, None)
+    candidates, has_started = _candidates(queue, round_, None), False
     while candidates:
         turn = heappop(candidates)
+        # A start takes chances and gives none: only those that had one before are asked whether they still do.
+        if has_started and not _has_chance(queue, round_, turn):
+            continue
         rooms_made = round_.rooms_made
         decision = round_.decide(jobs[turn[2]])
-        if isinstance(decision, Start) or round_.rooms_made > rooms_made:
+        if isinstance(decision, Start):
             decisions.append(decision)
-            candidates = _candidates(queue, round_, turn)
+            has_started = True
+            candidates += _next_after(queue.group_of(turn), turn)
+            heapify(candidates)
+        elif round_.rooms_made > rooms_made:
+            decisions.append(decision)
+            candidates, has_started = _candidates(queue, round_, turn), False
     if len(decisions) == len(view.pending):
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
     is_short = len(view.pending) < QUEUE_LONG_MIN
-    reasons = _reasons_now(view, queue, round_) if is_short else _impossible(queue, round_)
+    reasons = _reasons_now(view, queue, round_) if is_short else round_.impossible_reasons(queue.all_groups())
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
 
@@ -58,15 +66,18 @@ def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None)
     found: list[Turn] = []
     for gpus, heads in queue.heads.items():
         may_start = gpus <= widest
-        if not may_start and not round_.may_make_room(gpus, heads[0]):
-            continue
         for head in heads:
             if not may_start and not round_.may_make_room(gpus, head):
                 break
             group = queue.group_of(head)
-            turn = _next_after(group, head, after)
-            if turn is not None and _needs_look(round_, group, turn, may_start=may_start):
-                found.append(turn)
+            if not may_start and round_.has_no_room(group.shape):
+                continue
+            if after is None or head > after:  # as nearly always: nothing of the group was looked at
+                if not may_start or _needs_look(round_, group, head, may_start=True):
+                    found.append(head)
+            else:
+                later = _next_after(group, after)
+                found += [turn for turn in later if _needs_look(round_, group, turn, may_start=may_start)]
     heapify(found)
     return found
 
@@ -77,11 +88,14 @@ def _needs_look(round_: ExclusiveRound, group: RemainingTimeGroup, turn: Turn, *
     return round_.may_make_room(group.request.gpus, turn) and not round_.has_no_room(group.shape)
 
 
-def _next_after(group: RemainingTimeGroup, head: Turn, after: Turn | None) -> Turn | None:
-    """Return the first job of a group that comes after one turn."""
-    if after is None or head > after:  # as nearly always: nothing of the group was looked at
-        return head
-    return next((turn for turn, _ in group.firsts_after(after, lambda length: False)), None)
+def _has_chance(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn) -> bool:
+    group = queue.group_of(turn)
+    return _needs_look(round_, group, turn, may_start=group.request.gpus <= round_.widest())
+
+
+def _next_after(group: RemainingTimeGroup, after: Turn) -> list[Turn]:
+    """Return the first job of a group that comes after one turn, if there is one."""
+    return [turn for turn, _ in islice(group.firsts_after(after, lambda length: False), 1)]
 
 
 def is_grouped(view: SchedulingView) -> bool:
@@ -91,27 +105,20 @@ def is_grouped(view: SchedulingView) -> bool:
 
 def _reasons_now(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
     """Return why the jobs of each shape wait, as it is when the round is over."""
-    groups = map(queue.group_of, chain.from_iterable(queue.heads.values()))
     jobs = view.index.pending_by_id
-    return {group.shape: round_.hold(jobs[group.head[2]]).reason for group in groups if group.head is not None}
+    heads = ((head, queue.group_of(head).shape) for head in chain.from_iterable(queue.heads.values()))
+    return {shape: round_.wait_reason(jobs[head[2]].request, shape) for head, shape in heads}
 
 
-def _impossible(queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
-    """Return why jobs of a shape could not even start on the empty cluster."""
-    groups = map(queue.group_of, chain.from_iterable(queue.heads.values()))
-    found = ((group.shape, round_.impossible(group.request)) for group in groups)
-    return {shape: reason for shape, reason in found if reason is not None}
-
-
-def _known_impossible(view: SchedulingView) -> dict[object, Reason | None]:
+def _known_impossible(view: SchedulingView) -> ImpossibleShapes:
     """Return what was found of shapes while nodes and predictions were as they are."""
     name = (_known_impossible, view.nodes_per_job_max, view.index.prediction_changes.count)
-    notes = view.index.arrays.notes
+    notes = view.index.counted_arrays.notes
     known = notes.get(name)
-    if not isinstance(known, dict) or len(known) > SHAPES_MAX:
+    if not isinstance(known, ImpossibleShapes) or len(known) > SHAPES_MAX:
         for other in [one for one in notes if isinstance(one, tuple) and one[0] is _known_impossible]:
             del notes[other]
-        notes[name] = known = {}
+        notes[name] = known = ImpossibleShapes()
     return known
 
 

@@ -5,14 +5,15 @@ Any other measure by which jobs make room, the largest first, does as well as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from math import inf
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_service.core.gpu_arrays import Positions
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.view import SchedulingView
 
@@ -34,7 +35,7 @@ class LongRunning:
         self._view: SchedulingView = ledger.view
         self._ledger = ledger
         self._given_away = 0
-        arrays = self._view.index.arrays
+        arrays = self._view.index.counted_arrays
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
@@ -46,7 +47,8 @@ class LongRunning:
         self._in_order: NDArray[np.float64] | None = None
         self._reaches_ms: dict[int, float] = {}
         self._unheld: dict[str, list[str]] | None = None
-        self._close(self._protected_gpu_ids())
+        if self._view.protected_job_ids:
+            self._least_ms[:-1][self._protected(arrays.jobs_on)] = -inf
         self._close(self._view.kept_gpu_ids & self._position_of.keys())
 
     def reach_ms(self, gpus: int) -> float:
@@ -74,13 +76,20 @@ class LongRunning:
 
     def unheld(self, node_id: str) -> Sequence[str]:
         """Return the GPUs of a node that are not held by one job that stays: nobody holds them, or somebody else."""
+        return self._unheld_by_node().get(node_id, ())
+
+    def unheld_nodes(self) -> Collection[str]:
+        """Return the nodes with such GPUs."""
+        return self._unheld_by_node()
+
+    def _unheld_by_node(self) -> Mapping[str, Sequence[str]]:
         self._close_given_away()
         if self._unheld is None:
             self._unheld = {}
             for position in np.flatnonzero(self._least_ms == inf).tolist():
                 node = self._node_ids[self._node_of[position]]
                 self._unheld.setdefault(node, []).append(self._gpu_ids[position])
-        return self._unheld.get(node_id, ())
+        return self._unheld
 
     def held(self, node_id: str, remaining_ms: float) -> Sequence[str]:
         """Return the GPUs of a node whose one job runs as long, and all that are held by others than one job."""
@@ -127,12 +136,17 @@ class LongRunning:
         nodes = [*{*self._node_of[positions].tolist()}]
         self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
 
-    def _protected_gpu_ids(self) -> list[str]:
-        running, position_of = self._view.index.reported, self._position_of
-        return [
-            part.gpu_id
-            for job_id in self._view.protected_job_ids
-            if not running[job_id].is_stopping
-            for part in running[job_id].assignments
-            if part.gpu_id in position_of
-        ]
+    def _protected(self, jobs_on: Positions) -> NDArray[np.bool_]:
+        """Return by position whether a job is there that stays and makes no room.
+
+        In a cluster of several classes or tenants most jobs make none: those that do are looked at.
+        """
+        running, protected = self._view.index.reported, self._view.protected_job_ids
+        found: NDArray[np.bool_] = jobs_on == 1
+        others = chain.from_iterable(running[job_id].assignments for job_id in running if job_id not in protected)
+        positions = (self._position_of.get(part.gpu_id) for part in others)
+        found[[position for position in positions if position is not None]] = False
+        for position in np.flatnonzero((jobs_on != 0) & (jobs_on != 1)).tolist():
+            there = self._view.gpus[self._gpu_ids[position]].job_ids
+            found[position] = any(job_id in protected and not running[job_id].is_stopping for job_id in there)
+        return found

@@ -8,6 +8,7 @@ from functools import cached_property
 from heapq import merge
 from itertools import chain
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from scheduler_service.core.inventory import Kind, kind_of
@@ -51,6 +52,9 @@ class _Offer(NamedTuple):
 
 def _offered(price: int, remaining_ms: float, entry: GpuView, holders: tuple[str, ...]) -> _Offer:
     return _Offer(price, -remaining_ms, entry.node_id, entry.gpu.index, entry.gpu.gpu_id, holders)
+
+
+_price_and_id = attrgetter("price", "gpu_id")
 
 
 class PreemptionPlanner:
@@ -123,13 +127,25 @@ class PreemptionPlanner:
         if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
         self._measure = remaining_ms + self._gain_min_ms if measure is None else measure
-        best = self._on_one_node(request, kind, remaining_ms)
+        best = self._vacant_anywhere(request, kind) or self._on_one_node(request, kind, remaining_ms)
         # One GPU is on one node, and was looked at there.
         if self._view.nodes_per_job_max != 1 and request.gpus > 1:
             best = self._cheaper(best, self._on_several_nodes(request, kind, remaining_ms))
         if best is None:
             self._failed_ms[needs] = remaining_ms
         return best
+
+    def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
+        """Return the GPU that a job of one takes where nobody need leave for it and its host does not matter.
+
+        Most jobs that wait for GPUs to be released have been told so before, and are told again in every round.
+        """
+        columns = self._long_running
+        if columns is None or request.gpus != 1 or request.cpu_cores or request.host_memory_bytes:
+            return None
+        offers = (self._vacant_on(node_id, kind) for node_id in columns.unheld_nodes())
+        first = min((here[0] for here in offers if here), key=_price_and_id, default=None)
+        return None if first is None else self._preemption([first])
 
     def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None

@@ -1,0 +1,93 @@
+"""What a round of a policy that stops jobs must not do again, for every job that waits and in every round."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from scheduler_service.core import cluster_index, events
+from scheduler_service.core.commands import LaunchJob, StopJob
+from scheduler_service.core.records import Phase, Reason
+from scheduler_service.policies.placement import length_queue
+from scheduler_service.policies.placement.preemption import PreemptionPlanner
+from tests.support.engine_play import Play
+from tests.support.scheduling import job, node
+
+GPUS = 64
+"""Enough for columns."""
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("it was looked at")
+
+
+def full_of_served_jobs(policy: str = "tiresias") -> Play:
+    """Return a cluster full of jobs that have had more GPU time than any that comes."""
+    play = Play(policy, nodes=8, gpus=GPUS // 8)
+    for number in range(GPUS):
+        at_ms, request = play.now_ms + number, job(f"served-{number}", steps_total=1_000_000)
+        play.engine.handle(events.JobSubmitted(at_ms=at_ms, request=request, graph_sha256=""))
+        play.engine.handle(events.JobStarted(at_ms=at_ms, job_id=request.job_id, attempt=1, fence=number + 1))
+    play.tell(events.TimerFired, after_ms=24 * 3_600_000)
+    return play
+
+
+@pytest.mark.parametrize("policy", ["srtf", "tiresias"])
+def test_a_start_asks_no_other_kind_of_job_anew_whether_it_may_start(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches, search = list[object](), length_queue._candidates
+
+    def count(*arguments: object) -> object:
+        searches.append(arguments)
+        return search(*arguments)  # type: ignore[arg-type]
+
+    play = Play(policy, nodes=0)
+    for number in range(12):
+        play.submit(f"j{number}", key=f"kind-{number % 4}", steps_total=number + 1)
+    monkeypatch.setattr(length_queue, "_candidates", count)
+    launched = [one for one in play.tell(events.NodeJoined, node=node("n0", GPUS)) if isinstance(one, LaunchJob)]
+    assert len(launched) == 12
+    assert len(searches) == 1
+
+
+def test_a_job_that_was_promised_a_gpu_is_promised_it_again_without_a_look_at_those_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = full_of_served_jobs()
+    [stop] = [one for one in play.submit("new") if isinstance(one, StopJob)]
+    monkeypatch.setattr(PreemptionPlanner, "_take", refuse)
+    assert not play.tell(events.TimerFired)
+    assert play.code("new") == "GPU_RELEASING"
+    play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
+    assert play.phase("new") is Phase.STARTING
+
+
+def test_rounds_that_give_each_gpu_to_one_job_find_no_load_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = full_of_served_jobs()
+    monkeypatch.setattr(cluster_index, "load_of", refuse)
+    [stop] = [one for one in play.submit("new") if isinstance(one, StopJob)]
+    play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
+    assert play.phase("new") is Phase.STARTING
+    arrays = play.engine._view(explain=False).index.counted_arrays
+    assert arrays.jobs_on.tolist() == [1] * GPUS
+
+
+def test_classes_are_found_once_they_are_read_after_many_rounds_without() -> None:
+    play = full_of_served_jobs()
+    [stop] = [one for one in play.submit("new", key="other") if isinstance(one, StopJob)]
+    play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
+    arrays = play.engine._view(explain=False).index.arrays
+    held = play.engine.state.jobs["new"].gpu_ids[0]
+    residents = arrays.classes[arrays.class_of[arrays.position_of[held]]].residents
+    assert [one.request.key for one in residents] == ["other"]
+
+
+def test_jobs_that_wait_before_a_full_cluster_wait_for_one_object_round_after_round() -> None:
+    play = full_of_served_jobs("srtf")  # which stops no job of unknown length
+    play.submit("wide", gpus=8)
+    first = play.engine.state.decisions["wide"].reason
+    assert first == Reason(code="NO_FREE_GPU", numbers={"gpus_needed": 8, "gpus_free": 0})
+    play.tell(events.TimerFired)
+    assert play.engine.state.decisions["wide"].reason is first
