@@ -268,6 +268,7 @@ class Launcher:
             "measured_job": None if request.measured_job is None else stored_job(request.measured_job),
             "memory_limit_bytes": request.memory_limit_bytes,
             "memory_held_bytes": request.memory_held_bytes,
+            "yields_memory": request.yields_memory,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
             "steps_total": request.steps_total,
