@@ -4,7 +4,7 @@ Three samples in a row over a bound make a verdict. Two bounds: the device's cap
 attempt over its limit is warned, and ends only when what it takes was reserved for others: a prediction that was a
 little short is no reason to end a training while memory lies idle. When the device is over its capacity, the attempt
 furthest over its own limit ends, else the youngest. One that yields, because it came last and is on trial, ends in the
-place of any other, and what it does not use is not reserved. No other attempt is judged on a device where one is ending.
+place of any other, and what it does not use is not reserved. No other is judged on a device where one is ending.
 """
 
 from __future__ import annotations

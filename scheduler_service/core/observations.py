@@ -21,6 +21,7 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
+from scheduler_service.core.pausing import LENT_CODE
 from scheduler_service.core.records import Level, Phase
 from scheduler_service.core.replica_groups import has_choice
 from scheduler_service.core.speed_fits import ask_about_speed, ask_about_task_speed
@@ -98,15 +99,17 @@ def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -
 
 
 def _training_beside(state: ClusterState, job: JobRecord, report: JobProgressed) -> tuple[str, ...]:
-    """Return the co-located jobs but for those that stood still in all of a window: next to these a job is alone."""
+    """Return the co-located jobs; of a job that is measured while the other one is paused there are none."""
     others = state.occupancy.neighbours(job)
-    return tuple([other for other in others if not _stands_still(state.jobs[other], report.at_ms)]) if others else ()
+    if not others or job.trial is None or job.trial.is_sharing:
+        return others
+    return tuple([other for other in others if not _stands_still(state.jobs[other], report.at_ms)])
 
 
 def _stands_still(job: JobRecord, now_ms: int) -> bool:
-    """A job was paused until now for sure: nobody has told it to go on, nor has its node by itself."""
+    """A job that is paused for a measurement was so until now for sure: neither order nor node has let it go on."""
     pause = job.pause
-    if pause is None or pause.is_resuming or job.phase is not Phase.PAUSED:
+    if pause is None or pause.is_resuming or job.phase is not Phase.PAUSED or pause.reason.code != LENT_CODE:
         return False
     return now_ms <= pause.ordered_at_ms + pause.paused_ms_max
 
