@@ -18,6 +18,7 @@ from scheduler_service.core.records import (
     Reason,
     Share,
 )
+from scheduler_service.core.sharing_consent import DOUBTS, sharing_obstacle
 from scheduler_service.core.view import GpuView, Predictions, RunningJob, SchedulingView
 
 PAUSE_MS_LEAST = 15_000
@@ -96,7 +97,11 @@ def newcomer_obstacle(view: SchedulingView, newcomer: Resident, host: RunningJob
         numbers = {"needed_bytes": needed_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
         return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
     there = Resident(request=host.request, micro_batch_size=host.micro_batch_size, memory_reserved_bytes=0)
-    return _known_break(newcomer, there, gpu, predictions) or _utilization_obstacle(newcomer, there, gpu, predictions)
+    return (
+        _certainty(newcomer, there, gpu, predictions)
+        or _known_break(newcomer, there, gpu, predictions)
+        or _utilization_obstacle(newcomer, there, gpu, predictions)
+    )
 
 
 def needed_to_measure_bytes(
@@ -107,6 +112,14 @@ def needed_to_measure_bytes(
     foreseen_bytes = request.memory_request_bytes or (point.memory_bytes_upper_99 if point is not None else 0)
     known_bytes = max(foreseen_bytes, request.memory_floor_bytes)
     return known_bytes or min(NEWCOMER_BYTES_LEAST, int(NEWCOMER_RATIO_LEAST * gpu.memory_bytes))
+
+
+def _certainty(newcomer: Resident, host: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
+    """Return that a measurement would tell nothing new: it is known already whether the two may share."""
+    found = sharing_obstacle(newcomer, [host], gpu, predictions)
+    if found is None:
+        return Reason(code="KNOWN_TOGETHER", job_ids=(host.request.job_id,), gpu_ids=(gpu.gpu_id,))
+    return None if found.code in DOUBTS else found
 
 
 def _known_break(one: Resident, other: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:

@@ -209,6 +209,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
     "job runs on where it is.",
+    "KNOWN_TOGETHER": "The policy wanted to measure the job next to {jobs}, and it is known already that the two may "
+    "share.",
     "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
     "SERVERS_NOT_ALLOWED": "The policy gave {servers_given_count} parameter server(s), which the job does not allow.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",

@@ -19,7 +19,7 @@ from scheduler_service.core.pausing import CONFIRMATION_MS_MAX
 from scheduler_service.core.records import Phase, Share, TrialStage
 from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.policy_registry import make_policy
-from tests.support.scheduling import GIB, job, node
+from tests.support.scheduling import GIB, job, node, pair, prediction
 from tests.unit.core.test_trials import WINDOW_MS, TrialPlay, launched, stopped
 
 FREEZER = {"enforcements": ("cgroup_freezer",)}
@@ -114,10 +114,23 @@ def test_a_window_beside_a_paused_job_measures_the_newcomer_alone_and_then_both_
     assert reason_of(play, "b") == "TRIAL_PASSED"
 
 
-def test_of_a_newcomer_with_a_reliable_prediction_less_is_kept_once_it_was_measured() -> None:
+def test_once_both_were_measured_only_their_peaks_and_margins_are_kept_of_the_device() -> None:
     play = measuring()
     play.window("b", 100, peak=1.0)
     assert play.engine.state.gpus["n0.0"].memory_reserved_bytes == 2 * int(1.15 * GIB)
+
+
+def test_a_job_that_is_known_to_slow_the_other_one_down_too_much_is_not_measured_next_to_it() -> None:
+    play = one_device()
+    known = [pair(f"key-{one}", f"key-{two}", 0.9) for one, two in ("ab", "ba")]
+    play.submit("b", graph="f" * 64, steps_total=1_000_000)
+    for key in "ab":
+        assert (
+            launched(play.tell(events.PredictionArrived, prediction=prediction(f"key-{key}", step_ms={(1, 1): 100.0})))
+            == []
+        )
+    assert launched(play.tell(events.PairPredictionsArrived, pairs=tuple(known))) == []
+    assert play.code("b") == "SLOWDOWN_TOO_HIGH"
 
 
 def test_a_newcomer_that_would_slow_the_other_one_down_too_much_leaves_and_that_one_goes_on_at_once() -> None:
