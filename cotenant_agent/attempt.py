@@ -93,7 +93,6 @@ class Attempt:
         self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=read_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         self.memory_held_bytes = read_integer(spec, "memory_held_bytes")
-        self.yields_memory = spec.get("yields_memory") is True
         environment = spec.get("environment")
         self.environment = environment if isinstance(environment, dict) else {}
         self.uid = read_integer(spec, "uid", os.geteuid())

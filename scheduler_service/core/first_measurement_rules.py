@@ -1,8 +1,8 @@
 """Next to which running job one that was never measured may be measured, and for how long that one may be paused.
 
 The host of a measurement was measured alone, can be paused where it is, and keeps all of its reservation; what it
-leaves of the GPU's memory must hold what is stated or predicted of the newcomer, however unsure. A host lends little of
-its life: `LENT_RATIO_MAX` of what it has run and is foreseen to run, less where it accepts less, a few times at most.
+leaves of the GPU's memory must hold what is stated or predicted of the incoming job, however unsure. A host lends
+little of its life: `LENT_RATIO_MAX` of what it has run and is foreseen to run, less where it accepts less, a few times.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LENT_RATIO_MAX = 0.05
 LENT_PAUSES_MAX = 8
 HOST_REMAINING_MS_MIN = 60_000
 """A host that ends sooner is waited for."""
-NEWCOMER_BYTES_LEAST = 2 * 2**30
-NEWCOMER_RATIO_LEAST = 0.25
-"""Where nothing is known of a newcomer so much must be free, or this share of a small device: a context and a model."""
-NEWCOMER_UTILIZATION_LEAST = 0.25
-"""A newcomer that uses less of a device is rare: a host that could not bear this much is not paused for nothing."""
+INCOMING_BYTES_LEAST = 2 * 2**30
+INCOMING_RATIO_LEAST = 0.25
+"""Where nothing is known of a job so much must be free, or this share of a small device: a context and a model."""
+INCOMING_UTILIZATION_LEAST = 0.25
+"""A job that uses less of a device is rare: a host that could not bear this much is not paused for nothing."""
 
 
 def may_share_on_trial(request: JobRequest) -> bool:
@@ -78,29 +78,29 @@ def host_obstacle(view: SchedulingView, job: RunningJob, entry: GpuView) -> Reas
     return pause_obstacle(view, job)
 
 
-def newcomer_obstacle(view: SchedulingView, newcomer: Resident, host: RunningJob, entry: GpuView) -> Reason | None:
+def incoming_obstacle(view: SchedulingView, incoming: Resident, host: RunningJob, entry: GpuView) -> Reason | None:
     """Return why a job must not be measured next to this host; None = it may.
 
     Args:
         view: Predictions.
-        newcomer: With what the host leaves as its reservation.
+        incoming: The job, with what the host leaves as its reservation.
         host: Passes `host_obstacle`.
         entry: Its GPU.
     """
-    gpu, request, predictions = entry.gpu, newcomer.request, view.predictions
+    gpu, request, predictions = entry.gpu, incoming.request, view.predictions
     if not may_share_on_trial(request):
         return Reason(code="SHARE_NOT_ALLOWED", job_ids=(request.job_id,), gpu_ids=(gpu.gpu_id,))
     prediction = predictions.job(request.key, gpu.device)
-    needed_bytes = needed_to_measure_bytes(request, prediction, newcomer.micro_batch_size, gpu)
-    free_bytes = newcomer.memory_reserved_bytes
+    needed_bytes = needed_to_measure_bytes(request, prediction, incoming.micro_batch_size, gpu)
+    free_bytes = incoming.memory_reserved_bytes
     if needed_bytes > free_bytes or free_bytes <= 0:
         numbers = {"needed_bytes": needed_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
         return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
     there = Resident(request=host.request, micro_batch_size=host.micro_batch_size, memory_reserved_bytes=0)
     return (
-        _certainty(newcomer, there, gpu, predictions)
-        or _known_break(newcomer, there, gpu, predictions)
-        or _utilization_obstacle(newcomer, there, gpu, predictions)
+        _certainty(incoming, there, gpu, predictions)
+        or _known_break(incoming, there, gpu, predictions)
+        or _utilization_obstacle(incoming, there, gpu, predictions)
     )
 
 
@@ -111,12 +111,12 @@ def needed_to_measure_bytes(
     point = memory_point(prediction, micro_batch_size) if prediction is not None else None
     foreseen_bytes = request.memory_request_bytes or (point.memory_bytes_upper_99 if point is not None else 0)
     known_bytes = max(foreseen_bytes, request.memory_floor_bytes)
-    return known_bytes or min(NEWCOMER_BYTES_LEAST, int(NEWCOMER_RATIO_LEAST * gpu.memory_bytes))
+    return known_bytes or min(INCOMING_BYTES_LEAST, int(INCOMING_RATIO_LEAST * gpu.memory_bytes))
 
 
-def _certainty(newcomer: Resident, host: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
+def _certainty(incoming: Resident, host: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
     """Return that a measurement would tell nothing new: it is known already whether the two may share."""
-    found = sharing_obstacle(newcomer, [host], gpu, predictions)
+    found = sharing_obstacle(incoming, [host], gpu, predictions)
     if found is None:
         return Reason(code="KNOWN_TOGETHER", job_ids=(host.request.job_id,), gpu_ids=(gpu.gpu_id,))
     return None if found.code in DOUBTS else found
@@ -134,11 +134,11 @@ def _known_break(one: Resident, other: Resident, gpu: Gpu, predictions: Predicti
     return None
 
 
-def _utilization_obstacle(newcomer: Resident, host: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
+def _utilization_obstacle(incoming: Resident, host: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
     """Return that next to this host hardly any job keeps both consents in fair turns."""
     prediction = predictions.job(host.request.key, gpu.device)
-    slowdown_ratio = NEWCOMER_UTILIZATION_LEAST * (prediction.utilization_ratio if prediction is not None else 1.0)
-    for victim, beside in ((newcomer, host), (host, newcomer)):
+    slowdown_ratio = INCOMING_UTILIZATION_LEAST * (prediction.utilization_ratio if prediction is not None else 1.0)
+    for victim, beside in ((incoming, host), (host, incoming)):
         if slowdown_ratio > victim.request.max_slowdown_ratio:
             return _too_slow(victim, beside, slowdown_ratio, gpu)
     return None

@@ -3,7 +3,7 @@
 Jobs of which nothing reliable is predicted start alone, and those that follow them find no GPU: two new scripts on one
 device would never share. So where no GPU is free such a job starts in the memory that a measured one leaves. Once it
 makes steps the measured one is paused for a window (`first_measurements`), and then both share on trial, or the
-newcomer leaves. A job starts so once. A policy that shares GPUs asks for this by `trial_pauses`.
+incoming job leaves. A job starts so once. A policy that shares GPUs asks for this by `trial_pauses`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from scheduler_service.core.first_measurement_rules import (
     HOST_REMAINING_MS_MIN,
     LENT_PAUSES_MAX,
     host_obstacle,
+    incoming_obstacle,
     lendable_after_ms,
     lendable_ms,
-    newcomer_obstacle,
 )
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.queue_terms import is_device_named
@@ -32,7 +32,7 @@ from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.trial_moves import JOBS_LOOKED_AT_MAX, measured_entries, unmeasured_jobs
 from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 
-NEWCOMERS_LOOKED_AT_MAX = 8
+INCOMING_JOBS_LOOKED_AT_MAX = 8
 """Waiting jobs that one round weighs."""
 
 
@@ -59,15 +59,15 @@ def with_measuring_starts(view: SchedulingView, decisions: Sequence[Decision]) -
         return decisions
     if not all(isinstance(one, Hold | HoldMany | HoldRest) for one in decisions):
         return decisions
-    newcomers = list(islice((job for job in unmeasured_jobs(view) if not job.trials), NEWCOMERS_LOOKED_AT_MAX))
-    hosts = sorted(_hosts(view), key=_preference) if newcomers else []
+    incoming_jobs = list(islice((job for job in unmeasured_jobs(view) if not job.trials), INCOMING_JOBS_LOOKED_AT_MAX))
+    hosts = sorted(_hosts(view), key=_preference) if incoming_jobs else []
     if not hosts:
         return decisions
     ledger, starts, taken = Ledger(view), list[MeasuringStart](), set[str]()
     later_ms = min((host.from_ms for host in hosts if host.from_ms), default=0)
-    for newcomer in newcomers:
+    for incoming in incoming_jobs:
         free = (host for host in hosts if not host.from_ms and host.entry.gpu.gpu_id not in taken)
-        start = next((one for host in free if (one := _start(view, ledger, newcomer, host)) is not None), None)
+        start = next((one for host in free if (one := _start(view, ledger, incoming, host)) is not None), None)
         if start is not None:
             starts.append(start)
             taken.add(start.assignments[0].gpu_id)
@@ -92,12 +92,12 @@ def measured_there(view: SchedulingView, ledger: Ledger, start: Start, pending: 
         numbers = {"jobs_on_gpu": jobs, "jobs_on_gpu_max": 1}
         return Reason(code="TOO_MANY_JOBS", numbers=numbers, gpu_ids=(gpu_id,))
     host = view.running[entry.job_ids[0]]
-    newcomer = Resident(
+    incoming = Resident(
         request=pending.request,
         micro_batch_size=start.micro_batch_size,
         memory_reserved_bytes=ledger.memory_free_bytes(entry),
     )
-    return host_obstacle(view, host, entry) or newcomer_obstacle(view, newcomer, host, entry) or newcomer
+    return host_obstacle(view, host, entry) or incoming_obstacle(view, incoming, host, entry) or incoming
 
 
 def beside_host(view: SchedulingView, start: Start) -> PlacementSlowdown:
@@ -131,8 +131,8 @@ def _preference(host: _Host) -> tuple[float, str]:
     return host.utilization_ratio, host.job.request.job_id
 
 
-def _start(view: SchedulingView, ledger: Ledger, newcomer: PendingJob, host: _Host) -> MeasuringStart | None:
-    request, gpu_id = newcomer.request, host.entry.gpu.gpu_id
+def _start(view: SchedulingView, ledger: Ledger, incoming: PendingJob, host: _Host) -> MeasuringStart | None:
+    request, gpu_id = incoming.request, host.entry.gpu.gpu_id
     numbers = {"free_bytes": ledger.memory_free_bytes(host.entry), "paused_max_ms": host.paused_ms_max}
     host_id = host.job.request.job_id
     start = MeasuringStart(
@@ -144,7 +144,7 @@ def _start(view: SchedulingView, ledger: Ledger, newcomer: PendingJob, host: _Ho
     )
     if not _may_be_there(view, ledger, request, host.entry):
         return None
-    return None if isinstance(measured_there(view, ledger, start, newcomer), Reason) else start
+    return None if isinstance(measured_there(view, ledger, start, incoming), Reason) else start
 
 
 def _may_be_there(view: SchedulingView, ledger: Ledger, request: JobRequest, entry: GpuView) -> bool:

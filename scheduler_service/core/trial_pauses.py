@@ -55,10 +55,10 @@ def end_trial_pauses(state: ClusterState, step: EventEffects) -> None:
 
 
 def _is_lent_to(state: ClusterState, host: JobRecord) -> bool:
-    """A newcomer is being measured while this job stands still."""
-    newcomer = state.jobs.get(host.trial.other_job_id) if host.trial is not None else None
+    """An incoming job is being measured while this job stands still."""
+    incoming = state.jobs.get(host.trial.other_job_id) if host.trial is not None else None
     is_measuring = host.trial is not None and host.trial.stage is TrialStage.MEASURING
-    return is_measuring and newcomer is not None and newcomer.phase is Phase.RUNNING
+    return is_measuring and incoming is not None and incoming.phase is Phase.RUNNING
 
 
 def _can_pause(state: ClusterState, job: JobRecord) -> bool:

@@ -136,15 +136,15 @@ class World(Play):
             self._check_lent(job)
 
     def _check_lent(self, job: JobRecord) -> None:
-        """A job stands still for a newcomer that runs, never again for the same one, and little in all."""
+        """A job stands still for an incoming job that runs, never again for the same one, and little in all."""
         assert job.counts.lent_pauses <= LENT_PAUSES_MAX
-        newcomers = [line.message for line in job.history if line.message.endswith(f"while {job.job_id} is paused")]
-        assert len(newcomers) == len(set(newcomers))
+        incoming_jobs = [line.message for line in job.history if line.message.endswith(f"while {job.job_id} is paused")]
+        assert len(incoming_jobs) == len(set(incoming_jobs))
         if job.pause is None or job.pause.is_resuming or job.pause.reason.code != LENT_CODE:
             return
         assert job.trial is not None
-        newcomer = self.engine.state.jobs[job.trial.other_job_id]
-        assert (newcomer.phase, job.trial.stage) == (Phase.RUNNING, TrialStage.MEASURING)
+        incoming = self.engine.state.jobs[job.trial.other_job_id]
+        assert (incoming.phase, job.trial.stage) == (Phase.RUNNING, TrialStage.MEASURING)
         life_ms = job.ran_ms + (job.request.steps_total - job.steps_done) * job.solo_step_ms
         # Windows between the order and the pause move what is foreseen a little.
         assert job.lent_ms + job.pause.paused_ms_max <= LENT_RATIO_MAX * life_ms + WINDOW_MS

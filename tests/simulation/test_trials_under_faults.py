@@ -58,7 +58,7 @@ def lent_pauses(world: UnsureCluster) -> int:
 
 @pytest.mark.usefixtures("hasty")
 @for_each("seed", range(12))
-def test_every_job_ends_well_although_newcomers_are_measured_next_to_paused_jobs_among_faults(seed: int) -> None:
+def test_every_job_ends_well_although_new_jobs_are_measured_next_to_paused_jobs_among_faults(seed: int) -> None:
     world = UnsureCluster(9_000 + seed, policy=("horus", "sjf_bsbf")[seed % 2], nodes=1, gpus=2)
     world.run()
     assert world.outcomes().keys() == {request.job_id for request in world.requests}
@@ -68,7 +68,7 @@ def test_every_job_ends_well_although_newcomers_are_measured_next_to_paused_jobs
 
 
 @pytest.mark.usefixtures("hasty")
-def test_without_faults_newcomers_are_measured_next_to_paused_jobs_and_some_stay() -> None:
+def test_without_faults_new_jobs_are_measured_next_to_paused_jobs_and_some_stay() -> None:
     worlds = [UnsureCluster(seed, faults=Faults(), nodes=1, gpus=1) for seed in range(4)]
     for world in worlds:
         world.run()

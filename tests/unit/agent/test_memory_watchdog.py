@@ -90,12 +90,12 @@ def test_promises_add_up_with_the_largest_part_that_others_may_use() -> None:
 
 
 def test_an_attempt_on_trial_ends_in_the_place_of_the_one_that_was_there_before() -> None:
-    newcomer = replace(sample("new", 500, limit=600, started_ms=2), yields=True)
+    incoming = replace(sample("new", 500, limit=600, started_ms=2), yields=True)
     grown = sample("old", 550, limit=400, started_ms=1)
-    assert judge(3, grown, newcomer)[-1] == [("new", True)]
-    assert judge(3, grown, replace(newcomer, used_bytes=300))[-1] == [("old", False)], "it grows into idle memory"
+    assert judge(3, grown, incoming)[-1] == [("new", True)]
+    assert judge(3, grown, replace(incoming, used_bytes=300))[-1] == [("old", False)], "it grows into idle memory"
 
 
 def test_an_attempt_on_trial_that_takes_what_was_reserved_for_the_other_one_ends() -> None:
-    newcomer = replace(sample("new", 650, limit=600, started_ms=2), yields=True)
-    assert judge(3, sample("old", 100, limit=400, started_ms=1), newcomer)[-1] == [("new", True)]
+    incoming = replace(sample("new", 650, limit=600, started_ms=2), yields=True)
+    assert judge(3, sample("old", 100, limit=400, started_ms=1), incoming)[-1] == [("new", True)]

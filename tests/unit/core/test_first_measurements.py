@@ -77,7 +77,7 @@ def test_a_job_that_was_never_measured_starts_in_the_memory_that_a_measured_one_
     assert play.engine.state.jobs["b"].reason.job_ids == ("a",)
 
 
-def test_the_other_job_runs_on_until_the_newcomer_makes_steps() -> None:
+def test_the_other_job_runs_on_until_the_new_job_makes_steps() -> None:
     play = starting_up()
     assert paused(play.window("a", 150)) == []
     assert paused(play.tell(events.TimerFired)) == []
@@ -89,7 +89,7 @@ def test_the_other_job_runs_on_until_the_newcomer_makes_steps() -> None:
     assert reason_of(play, "b") == "IS_MEASURED"
 
 
-def test_nothing_is_learned_of_a_pair_while_the_newcomer_starts_up() -> None:
+def test_nothing_is_learned_of_a_pair_while_the_new_job_starts_up() -> None:
     play = starting_up()
     for _ in range(3):
         play.window("a", 300)
@@ -97,7 +97,7 @@ def test_nothing_is_learned_of_a_pair_while_the_newcomer_starts_up() -> None:
     assert play.engine.state.predictions.sound_solo_step_ms("key-a", "standin", gpus=1, micro_batch_size=1) == 100
 
 
-def test_a_window_beside_a_paused_job_measures_the_newcomer_alone_and_then_both_share_on_trial() -> None:
+def test_a_window_beside_a_paused_job_measures_the_new_job_alone_and_then_both_share_on_trial() -> None:
     play = measuring()
     orders = play.window("b", 100, peak=2.0)
     assert (resumed(orders), stopped(orders)) == (["a"], [])
@@ -133,7 +133,7 @@ def test_a_job_that_is_known_to_slow_the_other_one_down_too_much_is_not_measured
     assert play.code("b") == "SLOWDOWN_TOO_HIGH"
 
 
-def test_a_newcomer_that_would_slow_the_other_one_down_too_much_leaves_and_that_one_goes_on_at_once() -> None:
+def test_a_new_job_that_would_slow_the_other_one_down_too_much_leaves_and_that_one_goes_on_at_once() -> None:
     play = measuring(max_slowdown_ratio=0.3)
     orders = play.window("b", utilization_ratio=1.0)
     assert (resumed(orders), stopped(orders)) == (["a"], ["b"])
@@ -145,7 +145,7 @@ def test_a_newcomer_that_would_slow_the_other_one_down_too_much_leaves_and_that_
     assert play.engine.state.jobs["a"].counts.broken_trials == 0
 
 
-def test_a_newcomer_whose_peak_leaves_no_room_for_the_other_one_leaves() -> None:
+def test_a_new_job_whose_peak_leaves_no_room_for_the_other_one_leaves() -> None:
     play = measuring()
     orders = play.window("b", peak=6.5)
     assert stopped(orders) == ["b"]
@@ -153,12 +153,12 @@ def test_a_newcomer_whose_peak_leaves_no_room_for_the_other_one_leaves() -> None
     assert "a" in resumed(orders) or "a" in resumed(play.tell(events.TimerFired))
 
 
-def test_the_other_job_grows_into_its_own_memory_only_and_the_newcomer_gives_way() -> None:
+def test_the_other_job_grows_into_its_own_memory_only_and_the_new_job_gives_way() -> None:
     play = starting_up()
     assert stopped(play.window("a", peak=3.0)) == ["b"]
 
 
-def test_a_newcomer_that_was_not_measured_during_the_pause_leaves_and_is_not_started_so_again() -> None:
+def test_a_new_job_that_was_not_measured_during_the_pause_leaves_and_is_not_started_so_again() -> None:
     play = measuring()
     play.window("b", quality_flags=("foreign_load",))
     play.report(events.AttemptResumed, "a", after_ms=60_000)
@@ -168,7 +168,7 @@ def test_a_newcomer_that_was_not_measured_during_the_pause_leaves_and_is_not_sta
     assert launched(play.tell(events.TimerFired, after_ms=60_000)) == []
 
 
-def test_a_pause_that_is_refused_or_lapses_lets_the_newcomer_leave_and_not_the_other_job() -> None:
+def test_a_pause_that_is_refused_or_lapses_lets_the_new_job_leave_and_not_the_other_job() -> None:
     play = starting_up()
     play.window("b")
     assert stopped(play.report(events.PauseRefused, "a", code="NOT_PAUSABLE", message="MPS")) == []
@@ -179,7 +179,7 @@ def test_a_pause_that_is_refused_or_lapses_lets_the_newcomer_leave_and_not_the_o
     assert stopped(play.window("b")) == ["b"]
 
 
-def test_a_newcomer_that_makes_no_step_leaves_after_a_while_although_nobody_was_paused() -> None:
+def test_a_new_job_that_makes_no_step_leaves_after_a_while_although_nobody_was_paused() -> None:
     play = starting_up()
     waited_ms, orders = 0, list[commands.Command]()
     while not stopped(orders) and waited_ms < 2 * START_UP_MS_MAX:
@@ -189,7 +189,7 @@ def test_a_newcomer_that_makes_no_step_leaves_after_a_while_although_nobody_was_
     assert play.engine.state.jobs["a"].counts.lent_pauses == 0
 
 
-def test_a_newcomer_whose_start_slows_the_other_job_down_leaves_after_a_minute() -> None:
+def test_a_new_job_whose_start_slows_the_other_job_down_leaves_after_a_minute() -> None:
     play = starting_up()
     for _ in range(3):
         play.window("a", 400)
@@ -197,7 +197,7 @@ def test_a_newcomer_whose_start_slows_the_other_job_down_leaves_after_a_minute()
 
 
 @pytest.mark.parametrize("end", ["cancelled", "failed", "lost"])
-def test_whatever_ends_the_newcomer_the_other_job_goes_on(end: str) -> None:
+def test_whatever_ends_the_new_job_the_other_job_goes_on(end: str) -> None:
     play = measuring()
     if end == "cancelled":
         assert resumed(play.tell(events.JobCancelled, job_id="b")) == ["a"]
@@ -209,7 +209,7 @@ def test_whatever_ends_the_newcomer_the_other_job_goes_on(end: str) -> None:
     assert play.phase("a") is Phase.RUNNING
 
 
-def test_the_end_of_the_other_job_leaves_the_newcomer_alone() -> None:
+def test_the_end_of_the_other_job_leaves_the_new_job_alone() -> None:
     play = measuring()
     play.tell(events.JobCancelled, job_id="a")
     play.report(events.JobStopped, "a", exit_class="stopped")
@@ -339,12 +339,12 @@ def test_what_a_job_lends_is_a_twentieth_of_its_life_at_most() -> None:
 def test_a_job_lends_a_few_times_at_most() -> None:
     play = one_device()
     for number in range(LENT_PAUSES_MAX):
-        newcomer = f"b{number}"
-        assert launched(play.unsure(newcomer, max_slowdown_ratio=0.5)) == [newcomer]
-        play.report(events.JobStarted, newcomer)
-        assert paused(play.window(newcomer)) == ["a"]
+        incoming = f"b{number}"
+        assert launched(play.unsure(incoming, max_slowdown_ratio=0.5)) == [incoming]
+        play.report(events.JobStarted, incoming)
+        assert paused(play.window(incoming)) == ["a"]
         play.report(events.AttemptPaused, "a")
-        play.report(events.JobFailed, newcomer, exit_class="error")
+        play.report(events.JobFailed, incoming, exit_class="error")
         play.report(events.AttemptResumed, "a")
     assert launched(play.unsure("c", max_slowdown_ratio=0.5)) == []
 
