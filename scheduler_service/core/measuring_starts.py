@@ -63,13 +63,16 @@ def with_measuring_starts(view: SchedulingView, decisions: Sequence[Decision]) -
     hosts = sorted(_hosts(view), key=_preference) if incoming_jobs else []
     if not hosts:
         return decisions
-    ledger, starts, taken = Ledger(view), list[MeasuringStart](), set[str]()
+    ledger, starts, taken, keys = Ledger(view), list[MeasuringStart](), set[str](), set[str]()
     later_ms = min((host.from_ms for host in hosts if host.from_ms), default=0)
     for incoming in incoming_jobs:
+        if incoming.request.key in keys:
+            continue
         free = (host for host in hosts if not host.from_ms and host.entry.gpu.gpu_id not in taken)
         start = next((one for host in free if (one := _start(view, ledger, incoming, host)) is not None), None)
         if start is not None:
             starts.append(start)
+            keys.add(incoming.request.key)
             taken.add(start.assignments[0].gpu_id)
     return _looking_again([*starts, *_without({start.job_id for start in starts}, decisions)], later_ms)
 
