@@ -66,7 +66,8 @@ def host_obstacle(view: SchedulingView, job: RunningJob, entry: GpuView) -> Reas
     How much of its life it may lend is not asked here.
     """
     job_id, gpu = job.request.job_id, entry.gpu
-    if not may_share_on_trial(job.request) or len(job.assignments) != 1 or job_id in view.protected_job_ids:
+    has_lent_enough = job.lent_pauses >= LENT_PAUSES_MAX or job_id in view.protected_job_ids
+    if has_lent_enough or not may_share_on_trial(job.request) or len(job.assignments) != 1:
         return Reason(code="SHARE_NOT_ALLOWED", job_ids=(job_id,), gpu_ids=(gpu.gpu_id,))
     if entry.is_releasing or job.is_stopping or job.moving_to or job.pause is not None or job.memory_surge is not None:
         return Reason(code="GPU_RELEASING", gpu_ids=(gpu.gpu_id,))

@@ -19,7 +19,6 @@ from scheduler_service.core.colocation_slowdown import PlacementSlowdown
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, MeasuringStart, Start
 from scheduler_service.core.first_measurement_rules import (
     HOST_REMAINING_MS_MIN,
-    LENT_PAUSES_MAX,
     host_obstacle,
     incoming_obstacle,
     lendable_after_ms,
@@ -111,7 +110,7 @@ def beside_host(view: SchedulingView, start: Start) -> PlacementSlowdown:
 def _hosts(view: SchedulingView) -> Iterator[_Host]:
     for entry in islice(measured_entries(view), JOBS_LOOKED_AT_MAX):
         job = view.running[entry.job_ids[0]]
-        if job.lent_pauses >= LENT_PAUSES_MAX or host_obstacle(view, job, entry) is not None:
+        if host_obstacle(view, job, entry) is not None:
             continue
         prediction = view.predictions.job(job.request.key, entry.gpu.device)
         remaining_ms = remaining_ms_of(

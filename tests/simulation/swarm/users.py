@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 4.0
 _GIB = 1 << 30
-_LONG_TIMES = 6
+_LONG_TIMES = 3
 """So much longer than others are jobs that are paused for each other."""
 
 
