@@ -172,6 +172,7 @@ class Launcher:
             "requested_wall_ms": wall_ms(),
             "requested_boot_ms": boot_ms(),
             "memory_limit_bytes": request.memory_limit_bytes,
+            "yields_memory": request.yields_memory,
             "resume_step": -1 if resume is None else resume.step,
             "resumed_fence": self._chosen_fence(request, resume),
         }

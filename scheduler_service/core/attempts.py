@@ -95,7 +95,7 @@ def launch(
     state.put_job(job)
     _wake_at_limit(state, job, step)
     _note_neighbours(state, job, start, step)
-    step.commands += launch_commands(state, job)
+    step.commands += launch_commands(state, state.jobs[job.job_id])
 
 
 def _wake_at_limit(state: ClusterState, job: JobRecord, step: EventEffects) -> None:

@@ -71,7 +71,7 @@ def test_a_job_that_was_never_measured_starts_in_the_memory_that_a_measured_one_
     play = one_device()
     (order,) = (one for one in play.unsure("b", max_slowdown_ratio=0.5) if isinstance(one, commands.LaunchJob))
     kept = play.engine.state.jobs["a"].memory_reserved_bytes
-    assert order.memory_limit_bytes == 8 * GIB - kept
+    assert (order.memory_limit_bytes, order.yields_memory) == (8 * GIB - kept, True)
     assert [limit.memory_limit_bytes for limit in order.co_located_limits] == [kept]
     assert reason_of(play, "b") == "STARTS_TO_BE_MEASURED"
     assert play.engine.state.jobs["b"].reason.job_ids == ("a",)
