@@ -125,13 +125,13 @@ def _certainty(incoming: Resident, host: Resident, gpu: Gpu, predictions: Predic
 
 def _known_break(one: Resident, other: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
     """Return that one of two jobs was measured to lose more to the other than it accepts."""
-    for victim, beside in ((one, other), (other, one)):
-        keys, sizes = (victim.request.key, beside.request.key), (victim.micro_batch_size, beside.micro_batch_size)
+    for victim, other_job in ((one, other), (other, one)):
+        keys, sizes = (victim.request.key, other_job.request.key), (victim.micro_batch_size, other_job.micro_batch_size)
         pair = predictions.pair(*keys, gpu.device, *sizes)
         if pair is None or pair.level is not Level.OBSERVED:
             continue
         if pair.slowdown_ratio > victim.request.max_slowdown_ratio:
-            return _too_slow(victim, beside, pair.slowdown_ratio, gpu)
+            return _too_slow(victim, other_job, pair.slowdown_ratio, gpu)
     return None
 
 
@@ -139,13 +139,13 @@ def _utilization_obstacle(incoming: Resident, host: Resident, gpu: Gpu, predicti
     """Return that next to this host hardly any job keeps both consents in fair turns."""
     prediction = predictions.job(host.request.key, gpu.device)
     slowdown_ratio = INCOMING_UTILIZATION_LEAST * (prediction.utilization_ratio if prediction is not None else 1.0)
-    for victim, beside in ((incoming, host), (host, incoming)):
+    for victim, other_job in ((incoming, host), (host, incoming)):
         if slowdown_ratio > victim.request.max_slowdown_ratio:
-            return _too_slow(victim, beside, slowdown_ratio, gpu)
+            return _too_slow(victim, other_job, slowdown_ratio, gpu)
     return None
 
 
-def _too_slow(victim: Resident, beside: Resident, slowdown_ratio: float, gpu: Gpu) -> Reason:
+def _too_slow(victim: Resident, other_job: Resident, slowdown_ratio: float, gpu: Gpu) -> Reason:
     numbers = {"slowdown_ratio": slowdown_ratio, "max_slowdown_ratio": victim.request.max_slowdown_ratio}
-    job_ids = (victim.request.job_id, beside.request.job_id)
+    job_ids = (victim.request.job_id, other_job.request.job_id)
     return Reason(code="SLOWDOWN_TOO_HIGH", numbers=numbers, job_ids=job_ids, gpu_ids=(gpu.gpu_id,))
