@@ -190,11 +190,25 @@ def refit_memory(state: ClusterState, job_id: str, step: EventEffects) -> None:
     # What others may have of it meanwhile is not its own to grow into.
     is_shared_out = job.memory_surge is not None
     available = kept if is_shared_out else gpu.gpu.memory_bytes - gpu.memory_reserved_bytes + kept
+    if wanted > available and _take_from_incoming(state, job, wanted - available):
+        available = wanted
     if (is_measured and wanted < kept) or kept < wanted <= available:
         state.put_job(job.changed(memory_reserved_bytes=wanted))
         step.is_decision_due = True
     elif wanted > available and job.trial is not None:
         _break_for_memory(state, job, needed_bytes=wanted, free_bytes=available, step=step)
+
+
+def _take_from_incoming(state: ClusterState, job: JobRecord, more_bytes: int) -> bool:
+    """Let a job grow into what is kept for an incoming one that was not measured yet, and does not use it."""
+    if job.trial is None or job.trial.is_sharing or job.trial.is_incoming:
+        return False
+    incoming = state.jobs[job.trial.other_job_id]
+    left_bytes = incoming.memory_reserved_bytes - more_bytes
+    if left_bytes <= incoming.measured.attempt_peak_bytes:
+        return False
+    state.put_job(incoming.changed(memory_reserved_bytes=left_bytes))
+    return True
 
 
 def _break_for_memory(

@@ -15,6 +15,7 @@ from scheduler_service.core.first_measurement_rules import (
     lendable_ms,
 )
 from scheduler_service.core.first_measurements import START_UP_MS_MAX
+from scheduler_service.core.measured_alone import bound_of_peak
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX
 from scheduler_service.core.records import Phase, Share, TrialStage
 from scheduler_service.core.trial_start import TRIAL_MS
@@ -153,8 +154,17 @@ def test_a_new_job_whose_peak_leaves_no_room_for_the_other_one_leaves() -> None:
     assert "a" in resumed(orders) or "a" in resumed(play.tell(events.TimerFired))
 
 
-def test_the_other_job_grows_into_its_own_memory_only_and_the_new_job_gives_way() -> None:
+def test_the_other_job_grows_into_what_the_new_job_does_not_use() -> None:
     play = starting_up()
+    assert stopped(play.window("a", peak=1.1)) == []
+    jobs = play.engine.state.jobs
+    assert jobs["a"].memory_reserved_bytes == bound_of_peak(int(1.1 * GIB))
+    assert jobs["a"].memory_reserved_bytes + jobs["b"].memory_reserved_bytes == 8 * GIB
+
+
+def test_the_new_job_gives_way_where_the_other_one_needs_what_it_uses() -> None:
+    play = starting_up()
+    play.report(events.JobProgressed, "b", steps_done=0, memory_peak_bytes=5 * GIB)
     assert stopped(play.window("a", peak=3.0)) == ["b"]
 
 
