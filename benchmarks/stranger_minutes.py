@@ -3,9 +3,11 @@
 The scripts look nothing like examples/: one has argparse and tqdm's bar, the other is Lightning with a bar of its own.
 They run in a Python of their own (COTENANT_STRANGERS_PYTHON, or --python: one with torch, lightning and tqdm), outside
 the clone, against an empty state with one stand-in device. Both accept a slowdown of 300 %, since each uses the core
-whole: a stranger reads that in the reason of the second job. Minutes are of the wall, and of a machine that may be
-busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import baseline of
-the stand-in, with what the process says of itself at its end.
+whole: a stranger reads that in the reason of the second job. With `--plain` two other scripts take their place, which
+need torch alone, wait for their input in loops of their own and accept the usual 20 %. They are co-located once both
+train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine that
+may be busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import
+baseline of the stand-in, with what the process says of itself at its end.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +29,7 @@ from tests.support.real_cluster import RealCluster, real_cluster
 
 PATIENCE_S: Final = 1800.0
 VARIABLE: Final = "COTENANT_STRANGERS_PYTHON"
+_MEASURING: Final = ("STARTS_TO_BE_MEASURED", "IS_MEASURED")
 _OWN_PEAK: Final = re.compile(r"own peak (\d+)")
 _TABLE: Final = """
 import argparse, resource
@@ -75,39 +79,104 @@ if __name__ == "__main__":
     trainer.fit(Net(), DataLoader(data, batch_size=16))
     print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
+_BAR: Final = """
+import argparse, resource, sys, time
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--updates", type=int, default=1000)
+parser.add_argument("--width", type=int, default=256)
+options = parser.parse_args()
+model = torch.nn.GRU(32, options.width, batch_first=True)
+head = torch.nn.Linear(options.width, 1)
+optimizer = torch.optim.RMSprop([*model.parameters(), *head.parameters()], lr=1e-4)
+began = time.monotonic()
+for update in range(1, options.updates + 1):
+    time.sleep(0.1)  # the next records are far away
+    series = torch.randn(4, 12, 32)
+    loss = (head(model(series)[0][:, -1]) - series.mean()).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    pace = update / (time.monotonic() - began)
+    sys.stderr.write(f"\\r{update}/{options.updates} [00:01<01:00, {pace:.2f}it/s]")
+print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+_EPOCHS: Final = """
+import resource, sys, time
+import torch
+
+def batches(count):
+    for _ in range(count):
+        time.sleep(0.12)  # a slow disk
+        yield torch.randint(0, 500, (8, 16))
+
+table, score = torch.nn.Embedding(500, 48), torch.nn.Linear(48, 500)
+optimizer = torch.optim.Adagrad([*table.parameters(), *score.parameters()])
+for epoch in range(int(sys.argv[1])):
+    for number, words in enumerate(batches(50), 1):
+        loss = torch.nn.functional.cross_entropy(score(table(words).mean(1)), words[:, 0])
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        print(f"Epoch {epoch} [{number}/50] loss: {loss.item():.3f}", flush=True)
+print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
 
 
-def main(python: str = "", *, epochs: Sequence[int] = (12, 6)) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Script:
+    """A script, what it is started with, the steps that it makes, and the slowdown that it accepts."""
+
+    text: str
+    words: tuple[str, ...]
+    steps: int
+    max_slowdown: str
+
+
+def main(python: str = "", *, is_plain: bool = False, epochs: Sequence[int] = ()) -> dict[str, Any]:
     """Returns the minutes until both jobs share the device, and what was right about each.
 
     Args:
-        python: Runs the scripts; empty = COTENANT_STRANGERS_PYTHON.
-        epochs: Of the table's script (400 steps each) and of Lightning's (200).
+        python: Runs the scripts; empty = COTENANT_STRANGERS_PYTHON, or this one for the plain scripts.
+        is_plain: Those that need torch alone.
+        epochs: Of the first and of the second script, 400 and 200 steps each; plain ones have 100 and 50.
     """
-    python = python or os.environ.get(VARIABLE, "")
-    if (
-        not python
-        or subprocess.run([python, "-c", "import lightning, tqdm"], check=False, capture_output=True).returncode
-    ):
-        return {"skipped": f"no Python with torch, lightning and tqdm; name one in {VARIABLE}"}
-    with tempfile.TemporaryDirectory(prefix="stranger-") as name:
-        folder = Path(name)
+    python = python or (sys.executable if is_plain else os.environ.get(VARIABLE, ""))
+    libraries = "import torch" if is_plain else "import lightning, tqdm"
+    if not python or subprocess.run([python, "-c", libraries], check=False, capture_output=True).returncode:
+        return {"skipped": f"no Python with torch, lightning and tqdm; name one in {VARIABLE}, or ask for --plain"}
+    scripts = _plain_scripts(*(epochs or (40, 80))) if is_plain else _library_scripts(*(epochs or (12, 6)))
+    with tempfile.TemporaryDirectory(prefix="stranger-") as root:
+        folder = Path(root)
         (folder / "state").mkdir()
-        (folder / "table.py").write_text(_TABLE)
-        (folder / "classify.py").write_text(_LIGHTNING)
+        for name, script in scripts.items():
+            (folder / f"{name}.py").write_text(script.text)
         began_s = time.monotonic()
         with real_cluster(folder / "state", "--allow-directory", str(folder)) as cluster:
             up_s = time.monotonic() - began_s
-            found = _submit_both(cluster, folder, python, epochs, began_s)
+            found = _submit_both(cluster, folder, python, scripts, began_s)
     return {"up_minutes": up_s / 60, "load": os.getloadavg()[0], **found}
 
 
+def _library_scripts(first: int, second: int) -> dict[str, _Script]:
+    return {
+        "table": _Script(text=_TABLE, words=("--epochs", str(first)), steps=400 * first, max_slowdown="3"),
+        "classify": _Script(text=_LIGHTNING, words=(str(second),), steps=200 * second, max_slowdown="3"),
+    }
+
+
+def _plain_scripts(first: int, second: int) -> dict[str, _Script]:
+    updates = 100 * first
+    return {
+        "series": _Script(text=_BAR, words=("--updates", str(updates)), steps=updates, max_slowdown="0.2"),
+        "words": _Script(text=_EPOCHS, words=(str(second),), steps=50 * second, max_slowdown="0.2"),
+    }
+
+
 def _submit_both(
-    cluster: RealCluster, folder: Path, python: str, epochs: Sequence[int], began_s: float
+    cluster: RealCluster, folder: Path, python: str, scripts: Mapping[str, _Script], began_s: float
 ) -> dict[str, Any]:
-    steps = {"table": 400 * epochs[0], "classify": 200 * epochs[1]}
-    words = {"table": ["table.py", "--epochs", str(epochs[0])], "classify": ["classify.py", str(epochs[1])]}
-    jobs = {name: _submit(cluster, folder, steps[name], [python, *words[name]]) for name in steps}
+    jobs = {
+        name: _submit(cluster, folder, script, [python, f"{name}.py", *script.words])
+        for name, script in scripts.items()
+    }
     reasons: list[str] = []
     shared_s, says_the_same = _wait_until_shared(cluster, list(jobs.values()), began_s, reasons)
     sys.stderr.write(f"co-located after {shared_s} s; {reasons[-1] if reasons else 'no reason'}\n")
@@ -118,12 +187,13 @@ def _submit_both(
         "all_minutes": (time.monotonic() - began_s) / 60,
         "ps_and_explain_agree": says_the_same,
         "reasons_until_then": list(dict.fromkeys(reasons)),
-        "jobs": {name: _judge(cluster, ended[name], steps[name], baseline_bytes) for name in jobs},
+        "jobs": {name: _judge(cluster, ended[name], scripts[name].steps, baseline_bytes) for name in jobs},
     }
 
 
-def _submit(cluster: RealCluster, folder: Path, steps: int, command: Sequence[str]) -> str:
-    flags = ["--workdir", str(folder), "--steps", str(steps), "--max-slowdown", "3", "-o", "name"]
+def _submit(cluster: RealCluster, folder: Path, script: _Script, command: Sequence[str]) -> str:
+    flags = ["--workdir", str(folder), "--steps", str(script.steps), "--max-slowdown", script.max_slowdown]
+    flags += ["-o", "name"]
     done = cluster.cotenant("submit", *flags, "--", *command, timeout_s=PATIENCE_S)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -140,12 +210,17 @@ def _wait_until_shared(
         reasons += [job["reason"]["code"] for job in jobs]
         waiting = [job for job in jobs if job["phase"] == "JOB_PHASE_PENDING"]
         says_the_same = says_the_same and all(_explains_alike(cluster, job) for job in waiting)
-        if all(job["phase"] == "JOB_PHASE_RUNNING" and job.get("co_located_jobs") for job in jobs):
+        if all(map(_trains_beside_another, jobs)):
             return time.monotonic() - began_s, says_the_same
         if any(job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED") for job in jobs):
             return None, says_the_same
         time.sleep(0.5)
     return None, says_the_same
+
+
+def _trains_beside_another(job: dict[str, Any]) -> bool:
+    is_there = job["phase"] == "JOB_PHASE_RUNNING" and bool(job.get("co_located_jobs"))
+    return is_there and "pause" not in job and job["reason"]["code"] not in _MEASURING
 
 
 def _explains_alike(cluster: RealCluster, job: dict[str, Any]) -> bool:
@@ -195,4 +270,6 @@ def _baseline_bytes(state_dir: Path) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default="", help=f"Runs the scripts. [default: {VARIABLE}]")
-    print(json.dumps(main(parser.parse_args().python), indent=2))
+    parser.add_argument("--plain", action="store_true", help="Two scripts that need torch alone.")
+    asked = parser.parse_args()
+    print(json.dumps(main(asked.python, is_plain=asked.plain), indent=2))

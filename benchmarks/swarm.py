@@ -26,7 +26,7 @@ def main(seeds: int = 500, first: int = 0) -> dict[str, object]:
     """
     struck: Counter[str] = Counter()
     violations: dict[int, str] = {}
-    facts = jobs = fetched = gangs_prepared = 0
+    facts = jobs = fetched = gangs_prepared = lent_pauses = 0
     simulated_s = 0.0
     began_s = time.process_time()
     for seed in range(first, first + seeds):
@@ -35,6 +35,7 @@ def main(seeds: int = 500, first: int = 0) -> dict[str, object]:
         facts, jobs, simulated_s = facts + report.facts, jobs + report.jobs, simulated_s + report.simulated_s
         fetched += report.fetched
         gangs_prepared += report.gangs_prepared
+        lent_pauses += report.lent_pauses
         if report.violations:
             violations[seed] = report.violations[0]
             sys.stderr.write(f"{seed}: {report.violations[0]}\n")
@@ -49,6 +50,7 @@ def main(seeds: int = 500, first: int = 0) -> dict[str, object]:
         "facts": facts,
         "checkpoints_fetched": fetched,
         "gangs_prepared": gangs_prepared,
+        "pauses_for_measurements": lent_pauses,
         "faults": dict(struck.most_common()),
         "faults_switched_off": sorted(SWITCHED_OFF),
         "violations": violations,

@@ -172,6 +172,7 @@ class Launcher:
             "requested_wall_ms": wall_ms(),
             "requested_boot_ms": boot_ms(),
             "memory_limit_bytes": request.memory_limit_bytes,
+            "yields_memory": request.yields_memory,
             "resume_step": -1 if resume is None else resume.step,
             "resumed_fence": self._chosen_fence(request, resume),
         }
@@ -268,6 +269,7 @@ class Launcher:
             "measured_job": None if request.measured_job is None else stored_job(request.measured_job),
             "memory_limit_bytes": request.memory_limit_bytes,
             "memory_held_bytes": request.memory_held_bytes,
+            "yields_memory": request.yields_memory,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
             "steps_total": request.steps_total,

@@ -3,7 +3,8 @@
 Three samples in a row over a bound make a verdict. Two bounds: the device's capacity, and an attempt's own limit. An
 attempt over its limit is warned, and ends only when what it takes was reserved for others: a prediction that was a
 little short is no reason to end a training while memory lies idle. When the device is over its capacity, the attempt
-furthest over its own limit ends, else the youngest. No other attempt is judged on a device where one is ending.
+furthest over its own limit ends, else the youngest. One that yields, because it came last and is on trial, ends in the
+place of any other, and what it does not use is not reserved. No other is judged on a device where one is ending.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class MemorySample:
 
     Attributes:
         held_bytes: what of its limit it holds all the time, others using the rest meanwhile; 0 = all of it.
+        yields: it ends where memory runs short, whichever attempt is over its limit.
     """
 
     key: AttemptKey
@@ -30,6 +32,7 @@ class MemorySample:
     limit_bytes: int
     started_ms: int
     held_bytes: int = 0
+    yields: bool = False
 
     @property
     def excess_bytes(self) -> int:
@@ -39,7 +42,7 @@ class MemorySample:
     @property
     def claimed_bytes(self) -> int:
         """Bytes that no other attempt may have: what is reserved all the time, or used where that is more."""
-        return max(self.used_bytes, self.held_bytes or self.limit_bytes)
+        return self.used_bytes if self.yields else max(self.used_bytes, self.held_bytes or self.limit_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +100,14 @@ class MemoryWatchdog:
     def _judge_device(self, gpu_id: str, here: Sequence[MemorySample], capacity_bytes: int) -> list[Verdict]:
         offenders = [sample for sample in here if self._over_limit.get(sample.key, 0) >= SAMPLES_BEFORE_VERDICT]
         worst = max(offenders, key=lambda sample: (sample.excess_bytes, sample.key), default=None)
+        yielding = max((sample for sample in here if sample.yields), key=_youth, default=None)
         if self._over_capacity[gpu_id] >= SAMPLES_BEFORE_VERDICT:
-            youngest = max(here, key=lambda sample: (sample.started_ms, sample.key))
+            victim = yielding or worst or max(here, key=_youth)
             used_bytes = sum(sample.used_bytes for sample in here)
             reason = (
                 f"{gpu_id} was over its {capacity_bytes} bytes ({used_bytes} used) in {SAMPLES_BEFORE_VERDICT} samples"
             )
-            return [_verdict(worst or youngest, here, capacity_bytes, end=True, reason=reason)]
+            return [_verdict(victim, here, capacity_bytes, end=True, reason=reason)]
         if worst is None:
             return []
         reason = f"used {worst.used_bytes} bytes of its {worst.limit_bytes} on {gpu_id}"
@@ -111,7 +115,12 @@ class MemoryWatchdog:
         first = self._over_limit[worst.key] == SAMPLES_BEFORE_VERDICT
         if not takes_from_others and not first:
             return []
-        return [_verdict(worst, here, capacity_bytes, end=takes_from_others, reason=reason)]
+        victim = (yielding or worst) if takes_from_others else worst
+        return [_verdict(victim, here, capacity_bytes, end=takes_from_others, reason=reason)]
+
+
+def _youth(sample: MemorySample) -> tuple[int, AttemptKey]:
+    return sample.started_ms, sample.key
 
 
 def _verdict(

@@ -130,6 +130,7 @@ def launch_from_message(message: messages.LaunchJob, *, is_early: bool = False) 
         steps_done=message.steps_done,
         memory_limit_bytes=message.memory_limit_bytes,
         memory_held_bytes=message.memory_held_bytes,
+        yields_memory=message.yields_memory,
         checkpoint_ms=spec.checkpoint_ms,
         host_memory_bytes=_sum_of_limits(
             math.ceil(spec.host_memory_bytes * part_ratio), servers_here, spec.servers.host_memory_bytes

@@ -118,6 +118,7 @@ class LaunchRequest:
     Attributes:
         memory_limit_bytes: device memory that the attempt may use; 0 = no limit of its own.
         memory_held_bytes: what of that it holds all the time, others using the rest meanwhile; 0 = all of it.
+        yields_memory: where its devices run short of memory it ends, whichever attempt is over its limit.
         co_located_limits: device memory of other attempts on its devices, as it is reserved by now.
         granted: whose checkpoints may be resumed, newest first.
         steps_done: in the newest checkpoint that the scheduler heard of; 0 = in none.
@@ -150,6 +151,7 @@ class LaunchRequest:
     steps_done: int = 0
     memory_limit_bytes: int = 0
     memory_held_bytes: int = 0
+    yields_memory: bool = False
     checkpoint_ms: int = 0
     host_memory_bytes: int = 0
     cpu_cores: float = 0.0

@@ -40,4 +40,5 @@ def memory_sample(attempt: Attempt) -> MemorySample:
         limit_bytes=attempt.memory_limit_bytes,
         started_ms=attempt.started_ms,
         held_bytes=attempt.memory_held_bytes,
+        yields=attempt.spec.get("yields_memory") is True,
     )

@@ -941,6 +941,7 @@ class LaunchJob(_message.Message):
     GANG_PART_FIELD_NUMBER: _builtins.int
     MEMORY_HELD_BYTES_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
+    YIELDS_MEMORY_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
@@ -950,6 +951,8 @@ class LaunchJob(_message.Message):
     """What of memory_limit_bytes it holds all the time, others using the rest between its peaks; 0 = all of it."""
     servers: _builtins.int
     """Parameter servers of this attempt."""
+    yields_memory: _builtins.bool
+    """It came last, on trial: where its devices run short of memory it ends, whichever attempt is over its limit."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -993,10 +996,11 @@ class LaunchJob(_message.Message):
         gang_part: Global___GangPart | None = ...,
         memory_held_bytes: _builtins.int = ...,
         servers: _builtins.int = ...,
+        yields_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gang_part", b"gang_part", "key", b"key", "position", b"position", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_held_bytes", b"memory_held_bytes", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "servers", b"servers", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "co_located_limits", b"co_located_limits", "gang_part", b"gang_part", "granted_checkpoints", b"granted_checkpoints", "granted_fences", b"granted_fences", "key", b"key", "memory_held_bytes", b"memory_held_bytes", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "position", b"position", "servers", b"servers", "spec", b"spec", "steps_done", b"steps_done", "yields_memory", b"yields_memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,7 @@ class Attempt:
         work_left_ms: Alone; valid at `settled_at_ms`.
         pace: 1 alone, 1.5 where the co-located jobs slow it down by half.
         turn: Raised with every change of pace; makes older appointments void.
+        is_paused: It stands still, and keeps its memory.
         reported_at_ms: Start of the window that the next report measures.
         reported_steps: Steps done then.
         checkpoint_left_ms: Work left at the newest checkpoint.
@@ -56,6 +57,7 @@ class Attempt:
     turn: int = 0
     is_training: bool = False
     is_stopping: bool = False
+    is_paused: bool = False
     reported_at_ms: int = 0
     reported_steps: int = 0
     reports_left: int = 0
@@ -146,7 +148,8 @@ class GpuOccupancy:
     def memory_available_bytes(self, attempt: Attempt) -> int | None:
         """Return what the GPU that is too small has left for an attempt, or None when memory suffices everywhere."""
         for gpu_id in attempt.gpu_ids:
-            others = [other for other in self._on_gpu[gpu_id] if other.is_training and other is not attempt]
+            here = (other for other in self._on_gpu[gpu_id] if other is not attempt)
+            others = [other for other in here if other.is_training or other.is_paused]
             free = self.gpus[gpu_id].memory_bytes - sum(other.memory_bytes for other in others)
             if attempt.memory_bytes > free or any(self._is_too_much(attempt, other) for other in others):
                 return max(free, 0)
@@ -192,6 +195,13 @@ class GpuOccupancy:
             self._change_utilization(attempt, -1.0)
             attempt.is_training = False
             attempt.turn += 1
+
+    def resume(self, attempt: Attempt, now_ms: int) -> None:
+        """Let a paused attempt train again; what it stood still counts for no checkpoint."""
+        attempt.is_paused, attempt.is_training = False, True
+        attempt.checkpoint_at_ms += now_ms - attempt.settled_at_ms
+        attempt.settled_at_ms = now_ms
+        self._change_utilization(attempt, +1.0)
 
     def _change_utilization(self, attempt: Attempt, sign: float) -> None:
         """Keep the sum over all GPUs of the utilization, at most 1 each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cotenant_simulator.run.attempts import Attempt
 from cotenant_simulator.run.event_queue import EventPriority
@@ -253,6 +254,50 @@ class Machines:
                 self._simulation.occupancy.settle(other, self._simulation.now_ms)
                 self._set_pace(other)
 
+    # --- pausing ----------------------------------------------------------------------------------------------------
+
+    def pause(self, order: commands.PauseJob) -> None:
+        """Let a training attempt stand still for so long at most; its memory stays its own."""
+        simulation, attempt = self._simulation, self._present(order)
+        if attempt is None or not attempt.is_training:
+            simulation.tell(events.PauseRefused(at_ms=simulation.now_ms, code="NOT_PAUSABLE", **_identity(order)))
+            return
+        co_located = simulation.occupancy.neighbours(attempt)
+        simulation.occupancy.pause(attempt, simulation.now_ms)
+        attempt.is_paused = True
+        until_ms = simulation.now_ms + order.paused_ms_max
+        simulation.event_queue.add(until_ms, EventPriority.START, self._wake_up, (attempt, attempt.turn))
+        simulation.tell(events.AttemptPaused(at_ms=simulation.now_ms, **_identity(order)))
+        self._tell_progress_of(co_located)
+        self._disturb(co_located)
+
+    def resume(self, order: commands.ResumeJob) -> None:
+        """Let a paused attempt go on."""
+        attempt = self._present(order)
+        if attempt is not None:
+            self._wake_up((attempt, attempt.turn))
+
+    def _wake_up(self, subject: tuple[Attempt, int]) -> None:
+        attempt, turn = subject
+        if attempt.turn != turn or not attempt.is_paused:
+            return
+        simulation = self._simulation
+        co_located = simulation.occupancy.neighbours(attempt)
+        self._tell_progress_of(co_located)
+        simulation.occupancy.resume(attempt, simulation.now_ms)
+        self._set_pace(attempt)
+        self._disturb(co_located)
+        simulation.tell(
+            events.AttemptResumed(
+                at_ms=simulation.now_ms, job_id=attempt.job_id, attempt=attempt.attempt, fence=attempt.fence
+            )
+        )
+
+    def _present(self, order: commands.PauseJob | commands.ResumeJob) -> Attempt | None:
+        attempt = self._simulation.occupancy.attempts.get(order.job_id)
+        is_meant = attempt is not None and (attempt.attempt, attempt.fence) == (order.attempt, order.fence)
+        return attempt if is_meant else None
+
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def leave(self, attempt: Attempt) -> None:
@@ -311,7 +356,8 @@ class Machines:
         if attempt is None or attempt.is_stopping or (attempt.attempt, attempt.fence) != (order.attempt, order.fence):
             return
         attempt.is_stopping = True
-        delay_ms = simulation.settings.charges.checkpoint_ms if attempt.is_training and order.checkpoint else 0
+        has_begun = attempt.is_training or attempt.is_paused
+        delay_ms = simulation.settings.charges.checkpoint_ms if has_begun and order.checkpoint else 0
         co_located = simulation.occupancy.neighbours(attempt)
         simulation.occupancy.pause(attempt, simulation.now_ms)
         if order.checkpoint:
@@ -342,3 +388,7 @@ class Machines:
                 checkpoint_step=attempt.steps_at(attempt.checkpoint_left_ms),
             )
         )
+
+
+def _identity(order: commands.PauseJob) -> dict[str, Any]:
+    return {"job_id": order.job_id, "attempt": order.attempt, "fence": order.fence}

@@ -36,6 +36,8 @@ IDLE_TIMERS_MAX = 10_000
 JOBS_BETWEEN_ADVANCES = 64
 GRAPH_OF_TRACE = "trace"
 """Stands for the graph of jobs whose trace has none; the simulated predictor does not need it."""
+PAUSES = "stop_signal"
+"""What simulated nodes say of themselves: jobs can be paused there."""
 FAULT = "POLICY_FAILED"
 """Code of the holds where the policy raised, or answered what cannot be read."""
 
@@ -82,9 +84,9 @@ class Simulation:
             ended_jobs_max=ENDED_JOBS_MAX,
             learns_speeds=settings.learns_speeds,
         )
-        if settings.charges.prepared_restart_ms is not None:
-            nodes_that_prepare = [replace(node, enforcements=(PREPARED_STARTS,)) for node in cluster.nodes]
-            cluster = self._cluster = replace(cluster, nodes=nodes_that_prepare)
+        prepares = settings.charges.prepared_restart_ms is not None
+        means = (PAUSES, PREPARED_STARTS) if prepares else (PAUSES,)
+        cluster = self._cluster = replace(cluster, nodes=[replace(node, enforcements=means) for node in cluster.nodes])
         nodes = {node.node_id: node for node in cluster.nodes}
         occupancy = GpuOccupancy(
             truth=trace.truth,
@@ -105,6 +107,8 @@ class Simulation:
             commands.LaunchJob: self._machines.launch,
             commands.PrepareJob: self._machines.prepare,
             commands.StopJob: self._machines.stop,
+            commands.PauseJob: self._machines.pause,
+            commands.ResumeJob: self._machines.resume,
             commands.RequestPrediction: self._predict,
             commands.RequestPairPredictions: self._predict_pairs,
             commands.RequestSpeedFit: self._fit_no_speed,

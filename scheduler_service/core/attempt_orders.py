@@ -111,6 +111,7 @@ def orders_for(state: ClusterState, job: JobRecord, node_ids: Iterable[str]) -> 
             granted_parts=job.granted_parts,
             memory_limit_bytes=job.memory_reserved_bytes,
             memory_held_bytes=held_bytes(job.memory_reserved_bytes, job.memory_surge),
+            yields_memory=job.trial is not None and job.trial.is_incoming,
             steps_done=job.steps_done,
             launch=job.launch,
             settings=job.settings,

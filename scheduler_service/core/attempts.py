@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scheduler_service.core.attempt_orders import arrange, launch_commands, stop_commands, without_unlaunched
-from scheduler_service.core.decisions import Start
+from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.granted_checkpoints import grants_after
@@ -20,7 +20,7 @@ from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, discard_unlaunched, next_attempt
-from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
+from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason, TrialStage
 from scheduler_service.core.replica_groups import with_servers
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_start import begin_trial
@@ -95,7 +95,7 @@ def launch(
     state.put_job(job)
     _wake_at_limit(state, job, step)
     _note_neighbours(state, job, start, step)
-    step.commands += launch_commands(state, job)
+    step.commands += launch_commands(state, state.jobs[job.job_id])
 
 
 def _wake_at_limit(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
@@ -113,7 +113,8 @@ def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: Ev
     if neighbours:
         note_colocation_change(state, (job.job_id, *neighbours), is_shared=True)
     if neighbours == (start.trial_with,):
-        begin_trial(state, job.job_id, start.trial_with, step)
+        stage = TrialStage.STARTING_UP if isinstance(start, MeasuringStart) else TrialStage.SHARING
+        begin_trial(state, job.job_id, start.trial_with, step, stage)
 
 
 def _passes(job: JobRecord, start: Start) -> tuple[int, int]:

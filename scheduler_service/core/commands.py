@@ -188,6 +188,7 @@ class LaunchJob(Command):
 
     Attributes:
         memory_held_bytes: What of its memory it holds all the time, others using the rest meanwhile; 0 = all of it.
+        yields_memory: It came last, on trial: where memory runs short it ends, whichever job is over its limit.
         granted_node_ids: As in the job's record, as are the `granted_parts`.
     """
 
@@ -206,6 +207,7 @@ class LaunchJob(Command):
     co_located_limits: tuple[CoLocatedLimit, ...] = ()
     gang_part: GangPart | None = None
     memory_held_bytes: int = 0
+    yields_memory: bool = False
     servers: int = 0
     granted_node_ids: tuple[str, ...] = ()
     granted_parts: tuple[tuple[str, ...], ...] = ()

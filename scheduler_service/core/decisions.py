@@ -62,6 +62,14 @@ class Start(Placement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringStart(Start):
+    """Start a job that was never measured next to one that was: the other is paused once it makes steps.
+
+    The reservation is what the other one leaves of the GPU, and the plan check states the rest.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Decision):
     """Stop a running job."""
 

@@ -103,6 +103,7 @@ class JobCounts(CopiedRecord):
         lost_preparations: Attempts that ended while they were prepared.
         peak_collisions: Stops because its peak of memory met another job's.
         stragglers_replaced: Moves because one of its ranks was too slow.
+        lent_pauses: Pauses in which another job was measured on its GPU.
     """
 
     restarts: int = 0
@@ -117,6 +118,7 @@ class JobCounts(CopiedRecord):
     lost_preparations: int = 0
     peak_collisions: int = 0
     stragglers_replaced: int = 0
+    lent_pauses: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +162,7 @@ class JobRecord(CopiedRecord):
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
+        lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
         memory_autopsy: How it last ran out of device memory; None = never.
         gang: The parts of the present attempt; None = it is on one node, or its agent reports of it as a whole.
         training_end: When it reaches its target loss; None = it has none, or reported no loss.
@@ -213,6 +216,7 @@ class JobRecord(CopiedRecord):
     trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
+    lent_ms: int = 0
     memory_autopsy: MemoryAutopsy | None = None
     gang: GangAttempt | None = None
     training_end: TrainingEnd | None = None
@@ -343,6 +347,7 @@ def pending_view(job: JobRecord) -> PendingJob:
         steps_done=job.steps_done,
         attained_gpu_ms=job.attained_gpu_ms,
         preemptions=job.counts.preemptions,
+        trials=job.counts.trials,
     )
 
 
@@ -372,6 +377,8 @@ def running_view(job: JobRecord) -> RunningJob:
         pause=job.pause,
         move_ms=job.move_ms,
         memory_surge=job.memory_surge,
+        lent_ms=job.lent_ms,
+        lent_pauses=job.counts.lent_pauses,
         is_trying_servers=job.reason is not None and job.reason.code == TRIES_SERVERS,
     )
 
@@ -383,9 +390,8 @@ def is_on_trial(job: JobRecord) -> bool:
 
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
-    if before.assignments is not job.assignments or before.target is not job.target:
-        return False
-    if before.memory_reserved_bytes != job.memory_reserved_bytes or before.request is not job.request:
+    same = before.assignments is job.assignments and before.target is job.target and before.request is job.request
+    if not same or before.memory_reserved_bytes != job.memory_reserved_bytes:
         return False
     if before.trial is not job.trial and is_on_trial(before) is not is_on_trial(job):
         return False

@@ -16,10 +16,12 @@ from scheduler_service.core.attempts import accruals
 from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
+from scheduler_service.core.first_measurements import go_on_measuring
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
+from scheduler_service.core.pausing import LENT_CODE
 from scheduler_service.core.records import Level, Phase
 from scheduler_service.core.replica_groups import has_choice
 from scheduler_service.core.speed_fits import ask_about_speed, ask_about_task_speed
@@ -44,12 +46,14 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     changes["checkpoint_step"] = max(job.checkpoint_step, report.checkpoint_step)
     changes["memory_peak_bytes"] = max(job.memory_peak_bytes, report.memory_peak_bytes)
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
-        others = state.occupancy.neighbours(job)
+        others = _training_beside(state, job, report)
         if _is_clean(state, job, report, others):
             if job.trial is not None:
                 slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
-            changes["solo_step_ms"], learned = _learned(state, job, report, others, step)
-            measurements |= learned
+            # Beside a job that starts up, or that was never measured, nothing is told of the two.
+            if not others or job.trial is None or job.trial.is_sharing:
+                changes["solo_step_ms"], learned = _learned(state, job, report, others, step)
+                measurements |= learned
     if has_window and job.moved_at_ms and job.phase is Phase.RUNNING:
         changes |= _cost_of_move(state, job, report)
     if report.steps_done > job.steps_done:
@@ -72,6 +76,8 @@ def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, st
     if job.training_end is not None:
         ask_about_end(state, job.job_id, step)
     refit_memory(state, job.job_id, step)
+    if job.trial is not None:
+        go_on_measuring(state, job.job_id, step)
     if report.rank_step_ms:
         look_for_straggler(state, job.job_id, report, step)
 
@@ -90,6 +96,22 @@ def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -
         "memory_bytes": report.memory_bytes or job.memory_bytes,
         "step_ms": report.window_ms / report.window_steps if has_window else job.step_ms,
     }
+
+
+def _training_beside(state: ClusterState, job: JobRecord, report: JobProgressed) -> tuple[str, ...]:
+    """Return the co-located jobs; of a job that is measured while the other one is paused there are none."""
+    others = state.occupancy.neighbours(job)
+    if not others or job.trial is None or job.trial.is_sharing:
+        return others
+    return tuple([other for other in others if not _stands_still(state.jobs[other], report.at_ms)])
+
+
+def _stands_still(job: JobRecord, now_ms: int) -> bool:
+    """A job that is paused for a measurement was so until now for sure: neither order nor node has let it go on."""
+    pause = job.pause
+    if pause is None or pause.is_resuming or job.phase is not Phase.PAUSED or pause.reason.code != LENT_CODE:
+        return False
+    return now_ms <= pause.ordered_at_ms + pause.paused_ms_max
 
 
 def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> bool:

@@ -35,6 +35,8 @@ OVERDUE_MS = 5_000
 
 
 _OPERATORS = "PAUSED_BY_OPERATOR"
+LENT_CODE = "PAUSED_FOR_MEASUREMENT"
+"""Of a pause in which another job is measured on the GPU."""
 
 
 def request_pause(state: ClusterState, event: PauseRequested, step: EventEffects) -> None:
@@ -132,6 +134,8 @@ def note_resumed(
     state: ClusterState, job: JobRecord, event: AttemptResumed | RunningAttempt, step: EventEffects
 ) -> None:
     """Note that a paused job goes on; its time counts again from now."""
+    is_lent = job.pause is not None and job.pause.reason.code == LENT_CODE
+    lent_ms = state.now_ms - job.pause.paused_at_ms if job.pause is not None and is_lent else 0
     resumed = with_history(
         accrued(job, state.now_ms),
         at_ms=state.now_ms,
@@ -140,6 +144,7 @@ def note_resumed(
         phase=Phase.RUNNING,
         pause=None,
         paused_ms=max(job.paused_ms, event.paused_ms),
+        lent_ms=job.lent_ms + lent_ms,
     )
     state.put_job(resumed)
     note_colocation_change(state, (job.job_id, *state.occupancy.neighbours(resumed)))
@@ -147,14 +152,14 @@ def note_resumed(
 
 
 def note_pause_refused(state: ClusterState, job: JobRecord, event: PauseRefused, step: EventEffects) -> None:
-    """Stop a job with a checkpoint that was to be paused and cannot be, unless only an operator wanted that.
+    """Stop a job with a checkpoint that was to be paused and cannot be, unless that was not for others' sake alone.
 
     A late refusal changes nothing.
     """
     if job.pause is None:
         return
     message = f"{event.code}: {event.message}"
-    if job.pause.reason.code == _OPERATORS:
+    if job.pause.reason.code in (_OPERATORS, LENT_CODE):
         state.put_job(with_history(job, at_ms=state.now_ms, kind="pause", message=message, pause=None))
         return
     stop(state, with_history(job, at_ms=state.now_ms, kind="pause", message=message), AfterStop.REQUEUE, step)

@@ -17,6 +17,7 @@ from scheduler_service.core.decisions import (
     Hold,
     HoldMany,
     HoldRest,
+    MeasuringStart,
     Migrate,
     Pause,
     Placement,
@@ -27,6 +28,7 @@ from scheduler_service.core.decisions import (
     unfolded,
 )
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.measuring_starts import beside_host, measured_there
 from scheduler_service.core.opportunistic_sharing import MemorySurge, collision_obstacle
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.queue_terms import is_device_named
@@ -324,8 +326,12 @@ def _node_obstacle(check: _Check, request: JobRequest, start: Start, running: Ru
         if not check.ledger.host_fits(
             view.nodes[node_id], request, gpus_here=gpus_here, gpus=len(start.assignments), freed=own
         ):
-            return Reason(code="HOST_DOES_NOT_FIT", numbers=host_numbers(request))
+            return Reason(code="HOST_DOES_NOT_FIT", numbers=_host_numbers(request))
     return None
+
+
+def _host_numbers(request: JobRequest) -> dict[str, float]:
+    return {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
 
 
 def _device_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
@@ -338,14 +344,12 @@ def _device_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason
     return Reason(code="DEVICE_NOT_ALLOWED", gpu_ids=tuple(wrong)) if wrong else None
 
 
-def host_numbers(request: JobRequest) -> dict[str, float]:
-    """Return what a job asks of the host, for a reason."""
-    return {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
-
-
 def _resident_or_obstacle(
     check: _Check, request: JobRequest, start: Start, running: RunningJob | None
 ) -> Resident | Reason:
+    if isinstance(start, MeasuringStart):
+        check.slowdowns[request.job_id] = beside_host(check.view, start)
+        return measured_there(check.view, check.ledger, start, check.pending[request.job_id])
     gpu = check.view.gpus[start.assignments[0].gpu_id].gpu
     resident = _resident(check.view, request, start, gpu)
     if resident is None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
+from scheduler_service.core.measuring_starts import with_measuring_starts
 from scheduler_service.core.records import Assignment, Reason
 from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.view import Policy, SchedulingView
 
 
 def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
-    """Ask a policy, and return its decisions with the moves for trials that follow from them.
+    """Ask a policy, and return its decisions with the moves and the starts for trials that follow from them.
 
     Raises:
         TypeError: It answered something else than decisions.
@@ -21,9 +22,10 @@ def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
     decisions = tuple(policy.decide(view))
     for decision in decisions:
         _require_decision(decision)
-    if getattr(policy, "trial_moves", False):
-        return (*decisions, *trial_moves(view, decisions))
-    return decisions
+    moves = trial_moves(view, decisions) if getattr(policy, "trial_moves", False) else ()
+    if not moves and getattr(policy, "trial_pauses", False):
+        return with_measuring_starts(view, decisions)
+    return (*decisions, *moves)
 
 
 def _require_decision(decision: Decision) -> None:

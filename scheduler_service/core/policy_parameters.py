@@ -12,6 +12,10 @@ TRIAL_MOVES_DESCRIPTION = (
     "a running job may move next to another one on trial, so that a job which must be measured alone gets its GPU"
 )
 
+TRIAL_PAUSES_DESCRIPTION = (
+    "a running job may be paused for up to a minute, so that one that was never measured is measured on its GPU"
+)
+
 UNSHARE_DESCRIPTION = (
     "jobs that share a GPU are moved apart onto idle ones where they gain more together than the move costs"
 )

@@ -8,8 +8,8 @@ from scheduler_service.core.reason_texts import describe_reason, has_no_gpu
 from scheduler_service.core.records import JobRequest, Reason, Share
 
 _MEASURE = (
-    "It can share once both jobs were measured alone, which counts while others use at most a tenth of the device; "
-    "--share any accepts what is not known."
+    "It can share once both jobs were measured, which counts while others use at most a tenth of the device: alone, or "
+    "next to a long job that is paused meanwhile; --share any accepts what is not known."
 )
 _SMALLER = "A smaller --batch-size, a --memory that you know to suffice, or a GPU with more memory."
 _ROOM = "A job that ends, or another GPU (`cotenant gpus` shows who holds them)."

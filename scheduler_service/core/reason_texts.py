@@ -175,7 +175,16 @@ REASON_TEXTS: Mapping[str, str] = {
     "STARTS_ON_TRIAL": "The job shares with {jobs} on trial, for nothing reliable is predicted of them together: "
     "{slowdown_ratio} is expected for it and {neighbour_slowdown_ratio} for the other. It leaves if a job is slowed "
     "down more than it accepts; --no-trial refuses that.",
+    "STARTS_TO_BE_MEASURED": "The job starts next to {jobs}, in the {free_bytes} that it leaves, because it was never "
+    "measured and no GPU is free: once it makes steps {jobs} is paused for {paused_max_ms} at most. Then both share on "
+    "trial, or this job waits again; --no-trial refuses that.",
     # while it is on trial
+    "IS_MEASURED": "The job is measured while {jobs} is paused, for {paused_max_ms} at most.",
+    "MEASURED_APART": "The job was measured while the other one was paused, and they would not keep what they accept: "
+    "{jobs}, of which the first would be slowed down by {slowdown_ratio} and accepts {max_slowdown_ratio}. It waits "
+    "again.",
+    "NOT_MEASURED_IN_TIME": "The job was to be measured next to {jobs}, and made no step in time that could be. It "
+    "waits until it can be measured alone.",
     "ON_TRIAL": "The job is on trial with {jobs} until {until_at_ms}: slowdown {slowdown_ratio} +- {spread_ratio} of "
     "{max_slowdown_ratio} allowed.",
     "TRIAL_PASSED": "The job shares with {jobs} and has passed its trial: slowdown {slowdown_ratio} +- {spread_ratio} "
@@ -200,6 +209,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
     "job runs on where it is.",
+    "KNOWN_TOGETHER": "The policy wanted to measure the job next to {jobs}, and it is known already that the two may "
+    "share.",
     "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
     "SERVERS_NOT_ALLOWED": "The policy gave {servers_given_count} parameter server(s), which the job does not allow.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
@@ -209,6 +220,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "DEVICE_NOT_ALLOWED": "The job names the devices that it may run on, and the GPU is none of these ({gpus}).",
     # while it is paused
     "PAUSED_BY_OPERATOR": "An operator paused the job; it goes on by itself when the pause is over.",
+    "PAUSED_FOR_MEASUREMENT": "The job is paused for {paused_max_ms} at most, while {jobs} is measured next to it; its "
+    "memory stays its own.",
     "PAUSE_UNWANTED": "The node had paused the job although no pause was wanted any more; it was told to go on.",
     "PEAKS_NEAR": "The job is paused: the memory of {jobs} is at a peak, and with its own peak {needed_bytes} of "
     "{gpu_memory_bytes} would be needed. It goes on when that peak is over.",

@@ -128,6 +128,14 @@ class TaskDemand:
     network_bytes_per_s: float = 0.0
 
 
+class TrialStage(StrEnum):
+    """How far a trial has come: of a job that was never measured two stages come before the one that is judged."""
+
+    STARTING_UP = "starting_up"
+    MEASURING = "measuring"
+    SHARING = "sharing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One side of two jobs that share a GPU on trial.
@@ -135,10 +143,11 @@ class Trial:
     Attributes:
         other_job_id: The other job, which has the other side.
         is_incoming: The job came last, and leaves if the trial breaks.
-        since_ms: When the incoming job was launched.
+        since_ms: When the incoming job was launched, or was measured.
         until_ms: When what was measured decides.
         ratios: Slowdowns in its newest sound windows, oldest first.
         is_passed: Both consents were kept; it is watched from then on.
+        stage: Whether the incoming job is still to be measured alone (`first_measurements`).
     """
 
     other_job_id: str
@@ -147,6 +156,12 @@ class Trial:
     until_ms: int
     ratios: tuple[float, ...] = ()
     is_passed: bool = False
+    stage: TrialStage = TrialStage.SHARING
+
+    @property
+    def is_sharing(self) -> bool:
+        """Both jobs were measured alone, so that what each loses is told and judged."""
+        return self.stage is TrialStage.SHARING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PairSlo
 from scheduler_service.core.records import Gpu, JobRequest, Reason, Share
 from scheduler_service.core.view import Predictions
 
-_DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN", "RANGE_NOT_CALIBRATED"})
+DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN", "RANGE_NOT_CALIBRATED"})
+"""Why jobs do not share that might once more is known of them."""
 
 
 def sharing_obstacle(
@@ -90,7 +91,7 @@ def _too_large_or(
     obstacle: Reason, request: JobRequest, micro_batch_size: int, gpu: Gpu, predictions: Predictions
 ) -> Reason:
     """Return the obstacle, unless it is a doubt about a job that the GPU is too small for anyway."""
-    too_large = too_large_alone(request, micro_batch_size, gpu, predictions) if obstacle.code in _DOUBTS else None
+    too_large = too_large_alone(request, micro_batch_size, gpu, predictions) if obstacle.code in DOUBTS else None
     return too_large or obstacle
 
 

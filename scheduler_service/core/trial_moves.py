@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate
+from scheduler_service.core.first_measurement_rules import may_share_on_trial
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Reason, Share
+from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Reason
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
@@ -53,7 +54,7 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
         return ()
     if not all(isinstance(one, Hold | HoldMany | HoldRest) for one in decisions):
         return ()
-    waiting = _first_unmeasured(view)
+    waiting = next(unmeasured_jobs(view), None)
     entries = list(islice(_entries_that_may_share(view), JOBS_LOOKED_AT_MAX)) if waiting is not None else []
     if waiting is None or len(entries) < 2:
         return ()
@@ -72,17 +73,13 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
     return () if best is None else (best.move,)
 
 
-def _first_unmeasured(view: SchedulingView) -> PendingJob | None:
+def unmeasured_jobs(view: SchedulingView) -> Iterator[PendingJob]:
+    """Yield those of the first waiting jobs that were never measured, and may share on trial once they were."""
     devices, measured_alone = {device for device, _ in view.index.inventory.gpus}, view.predictions.measured_alone
     for job in islice(view.pending, JOBS_LOOKED_AT_MAX):
-        if _may_share_later(job.request) and not any((job.request.key, device) in measured_alone for device in devices):
-            return job
-    return None
-
-
-def _may_share_later(request: JobRequest) -> bool:
-    """A job on one GPU that may share on trial, once it was measured alone."""
-    return bool(request.key) and not request.no_trial and request.gpus == 1 and request.share is not Share.NEVER
+        key = job.request.key
+        if may_share_on_trial(job.request) and not any((key, device) in measured_alone for device in devices):
+            yield job
 
 
 def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) -> bool:
@@ -91,7 +88,15 @@ def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) ->
 
 
 def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
-    """Find the GPUs whose one job was measured alone; reports tell it, without what has passed since."""
+    """Find the GPUs whose one job was measured alone and is of known length."""
+    for entry in measured_entries(view):
+        job = view.index.reported[entry.job_ids[0]]
+        if _remaining_ms(job, view.predictions.job(job.request.key, entry.gpu.device)) is not None:
+            yield entry
+
+
+def measured_entries(view: SchedulingView) -> Iterator[GpuView]:
+    """Yield the GPUs whose one job was measured alone; reports tell it, without what has passed since."""
     measured_alone = view.predictions.measured_alone
     for gpu_id in sorted(view.index.single_job_gpu_ids) if measured_alone else ():
         entry = view.gpus[gpu_id]
@@ -100,9 +105,7 @@ def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
         if job.request.gpus != 1 or job.is_stopping or (key, device) not in measured_alone:
             continue
         prediction = view.predictions.job(key, device)
-        if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes:
-            continue
-        if _remaining_ms(job, prediction) is not None:
+        if prediction is not None and job.micro_batch_size in prediction.measured_micro_batch_sizes:
             yield entry
 
 

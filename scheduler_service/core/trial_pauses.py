@@ -1,6 +1,7 @@
 """The incoming job of a broken trial leaves: paused where the other job ends soon, else stopped to go on elsewhere.
 
-Jobs that are paused for the peak of another one (`peak_pauses`) are looked after here as well.
+Jobs that are paused for the peak of another one (`peak_pauses`), or so that another one is measured
+(`first_measurements`), are looked after here as well.
 
 A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory. So it is
 for a job that will have the GPU to itself soon; where that does not come true in time it is stopped with a checkpoint.
@@ -12,14 +13,14 @@ from scheduler_service.core.attempts import stop
 from scheduler_service.core.decisions import Pause
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, order_pause, order_resume
+from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, LENT_CODE, order_pause, order_resume
 from scheduler_service.core.peak_pauses import PEAKS_NEAR, end_peak_pause
-from scheduler_service.core.records import PAUSED_MS_MAX, PAUSING_ENFORCEMENTS, AfterStop, Phase, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, PAUSING_ENFORCEMENTS, AfterStop, Phase, Reason, TrialStage
 from scheduler_service.core.state import ClusterState
 
 WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
 """After so long a paused job is stopped, well before its node would let it go on next to the other one."""
-TRIAL_CODES = frozenset({"TRIAL_BROKEN", "TRIAL_MEMORY", "TRIAL_UNMEASURED"})
+TRIAL_CODES = frozenset({"TRIAL_BROKEN", "TRIAL_MEMORY", "TRIAL_UNMEASURED", "MEASURED_APART", "NOT_MEASURED_IN_TIME"})
 
 
 def take_off(state: ClusterState, incoming: JobRecord, resident: JobRecord, reason: Reason, step: EventEffects) -> None:
@@ -42,6 +43,8 @@ def end_trial_pauses(state: ClusterState, step: EventEffects) -> None:
             continue
         if pause.reason.code == PEAKS_NEAR:
             end_peak_pause(state, job, step)
+        if pause.reason.code == LENT_CODE and not _is_lent_to(state, job):
+            order_resume(state, job_id, step)
         if pause.reason.code not in TRIAL_CODES:
             continue
         limit_ms = WAIT_MS_MAX if job.phase is Phase.PAUSED else CONFIRMATION_MS_MAX
@@ -49,6 +52,13 @@ def end_trial_pauses(state: ClusterState, step: EventEffects) -> None:
             order_resume(state, job_id, step)
         elif state.now_ms >= pause.ordered_at_ms + limit_ms:
             stop(state, job, AfterStop.REQUEUE, step, reason=pause.reason)
+
+
+def _is_lent_to(state: ClusterState, host: JobRecord) -> bool:
+    """An incoming job is being measured while this job stands still."""
+    incoming = state.jobs.get(host.trial.other_job_id) if host.trial is not None else None
+    is_measuring = host.trial is not None and host.trial.stage is TrialStage.MEASURING
+    return is_measuring and incoming is not None and incoming.phase is Phase.RUNNING
 
 
 def _can_pause(state: ClusterState, job: JobRecord) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, with_history
-from scheduler_service.core.records import Trial
+from scheduler_service.core.records import Trial, TrialStage
 from scheduler_service.core.state import ClusterState
 
 TRIAL_MS = 60_000
@@ -15,22 +15,39 @@ TRIALS_MAX = 8
 """Times that a job may join another one on trial."""
 BROKEN_TRIALS_MAX = 3
 """Broken trials of a job, in whichever role, after which it shares on reliable predictions only."""
+_IN_WORDS = {
+    TrialStage.STARTING_UP: "{incoming} starts next to {resident} to be measured",
+    TrialStage.MEASURING: "{incoming} is measured while {resident} is paused",
+    TrialStage.SHARING: "shares with {other} on trial",
+}
 
 
-def begin_trial(state: ClusterState, incoming_id: str, resident_id: str, step: EventEffects) -> None:
+def begin_trial(
+    state: ClusterState, incoming_id: str, resident_id: str, step: EventEffects, stage: TrialStage = TrialStage.SHARING
+) -> None:
     """Let a job that was just launched share with the one that was there, on trial."""
-    until_ms = state.now_ms + TRIAL_MS
+    put_stage(state, incoming_id, stage, step, resident_id=resident_id)
+    state.put_job(limited(state.jobs[incoming_id].counting(trials=1)))
+
+
+def put_stage(
+    state: ClusterState,
+    incoming_id: str,
+    stage: TrialStage,
+    step: EventEffects,
+    *,
+    resident_id: str,
+    limit_ms: int = TRIAL_MS,
+) -> None:
+    """Let a stage of a trial begin, which is looked at after a time limit."""
+    until_ms = state.now_ms + limit_ms
     for job_id, other_id in ((incoming_id, resident_id), (resident_id, incoming_id)):
         is_incoming = job_id == incoming_id
-        trial = Trial(other_job_id=other_id, is_incoming=is_incoming, since_ms=state.now_ms, until_ms=until_ms)
-        job = with_history(
-            state.jobs[job_id],
-            at_ms=state.now_ms,
-            kind="trial",
-            message=f"shares with {other_id} on trial",
-            trial=trial,
+        trial = Trial(
+            other_job_id=other_id, is_incoming=is_incoming, since_ms=state.now_ms, until_ms=until_ms, stage=stage
         )
-        state.put_job(limited(job.counting(trials=is_incoming)))
+        message = _IN_WORDS[stage].format(incoming=incoming_id, resident=resident_id, other=other_id)
+        state.put_job(with_history(state.jobs[job_id], at_ms=state.now_ms, kind="trial", message=message, trial=trial))
     step.wakes_at_ms.append(until_ms)
 
 

@@ -13,6 +13,7 @@ from statistics import fmean, pstdev
 from scheduler_service.core.capacity import reserved_bytes
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.first_measurements import look_at_late_measurement
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Level, Phase, Reason
@@ -44,8 +45,12 @@ def judge_due_trials(state: ClusterState, step: EventEffects) -> None:
     """Decide trials whose time is over, and forget pairs that broke long ago."""
     for job_id in tuple(state.on_trial):
         trial = state.jobs[job_id].trial
-        if trial is not None and not trial.is_passed and trial.until_ms <= state.now_ms:
+        if trial is None or trial.is_passed or trial.until_ms > state.now_ms:
+            continue
+        if trial.is_sharing:
             _judge(state, job_id, step)
+        else:
+            look_at_late_measurement(state, state.jobs[job_id], step)
     step.is_decision_due |= state.predictions.forget_broken_trials(state.now_ms - REMEMBERED_MS)
 
 
@@ -54,7 +59,7 @@ def _judge(state: ClusterState, incoming_id: str, step: EventEffects) -> None:
     if incoming.trial is None or incoming.phase is not Phase.RUNNING:
         return
     resident = state.jobs[incoming.trial.other_job_id]
-    if resident.trial is None:
+    if resident.trial is None or not resident.trial.is_sharing:
         return
     is_over = state.now_ms >= incoming.trial.until_ms
     broken = [job for job in (incoming, resident) if _is_broken(job, is_over=is_over and not incoming.trial.is_passed)]
@@ -185,11 +190,25 @@ def refit_memory(state: ClusterState, job_id: str, step: EventEffects) -> None:
     # What others may have of it meanwhile is not its own to grow into.
     is_shared_out = job.memory_surge is not None
     available = kept if is_shared_out else gpu.gpu.memory_bytes - gpu.memory_reserved_bytes + kept
+    if wanted > available and _take_from_incoming(state, job, wanted - available):
+        available = wanted
     if (is_measured and wanted < kept) or kept < wanted <= available:
         state.put_job(job.changed(memory_reserved_bytes=wanted))
         step.is_decision_due = True
     elif wanted > available and job.trial is not None:
         _break_for_memory(state, job, needed_bytes=wanted, free_bytes=available, step=step)
+
+
+def _take_from_incoming(state: ClusterState, job: JobRecord, more_bytes: int) -> bool:
+    """Let a job grow into what is kept for an incoming one that was not measured yet, and does not use it."""
+    if job.trial is None or job.trial.is_sharing or job.trial.is_incoming:
+        return False
+    incoming = state.jobs[job.trial.other_job_id]
+    left_bytes = incoming.memory_reserved_bytes - more_bytes
+    if left_bytes <= incoming.measured.attempt_peak_bytes:
+        return False
+    state.put_job(incoming.changed(memory_reserved_bytes=left_bytes))
+    return True
 
 
 def _break_for_memory(

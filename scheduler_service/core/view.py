@@ -32,6 +32,7 @@ class PendingJob:
     steps_done: int = 0
     attained_gpu_ms: int = 0
     preemptions: int = 0
+    trials: int = 0
 
 
 @quick_record
@@ -49,6 +50,8 @@ class RunningJob(CopiedRecord):
         pause: The pause that was ordered, or that lasts; None = there is none.
         move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
         memory_surge: What of its memory it needs now and then; None = it holds all of it.
+        lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
+        lent_pauses: How often it did so.
         is_trying_servers: It has its number of parameter servers only to be measured with it.
     """
 
@@ -75,6 +78,8 @@ class RunningJob(CopiedRecord):
     pause: JobPause | None = None
     move_ms: int = 0
     memory_surge: MemorySurge | None = None
+    lent_ms: int = 0
+    lent_pauses: int = 0
     is_trying_servers: bool = False
 
     @property

@@ -36,7 +36,11 @@ import numpy as np
 from scheduler_service.core.capacity import is_reliable, memory_point, samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.policy_parameters import TRIAL_MOVES_DESCRIPTION, UNSHARE_DESCRIPTION
+from scheduler_service.core.policy_parameters import (
+    TRIAL_MOVES_DESCRIPTION,
+    TRIAL_PAUSES_DESCRIPTION,
+    UNSHARE_DESCRIPTION,
+)
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.remaining_time_queue import GroupedQueue
 from scheduler_service.core.view import PendingJob, SchedulingView
@@ -82,6 +86,7 @@ class Horus:
     )
 
     trial_moves: bool = field(default=True, metadata={"description": TRIAL_MOVES_DESCRIPTION})
+    trial_pauses: bool = field(default=True, metadata={"description": TRIAL_PAUSES_DESCRIPTION})
     unshare: bool = field(default=False, metadata={"description": UNSHARE_DESCRIPTION})
 
     def __post_init__(self) -> None:

@@ -40,6 +40,7 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
     TRIAL_MOVES_DESCRIPTION,
+    TRIAL_PAUSES_DESCRIPTION,
     UNSHARE_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
     require_not_negative,
@@ -79,6 +80,7 @@ class SjfBsbf:
     )
 
     trial_moves: bool = field(default=True, metadata={"description": TRIAL_MOVES_DESCRIPTION})
+    trial_pauses: bool = field(default=True, metadata={"description": TRIAL_PAUSES_DESCRIPTION})
     unshare: bool = field(default=False, metadata={"description": UNSHARE_DESCRIPTION})
 
     def __post_init__(self) -> None:

@@ -11,8 +11,11 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.first_measurement_rules import LENT_PAUSES_MAX, LENT_RATIO_MAX
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_alone import bound_of_peak
-from scheduler_service.core.records import Phase
+from scheduler_service.core.pausing import LENT_CODE
+from scheduler_service.core.records import Phase, TrialStage
 from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIALS_MAX
 from scheduler_service.core.trials import WINDOWS_TO_BREAK
 from scheduler_service.policy_registry import make_policy
@@ -35,7 +38,7 @@ class World(Play):
         self.peaks = {f"key-{number}": self.random.uniform(0.5, 5.0) for number in range(KEYS)}
         self.utilization = {key: self.random.uniform(0.1, 1.0) for key in self.peaks}
         self.submitted = 0
-        self.seen_trials = 0
+        self.seen_trials = self.seen_measurements = 0
 
     def step(self) -> None:
         """Let something happen."""
@@ -119,14 +122,32 @@ class World(Play):
             assert resident.trial is not None
             assert (resident.trial.other_job_id, resident.trial.is_incoming) == (job_id, False)
             assert set(state.gpus[incoming.gpu_ids[0]].job_ids) == {job_id, resident.job_id}
-            for one in (incoming, resident):
+            assert resident.trial.stage is incoming.trial.stage
+            self.seen_measurements += incoming.trial.stage is TrialStage.MEASURING
+            for one in (incoming, resident) if incoming.trial.is_sharing else (resident,):
                 known = state.predictions.job(one.request.key, DEVICE)
                 assert known is not None
                 assert one.micro_batch_size in known.measured_micro_batch_sizes
-                self._check_not_overrun(incoming.phase, one.job_id)
+                if incoming.trial.is_sharing:
+                    self._check_not_overrun(incoming.phase, one.job_id)
         for job in state.jobs.values():
             assert job.counts.trials <= TRIALS_MAX
             assert job.counts.broken_trials < BROKEN_TRIALS_MAX or job.request.no_trial
+            self._check_lent(job)
+
+    def _check_lent(self, job: JobRecord) -> None:
+        """A job stands still for an incoming job that runs, never again for the same one, and little in all."""
+        assert job.counts.lent_pauses <= LENT_PAUSES_MAX
+        incoming_jobs = [line.message for line in job.history if line.message.endswith(f"while {job.job_id} is paused")]
+        assert len(incoming_jobs) == len(set(incoming_jobs))
+        if job.pause is None or job.pause.is_resuming or job.pause.reason.code != LENT_CODE:
+            return
+        assert job.trial is not None
+        incoming = self.engine.state.jobs[job.trial.other_job_id]
+        assert (incoming.phase, job.trial.stage) == (Phase.RUNNING, TrialStage.MEASURING)
+        life_ms = job.ran_ms + (job.request.steps_total - job.steps_done) * job.solo_step_ms
+        # Windows between the order and the pause move what is foreseen a little.
+        assert job.lent_ms + job.pause.paused_ms_max <= LENT_RATIO_MAX * life_ms + WINDOW_MS
 
     def _check_not_overrun(self, incoming_phase: Phase, job_id: str) -> None:
         job = self.engine.state.jobs[job_id]
@@ -164,6 +185,7 @@ def remembered(engine: SchedulerEngine) -> dict[str, Any]:
 def test_the_drawn_worlds_hold_trials_and_breaks_at_all() -> None:
     worlds = [checked_world(seed, "horus") for seed in range(4)]
     assert sum(world.seen_trials for world in worlds) > 50
+    assert sum(world.seen_measurements for world in worlds) > 10
     breaks = sum(job.counts.broken_trials for world in worlds for job in world.engine.state.jobs.values())
     assert breaks > 4
 

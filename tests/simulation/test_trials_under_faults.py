@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from scheduler_service.core import first_measurement_rules, measuring_starts
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.records import Phase
 from tests.support.cases import for_each
@@ -41,3 +42,38 @@ def test_a_recorded_log_with_trials_gives_a_fresh_engine_the_same_commands(seed:
     fresh = new_engine("horus")
     assert [fresh.handle(decode_event(json.loads(line))) for line in world.log] == world.returned
     assert fresh.snapshot() == world.engine.snapshot()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of a few seconds lend as much of their lives as long ones do of theirs in minutes."""
+    monkeypatch.setattr(first_measurement_rules, "PAUSE_MS_LEAST", 1_000)
+    monkeypatch.setattr(first_measurement_rules, "LENT_RATIO_MAX", 0.4)
+    monkeypatch.setattr(measuring_starts, "HOST_REMAINING_MS_MIN", 1_000)
+
+
+def lent_pauses(world: UnsureCluster) -> int:
+    return sum(job.counts.lent_pauses for job in world.engine.state.jobs.values())
+
+
+@pytest.mark.usefixtures("hasty")
+@for_each("seed", range(12))
+def test_every_job_ends_well_although_new_jobs_are_measured_next_to_paused_jobs_among_faults(seed: int) -> None:
+    world = UnsureCluster(9_000 + seed, policy=("horus", "sjf_bsbf")[seed % 2], nodes=1, gpus=2)
+    world.run()
+    assert world.outcomes().keys() == {request.job_id for request in world.requests}
+    assert not world.engine.state.pauses
+    fresh = new_engine(world.first_policy)
+    assert [fresh.handle(decode_event(json.loads(line))) for line in world.log] == world.returned
+
+
+@pytest.mark.usefixtures("hasty")
+def test_without_faults_new_jobs_are_measured_next_to_paused_jobs_and_some_stay() -> None:
+    worlds = [UnsureCluster(seed, faults=Faults(), nodes=1, gpus=1) for seed in range(4)]
+    for world in worlds:
+        world.run()
+        assert set(world.outcomes().values()) == {Phase.FINISHED}
+    assert sum(map(lent_pauses, worlds)) > 3
+    stories = [line.message for world in worlds for job in world.engine.state.jobs.values() for line in job.history]
+    assert any("is measured while" in line for line in stories)
+    assert any(line.startswith("shares with") for line in stories)

@@ -14,6 +14,7 @@ from typing import Any
 from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
 from cotenant_agent import (
+    attempt,
     attempt_table,
     checkpoint_pieces,
     durable_files,
@@ -26,9 +27,11 @@ from cotenant_agent import (
     wiring,
 )
 from cotenant_agent import system_clock as agent_clock
+from cotenant_agent.records import AttemptObservation
 from scheduler_service.adapters import stored_identity
 from scheduler_service.adapters import system_clock as scheduler_clock
 from scheduler_service.commands import running_scheduler
+from scheduler_service.core import first_measurement_rules, measuring_starts
 from tests.simulation.swarm import (
     agent_host,
     gang_witness,
@@ -119,15 +122,34 @@ def _table() -> list[tuple[Any, str, Any]]:
     ]
 
 
+def _measured_jobs() -> list[tuple[Any, str, Any]]:
+    """Measure something of jobs, and let those of a minute lend as much of their lives as others do of hours."""
+    return [
+        (attempt, "AttemptObservation", _measured),
+        (first_measurement_rules, "PAUSE_MS_LEAST", 8_000),
+        (first_measurement_rules, "LENT_RATIO_MAX", 0.4),
+        (measuring_starts, "HOST_REMAINING_MS_MIN", 8_000),
+    ]
+
+
+def _measured(**values: Any) -> AttemptObservation:
+    used_bytes = agent_host.GPU_BYTES // 8
+    memory = {"memory_bytes": used_bytes, "memory_peak_bytes": used_bytes}
+    return AttemptObservation(**values | memory | {"utilization_ratio": 0.3})
+
+
 @contextlib.contextmanager
-def simulated_machines() -> Iterator[None]:
+def simulated_machines(*, are_jobs_measured: bool = False) -> Iterator[None]:
     """The product runs on simulated machines inside the block.
+
+    Args:
+        are_jobs_measured: Their memory is told, and jobs of a minute are paused for others.
 
     Raises:
         LookupError: The product renamed what a fake is to replace: its real code would run.
     """
     missing = object()
-    table = _table()
+    table = _table() + (_measured_jobs() if are_jobs_measured else [])
     before = [(owner, name, vars(owner).get(name, missing)) for owner, name, _ in table]
     for owner, name, value in before:
         if value is missing and not hasattr(builtins, name):

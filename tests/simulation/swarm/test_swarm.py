@@ -50,6 +50,7 @@ def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: lis
     assert set(coverage) == (RATES.keys() | TRANSFER_RATES.keys()) - SWITCHED_OFF
     assert any(report.fetched for report in reports)
     assert any(report.gangs_prepared for report in reports)
+    assert sum(report.lent_pauses for report in reports) > 3
     assert min(report.nodes for report in reports) >= 3
     assert min(report.jobs for report in reports) >= 20
     assert min(report.events for report in reports) >= 200

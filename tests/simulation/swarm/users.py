@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 4.0
 _GIB = 1 << 30
+_LONG_TIMES = 3
+"""So much longer than others are jobs that are paused for each other."""
 
 
 class Users:
@@ -93,7 +95,13 @@ class Users:
                 spec.steps_total = plan.steps_total
             spec.gpus = spec.ranks = generator.choice((2, self._world.gpus_per_node + 1))
             spec.across_nodes = True
-        if generator.random() < 0.7:
+        if self._world.measures_new_jobs:
+            # No two are alike, and nothing is known of any.
+            plan = replace(plan, steps_total=_LONG_TIMES * plan.steps_total, is_exclusive=False)
+            self._world.plans[token] = plan
+            spec.steps_total, spec.max_slowdown_ratio, spec.time_limit_ms = plan.steps_total, 0.5, 0
+            spec.share = resources_pb2.SHARE_MODE_SAFE
+        elif generator.random() < 0.7:
             spec.graph_sha256 = f"{generator.randrange(4):064x}"
             spec.settings.CopyFrom(resources_pb2.JobSettings(global_batch_size=8))
         return scheduling_pb2.SubmitJobRequest(request_id=f"request-{token}", spec=spec)

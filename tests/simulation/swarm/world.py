@@ -40,6 +40,7 @@ POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
 _PARTS_END_RATIO = 0.1
 """Of the worlds with gangs across nodes those with many, whose parts often end with 0 in the middle."""
 _PART_ENDS_RATIO = 0.5
+_MEASURING_RATIO = 0.1
 _MOVING_RATIO = 0.3
 """Of the worlds with gangs across nodes those with many, which their policy moves all the time."""
 _PYTHON_RATIO = 0.8
@@ -65,6 +66,7 @@ class RunReport:
         struck: How often each kind of fault occurred.
         fetched: How many attempts resumed a checkpoint that was written on another machine and fetched.
         gangs_prepared: How many attempts of gangs across nodes had been started early.
+        lent_pauses: How often a job was paused so that another one was measured.
     """
 
     seed: int
@@ -79,6 +81,7 @@ class RunReport:
     struck: Counter[str] = field(default_factory=Counter)
     fetched: int = 0
     gangs_prepared: int = 0
+    lent_pauses: int = 0
 
 
 class World:
@@ -124,6 +127,8 @@ class World:
         is_restless = self._moves.random() < _MOVING_RATIO
         self.do_gangs_move = self.has_gangs_across and not self.have_parts_ends and is_restless
         self.policy = "restless" if self.do_gangs_move else self.policy
+        self.measures_new_jobs = measures_new_jobs(seed)
+        self.policy = "horus" if self.measures_new_jobs else self.policy
         self.waiting: dict[JobProcess, None] = {}
         self.gangs_prepared = 0
         self.fetched = 0
@@ -290,9 +295,14 @@ class World:
             struck=self.struck,
             fetched=self.fetched,
             gangs_prepared=self.gangs_prepared,
+            lent_pauses=self._lent_pauses(),
         )
         self._end()
         return report
+
+    def _lent_pauses(self) -> int:
+        loop = self.schedulers[0].loop
+        return sum(job.counts.lent_pauses for job in loop.engine.state.jobs.values()) if loop is not None else 0
 
     def _check_left_behind(self) -> None:
         """Of checkpoints that were fetched, or were not to the end, nothing lies where they are put together."""
@@ -348,6 +358,11 @@ class World:
                 host.log.close()
 
 
+def measures_new_jobs(seed: int) -> bool:
+    """Say whether nothing is known of jobs that are long enough to be paused for each other; drawn apart as well."""
+    return random.Random(f"measured-{seed}").random() < _MEASURING_RATIO
+
+
 def run_seed(seed: int, *, jobs: int = 20, story: list[str] | None = None) -> RunReport:
     """Run one seed on files in memory where there are such, else in the folder for temporary files."""
     memory = Path("/dev/shm")
@@ -357,7 +372,7 @@ def run_seed(seed: int, *, jobs: int = 20, story: list[str] | None = None) -> Ru
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        with simulated_machines():
+        with simulated_machines(are_jobs_measured=measures_new_jobs(seed)):
             world = World(seed, root, jobs=jobs, is_told=story is not None)
             report = world.run()
             if story is not None:

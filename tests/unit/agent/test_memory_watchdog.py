@@ -87,3 +87,15 @@ def test_promises_add_up_with_the_largest_part_that_others_may_use() -> None:
     assert claimed_bytes([(600, surge_bytes(600, 0)), (500, surge_bytes(500, 0))]) == 1_100
     assert surge_bytes(500, 900) == 0
     assert claimed_bytes([]) == 0
+
+
+def test_an_attempt_on_trial_ends_in_the_place_of_the_one_that_was_there_before() -> None:
+    incoming = replace(sample("new", 500, limit=600, started_ms=2), yields=True)
+    grown = sample("old", 550, limit=400, started_ms=1)
+    assert judge(3, grown, incoming)[-1] == [("new", True)]
+    assert judge(3, grown, replace(incoming, used_bytes=300))[-1] == [("old", False)], "it grows into idle memory"
+
+
+def test_an_attempt_on_trial_that_takes_what_was_reserved_for_the_other_one_ends() -> None:
+    incoming = replace(sample("new", 650, limit=600, started_ms=2), yields=True)
+    assert judge(3, sample("old", 100, limit=400, started_ms=1), incoming)[-1] == [("new", True)]
