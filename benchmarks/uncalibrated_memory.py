@@ -38,7 +38,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, eye, hstack
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown
+from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, loss_bytes, weights_bytes
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
@@ -180,14 +180,16 @@ def count_row(row: SoloRow, batch: int | None = None) -> tuple[MemoryBreakdown, 
     parameter_bytes = figures.get("parameter_bytes", 4.0 * figures["parameters"])
     kept_bytes = figures["saved_for_backward_bytes"] if training else 0.0
     widest_bytes = scale * figures["widest_activation_bytes"]
+    output_bytes = figures.get("output_bytes", 0.0)
     counted = MemoryBreakdown(
-        weights_bytes=parameter_bytes + figures.get("buffer_bytes", 0.0),
+        weights_bytes=weights_bytes(parameter_bytes, row.precision) + figures.get("buffer_bytes", 0.0),
         gradients_bytes=parameter_bytes if training else 0.0,
         optimizer_state_bytes=parameter_bytes * OPTIMIZER_SLOTS.get(row.optimizer, 1) if training else 0.0,
-        activations_bytes=scale * (kept_bytes + figures.get("output_bytes", 0.0)) + figures.get("input_bytes", 0.0),
+        activations_bytes=scale * (kept_bytes + output_bytes) + figures.get("input_bytes", 0.0),
         workspace_bytes=2.0 * widest_bytes,
         context_bytes=0.0,
         widest_bytes=widest_bytes,
+        loss_bytes=loss_bytes(output_bytes, parameter_bytes) if training else 0.0,
     )
     return counted, any(facts.get(f"{kind}_nodes") for kind in ("convolution", "depthwise_convolution"))
 

@@ -35,6 +35,7 @@ SCALARS: Final = (
     "forward_flops",
     "traffic_bytes",
     "activation_bytes_saved",
+    "activation_bytes_saved_mixed",
     "input_bytes",
     "output_bytes",
     "recurrent_steps",

@@ -24,6 +24,7 @@ class GraphFeatures:
         forward_macs: Multiply-accumulates of convolutions, matrix products, recurrent layers, attention.
         forward_flops: Operations of all operators; one multiply-accumulate counts as two.
         activation_bytes_saved: Kept from the forward pass for the backward pass; graph inputs not included.
+        activation_bytes_saved_mixed: The same under automatic mixed precision, copies in another width included.
         input_bytes: Graph inputs.
         output_bytes: Graph outputs.
         traffic_bytes: Read and written by all operators when nothing stays in a cache.
@@ -48,6 +49,7 @@ class GraphFeatures:
     forward_macs: int
     forward_flops: int
     activation_bytes_saved: int
+    activation_bytes_saved_mixed: int
     input_bytes: int
     output_bytes: int
     traffic_bytes: int

@@ -6,7 +6,7 @@ learned from public rows, so that the sum is near to what a process holds and th
 bound holds on the device that is asked about was not checked: such answers carry `range_not_calibrated`.
 
     memory = context + convolution libraries, where the graph has any convolution
-             + held x (weights, gradients, optimizer state, activations, input)
+             + held x (weights, gradients, optimizer state, activations, input, what the loss holds)
              + workspace x the widest tensor, up to 512 MiB of it, where the graph has any convolution
 
 `python -m benchmarks.uncalibrated_memory` learns the constants and judges them with the family of networks left out.
@@ -107,9 +107,8 @@ class UncalibratedMemory:
 
 def memory_parts(counted: MemoryBreakdown, *, convolves: bool) -> tuple[float, float, float, float]:
     """What the four constants multiply: 1, 1 or 0, bytes held, bytes of the widest tensor."""
-    held_bytes = (
-        counted.weights_bytes + counted.gradients_bytes + counted.optimizer_state_bytes + counted.activations_bytes
-    )
+    stored_bytes = counted.weights_bytes + counted.gradients_bytes + counted.optimizer_state_bytes
+    held_bytes = stored_bytes + counted.activations_bytes + counted.loss_bytes
     widest_bytes = min(counted.widest_bytes, WIDEST_BYTES_MAX)
     return 1.0, float(convolves), held_bytes, widest_bytes if convolves else 0.0
 
