@@ -26,8 +26,8 @@ _LOSS_TENSORS: Final = 3
 class MemoryBreakdown(NamedTuple):
     """Parts of a job's peak memory, bytes.
 
-    `widest_bytes` is one tensor of those that the workspace counts; `loss_bytes` is what the loss holds above what
-    gradients take later: there are none yet when it holds it.
+    `unfolded_bytes`, no part of the sum, decides what libraries of convolutions take. `loss_bytes` is what the loss
+    holds above what gradients take later: there are none yet when it holds it.
 
     A tuple, because a question counts memory at a dozen batches: made in a third of the time of a frozen dataclass.
     """
@@ -38,7 +38,7 @@ class MemoryBreakdown(NamedTuple):
     activations_bytes: float
     workspace_bytes: float
     context_bytes: float
-    widest_bytes: float = 0.0
+    unfolded_bytes: float = 0.0
     loss_bytes: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
         activations_bytes=(kept_bytes if training else 0) + scale * graph.output_bytes + graph.input_bytes,
         workspace_bytes=scale * _WIDEST_TENSORS_ALIVE * graph.widest_activation_bytes,
         context_bytes=device.context_bytes,
-        widest_bytes=scale * graph.widest_activation_bytes,
+        unfolded_bytes=scale * graph.largest_unfolded_bytes,
         loss_bytes=loss_bytes(graph.output_bytes, gradients_bytes) if training else 0,
     )
 

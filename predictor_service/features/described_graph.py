@@ -34,7 +34,7 @@ _NODES_MAX: Final = 100_000
 _FIGURE_MAX: Final = 1e18
 _SIZES: Final = NEEDED | {
     "parameter_bytes", "buffer_bytes", "forward_flops", "input_bytes", "output_bytes", "traffic_bytes",
-    "allocated_bytes", "depth", "recurrent_steps", "lstm_steps",
+    "allocated_bytes", "largest_unfolded_bytes", "depth", "recurrent_steps", "lstm_steps",
 }  # fmt: skip
 _MULTIPLYING: Final = tuple(family for family in OperatorFamily if family in MULTIPLYING_FAMILIES)
 
@@ -70,6 +70,7 @@ def describe_figures(facts: Mapping[str, float], batch: int) -> GraphFeatures | 
         input_bytes=round(figures.get("input_bytes", 0.0)),
         output_bytes=round(figures.get("output_bytes", 0.0)),
         traffic_bytes=round(traffic_bytes),
+        largest_unfolded_bytes=round(figures.get("largest_unfolded_bytes", 0.0)),
         widest_activation_bytes=round(figures["widest_activation_bytes"]),
         depth=round(figures.get("depth", sum(counts[family] for family in _MULTIPLYING))),
         recurrent_steps=round(figures.get("recurrent_steps", 0.0)),

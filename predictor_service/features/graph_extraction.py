@@ -38,6 +38,7 @@ SCALARS: Final = (
     "activation_bytes_saved_mixed",
     "input_bytes",
     "output_bytes",
+    "largest_unfolded_bytes",
     "recurrent_steps",
     "lstm_steps",
 )

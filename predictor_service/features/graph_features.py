@@ -28,6 +28,7 @@ class GraphFeatures:
         input_bytes: Graph inputs.
         output_bytes: Graph outputs.
         traffic_bytes: Read and written by all operators when nothing stays in a cache.
+        largest_unfolded_bytes: Largest input of a convolution when that is computed as one matrix product.
         widest_activation_bytes: Largest output of one operator.
         depth: Multiplying operators on the longest path.
         recurrent_steps: Steps that wait for the one before: of recurrent layers, summed over layers and directions, and
@@ -53,6 +54,7 @@ class GraphFeatures:
     input_bytes: int
     output_bytes: int
     traffic_bytes: int
+    largest_unfolded_bytes: int
     widest_activation_bytes: int
     depth: int
     recurrent_steps: int

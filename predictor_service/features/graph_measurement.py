@@ -10,7 +10,13 @@ from onnx import GraphProto
 from predictor_service.errors import GraphLimitError
 from predictor_service.features.fused_operators import Kept, find_fused
 from predictor_service.features.graph_nodes import GraphNode
-from predictor_service.features.operator_costs import OperatorCost, classify, measure_operator, sequence_length
+from predictor_service.features.operator_costs import (
+    OperatorCost,
+    classify,
+    measure_operator,
+    sequence_length,
+    unfolded_bytes,
+)
 from predictor_service.features.operator_families import FAMILY_OF, MULTIPLYING_FAMILIES, OperatorFamily
 from predictor_service.features.saved_activations import saved_activation_bytes
 from predictor_service.features.shape_inference import ShapeTable, TensorShape
@@ -129,6 +135,7 @@ def measure_graph(structure: GraphStructure, table: ShapeTable) -> Measurement:
         "activation_bytes_saved_mixed": saved.mixed,
         "input_bytes": _total_bytes(structure.data_inputs, table),
         "output_bytes": _total_bytes(structure.outputs, table),
+        "largest_unfolded_bytes": max((unfolded_bytes(node, table) for node in device_nodes), default=0),
         "recurrent_steps": sum(_waiting_steps(node, table) for node in device_nodes),
         "lstm_steps": sum(_waiting_steps(node, table) for node in device_nodes if node.op_type == "LSTM"),
     }
