@@ -36,7 +36,7 @@ class _FusedAttention(torch.autograd.Function):
         return output
 
 
-class _LikeGpu(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class _LikeGpu(TorchFunctionMode):
     """Calls what a GPU would run."""
 
     def __init__(self, *, is_mixed: bool) -> None:

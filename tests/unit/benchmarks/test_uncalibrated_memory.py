@@ -107,9 +107,10 @@ def test_a_row_of_a_table_is_counted_as_its_graph_is_when_it_is_asked_about() ->
         assert convolves
         for part in ("weights", "gradients", "optimizer_state", "workspace", "loss"):
             assert getattr(counted, f"{part}_bytes") == pytest.approx(getattr(asked, f"{part}_bytes")), (part, mode)
-        # No table says which of the saved tensors keep their width in mixed precision: here the positions of maxima.
-        tolerance = 0.1 if precision == "fp16" else 1e-6
-        assert counted.activations_bytes == pytest.approx(asked.activations_bytes, rel=tolerance)
+        if precision == "fp32":
+            assert counted.activations_bytes == pytest.approx(asked.activations_bytes)
+        else:  # no table says what keeps its width in mixed precision: here the positions of maxima, half of it all
+            assert asked.activations_bytes / 2 < counted.activations_bytes < asked.activations_bytes
 
 
 def table_row(**settings: str) -> SoloRow:
