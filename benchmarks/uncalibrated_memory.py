@@ -75,8 +75,6 @@ _UNITS: Final[FloatArray] = np.array([1 << 20, 1 << 20, 1.0, 1.0])
 _DIGITS: Final = (0, 0, 3, 2)
 _TIMM_BATCHES: Final = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """timm's benchmark tries them downward from 512."""
-_COUNTED_CONTEXT_BYTES: Final = 512 << 20
-"""What was added to counted memory before these constants, its bound being twice the sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +85,6 @@ class MemoryRows:
         sets: Campaign of each row.
         families: Left out together.
         parts: Shape (rows, 4), see `memory_parts`; contexts in bytes are 1.
-        counted_bytes: Counted memory without a context.
         measured_bytes: Shape (rows,).
         failed: Of runs that failed.
         rejected: By their set.
@@ -97,7 +94,6 @@ class MemoryRows:
     sets: npt.NDArray[np.str_]
     families: npt.NDArray[np.str_]
     parts: FloatArray
-    counted_bytes: FloatArray
     measured_bytes: FloatArray
     failed: BoolArray
     rejected: BoolArray
@@ -121,7 +117,6 @@ def main() -> dict[str, Any]:
         "family_left_out": judge(rows, bounds),
         "range_of_unseen_families": judge_ranges(rows),
         "device_ended": judge_ended(rows, bounds),
-        "before": judge(rows, 2.0 * (rows.counted_bytes + _COUNTED_CONTEXT_BYTES)),
         "expected": judge_expected(rows, capped(rows.parts, EXPECTED_LEVEL) @ expected),
         "other_devices": judge_elsewhere(Path(root), expected, with_largest_context(bound)),
     }
@@ -146,7 +141,6 @@ def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
             sets=np.array([row.campaign for row in rows]),
             families=np.array([f"{row.campaign}/{row.family}" for row in rows]),
             parts=np.array([memory_parts(counted, convolves=convolves) for _, counted, convolves in kept]),
-            counted_bytes=np.array([counted.total_bytes for _, counted, _ in kept]),
             measured_bytes=np.array([float(row.memory_peak_bytes or 0) for row in rows]),
             failed=np.array([row.run_id in failed_ids for row in rows]),
             rejected=np.array([row.status == "rejected" for row in rows]),
@@ -271,23 +265,17 @@ def bound_without_family(rows: MemoryRows) -> FloatArray:
 
 def judge(rows: MemoryRows, bounds: FloatArray) -> dict[str, Any]:
     """Coverage and mean of bound over measured: per set, of all generated networks, and of all."""
-    clean = ~rows.rejected
+    clean, ratio = ~rows.rejected, bounds / np.maximum(rows.measured_bytes, 1.0)
     groups = {name: (rows.sets == name) & ~rows.ended for name in SETS}
     groups |= {"gpumemnet (mlp and cnn)": (rows.sets != "timm") & ~rows.ended, "all": ~rows.ended}
     return {
         name: {
-            **score(rows, bounds, group & clean),
-            "without_failed_runs": score(rows, bounds, group & clean & ~rows.failed),
-            "with_rejected_rows": score(rows, bounds, group),
+            **summary(ratio[group & clean]),
+            "without_failed_runs": summary(ratio[group & clean & ~rows.failed]),
+            "with_rejected_rows": summary(ratio[group]),
         }
         for name, group in groups.items()
     }
-
-
-def score(rows: MemoryRows, bounds: FloatArray, chosen: BoolArray) -> dict[str, float]:
-    """Coverage and width of a bound on some rows."""
-    ratio = bounds[chosen] / rows.measured_bytes[chosen]
-    return summary(ratio)
 
 
 def summary(ratio: FloatArray) -> dict[str, float]:
@@ -325,12 +313,10 @@ def judge_ended(rows: MemoryRows, bounds: FloatArray) -> dict[str, float]:
 
 
 def judge_expected(rows: MemoryRows, expected: FloatArray) -> dict[str, Any]:
-    """Expected over measured on the rows that taught it, next to what was expected before."""
-    before = rows.counted_bytes + _COUNTED_CONTEXT_BYTES
+    """Expected over measured on the rows that taught it."""
     return {
         name: {
             "over_measured_median": round(float(np.median((expected / rows.measured_bytes)[chosen])), 3),
-            "before": round(float(np.median((before / rows.measured_bytes)[chosen])), 3),
         }
         for name in SETS
         for chosen in [(rows.sets == name) & ~rows.failed & ~rows.rejected & ~rows.ended]
@@ -377,8 +363,8 @@ def served_bound(row: SoloRow, batch: int | None = None) -> float | None:
     counted = count_row(row, batch)
     if counted is None:
         return None
-    device = DEVICE_TYPES[row.device]
-    return estimate_uncalibrated(counted[0], device, convolves=counted[1], precision=row.precision).bound_bytes
+    device, (parts, convolves) = DEVICE_TYPES[row.device], counted
+    return estimate_uncalibrated(parts, device, convolves=convolves, precision=row.precision).bound_bytes
 
 
 def judge_inference(rows: Iterable[SoloRow], expected: FloatArray) -> dict[str, float]:
