@@ -99,12 +99,16 @@ def ask_service(questions: Questions, client: PredictorClient) -> Answers:
     )
 
 
-def ask_offline(questions: Questions) -> Answers:
+def ask_offline(questions: Questions, *, timeout_s: float = OFFLINE_TIMEOUT_S) -> Answers:
     """Starts the predictor's program for these questions only.
+
+    Args:
+        questions: All of them.
+        timeout_s: How long it may take.
 
     Raises:
         InputError: It refuses a question; the message is its own. The reason of a graph that it lacks is NO_SUCH_GRAPH.
-        ProgramError: It is not installed, or wrote no answers.
+        ProgramError: It is not installed, wrote no answers, or took too long.
     """
     content: dict[str, Any] = {
         "graphs": [str(path.resolve()) for path in questions.graphs],
@@ -116,7 +120,7 @@ def ask_offline(questions: Questions) -> Answers:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "questions.json"
         file.write_text(json.dumps(content), encoding="utf-8")
-        done = run_captured("predict-many", [str(file)], timeout_s=OFFLINE_TIMEOUT_S)
+        done = run_captured("predict-many", [str(file)], timeout_s=timeout_s)
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["it told nothing"])[-1].removeprefix("error: ")
         message, _, remedy = told.partition("; ")

@@ -11,15 +11,23 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 
-# Activations of mixed precision are half as wide as those of the 32-bit export; weights stay 32 bits wide.
+# Activations of mixed precision are half as wide as those of the 32-bit export, but for what `autocast_widths` knows;
+# weights stay 32 bits wide, and their copies of 16 bits are kept for the backward pass.
 ACTIVATION_SCALE: Final = {"fp64": 2.0, "fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
 # The gradient of the widest tensor and the tensor that it is computed from are in memory together.
 _WIDEST_TENSORS_ALIVE: Final = 2
 _WEIGHT_BYTES: Final = 4
+MIXED_PRECISIONS: Final = frozenset({"bf16", "fp16"})
+_HALF_COPY: Final = 0.5
+# A loss over the outputs holds its logarithms and two gradients as large, in 32 bits whatever the precision.
+_LOSS_TENSORS: Final = 3
 
 
 class MemoryBreakdown(NamedTuple):
-    """Parts of a job's peak memory, bytes; `widest_bytes` is one tensor of those that the workspace counts.
+    """Parts of a job's peak memory, bytes.
+
+    `unfolded_bytes`, no part of the sum, decides what libraries of convolutions take. `loss_bytes` is what the loss
+    holds above what gradients take later: there are none yet when it holds it.
 
     A tuple, because a question counts memory at a dozen batches: made in a third of the time of a frozen dataclass.
     """
@@ -30,13 +38,15 @@ class MemoryBreakdown(NamedTuple):
     activations_bytes: float
     workspace_bytes: float
     context_bytes: float
-    widest_bytes: float = 0.0
+    unfolded_bytes: float = 0.0
+    loss_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
         """Sum of all parts; never below 1."""
         parts = self.weights_bytes + self.gradients_bytes + self.optimizer_state_bytes
-        return max(1.0, parts + self.activations_bytes + self.workspace_bytes + self.context_bytes)
+        passing = self.activations_bytes + self.loss_bytes + self.workspace_bytes
+        return max(1.0, parts + passing + self.context_bytes)
 
 
 def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> MemoryBreakdown:
@@ -50,18 +60,30 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
     Returns:
         Bytes by purpose; grows with the batch.
     """
-    training = settings.mode == "train"
+    training, is_mixed = settings.mode == "train", settings.precision in MIXED_PRECISIONS
     scale = ACTIVATION_SCALE[settings.precision]
-    kept_bytes = graph.activation_bytes_saved if training else 0
+    kept_bytes = graph.activation_bytes_saved_mixed if is_mixed else scale * graph.activation_bytes_saved
+    gradients_bytes = graph.parameter_bytes if training else 0
     return MemoryBreakdown(
-        weights_bytes=graph.parameter_bytes + graph.buffer_bytes,
-        gradients_bytes=graph.parameter_bytes if training else 0,
+        weights_bytes=weights_bytes(graph.parameter_bytes, settings.precision) + graph.buffer_bytes,
+        gradients_bytes=gradients_bytes,
         optimizer_state_bytes=graph.parameter_bytes * OPTIMIZER_SLOTS[settings.optimizer] if training else 0,
-        activations_bytes=scale * (kept_bytes + graph.output_bytes) + graph.input_bytes,
+        activations_bytes=(kept_bytes if training else 0) + scale * graph.output_bytes + graph.input_bytes,
         workspace_bytes=scale * _WIDEST_TENSORS_ALIVE * graph.widest_activation_bytes,
         context_bytes=device.context_bytes,
-        widest_bytes=scale * graph.widest_activation_bytes,
+        unfolded_bytes=scale * graph.largest_unfolded_bytes,
+        loss_bytes=loss_bytes(graph.output_bytes, gradients_bytes) if training else 0,
     )
+
+
+def weights_bytes(parameter_bytes: float, precision: str) -> float:
+    """Bytes of the weights, with the copies that mixed precision makes of them."""
+    return parameter_bytes * (1.0 + _HALF_COPY) if precision in MIXED_PRECISIONS else parameter_bytes
+
+
+def loss_bytes(output_bytes: float, gradients_bytes: float) -> float:
+    """Bytes that a loss over all outputs holds beyond what the gradients take afterwards."""
+    return max(0.0, _LOSS_TENSORS * output_bytes - gradients_bytes)
 
 
 PART_NAMES: Final = ("context", "weights", "saved", "widest", "input", "peak")

@@ -19,6 +19,9 @@ from cotenant.device_calibration import Anchor, DeviceCalibration
 
 FOREIGN_DEVIATION: Final = 0.15
 """Of ln(step time), added where others used the device while it was calibrated."""
+_NINE_IN_TEN: Final = statistics.NormalDist().inv_cdf(0.95)
+_RUNS_DIFFER_BYTES: Final = 1 << 19
+"""Between two runs of one training on a stand-in device: 0.1 and 0.5 MiB were seen."""
 _SINGLE_DEVIATION: Final = 0.3
 """Of ln(step time) where a single anchor was measured, which cannot disagree with another one."""
 
@@ -46,7 +49,7 @@ class DeviceScale:
         busy_ratio: Utilization of a job that never waits, 0 to 1: below 1 where something else holds it up.
         busy_deviation: How far the anchors are from that.
         memory_shift_bytes: Added to what the models say; 0 where the anchors do not agree about it.
-        memory_deviation_bytes: How far the anchors are from that.
+        memory_deviation_bytes: How far the anchors are from that, and a job that is no anchor may be.
         anchors: How many were used.
         foreign_load: Others used the device meanwhile: rates and shares of time are lower bounds of what it can do.
     """
@@ -93,7 +96,7 @@ def scale_of(
         return None
     logs = [math.log(anchor.step_ms / figures.step_ms) for anchor, figures in pairs]
     shifts = [anchor.memory_peak_bytes - figures.memory_bytes for anchor, figures in pairs]
-    shift, shift_deviation = statistics.median(shifts), _reach(shifts)
+    shift, shift_deviation = statistics.median(shifts), _memory_reach(shifts)
     busy_ratios = [anchor.utilization_ratio for anchor, _ in pairs]
     busy_ratio = statistics.median(busy_ratios)
     return DeviceScale(
@@ -102,7 +105,7 @@ def scale_of(
         busy_ratio=busy_ratio,
         busy_deviation=_reach(busy_ratios),
         # Anchors that agree about a surplus are taken at their word; shrunk by their reach its upper end would miss it.
-        memory_shift_bytes=shift if abs(shift) > shift_deviation else 0.0,
+        memory_shift_bytes=shift if abs(shift) > _reach(shifts) else 0.0,
         memory_deviation_bytes=shift_deviation,
         anchors=len(pairs),
         foreign_load=calibration.foreign_load,
@@ -116,6 +119,13 @@ def _step_deviation(calibration: DeviceCalibration, logs: list[float]) -> float:
     within = statistics.fmean(anchor.step_spread_ratio / 2 for anchor in calibration.anchors)
     foreign = FOREIGN_DEVIATION if calibration.foreign_load else 0.0
     return math.hypot(between, within, foreign)
+
+
+def _memory_reach(shifts: list[float]) -> float:
+    """The farthest anchor, or what nine in ten further networks stay within where that is more; and their own noise."""
+    count = len(shifts)
+    expected = statistics.stdev(shifts) * math.sqrt(1 + 1 / count) if count > 1 else 0.0
+    return max(_reach(shifts), _NINE_IN_TEN * expected) + _RUNS_DIFFER_BYTES
 
 
 def _reach(values: list[float]) -> float:

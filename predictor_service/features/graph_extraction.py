@@ -35,8 +35,10 @@ SCALARS: Final = (
     "forward_flops",
     "traffic_bytes",
     "activation_bytes_saved",
+    "activation_bytes_saved_mixed",
     "input_bytes",
     "output_bytes",
+    "largest_unfolded_bytes",
     "recurrent_steps",
     "lstm_steps",
 )

@@ -24,9 +24,11 @@ class GraphFeatures:
         forward_macs: Multiply-accumulates of convolutions, matrix products, recurrent layers, attention.
         forward_flops: Operations of all operators; one multiply-accumulate counts as two.
         activation_bytes_saved: Kept from the forward pass for the backward pass; graph inputs not included.
+        activation_bytes_saved_mixed: The same under automatic mixed precision, copies in another width included.
         input_bytes: Graph inputs.
         output_bytes: Graph outputs.
         traffic_bytes: Read and written by all operators when nothing stays in a cache.
+        largest_unfolded_bytes: Largest input of a convolution when that is computed as one matrix product.
         widest_activation_bytes: Largest output of one operator.
         depth: Multiplying operators on the longest path.
         recurrent_steps: Steps that wait for the one before: of recurrent layers, summed over layers and directions, and
@@ -48,9 +50,11 @@ class GraphFeatures:
     forward_macs: int
     forward_flops: int
     activation_bytes_saved: int
+    activation_bytes_saved_mixed: int
     input_bytes: int
     output_bytes: int
     traffic_bytes: int
+    largest_unfolded_bytes: int
     widest_activation_bytes: int
     depth: int
     recurrent_steps: int

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from onnx import GraphProto
 
 from predictor_service.errors import GraphLimitError
+from predictor_service.features.fused_operators import Kept, find_fused
 from predictor_service.features.graph_nodes import GraphNode
-from predictor_service.features.operator_costs import OperatorCost, classify, measure_operator, sequence_length
+from predictor_service.features.operator_costs import (
+    OperatorCost,
+    classify,
+    measure_operator,
+    sequence_length,
+    unfolded_bytes,
+)
 from predictor_service.features.operator_families import FAMILY_OF, MULTIPLYING_FAMILIES, OperatorFamily
 from predictor_service.features.saved_activations import saved_activation_bytes
 from predictor_service.features.shape_inference import ShapeTable, TensorShape
@@ -26,12 +33,14 @@ class GraphStructure:
     Attributes:
         nodes: All nodes, flattened, in order of execution.
         roles: Roles of their tensors.
+        fused: What operators keep that PyTorch computes in one piece, by index of their nodes.
         data_inputs: Names of the graph inputs with data.
         outputs: Names of the graph outputs.
     """
 
     nodes: tuple[GraphNode, ...]
     roles: TensorRoles
+    fused: Mapping[int, Kept]
     data_inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -89,9 +98,11 @@ def read_structure(
     }
     stored.update({tensor.values.name: True for tensor in graph.sparse_initializer})
     stored.update(dict.fromkeys(weights, True))
+    roles = assign_roles(nodes, stored)
     return GraphStructure(
         nodes=nodes,
-        roles=assign_roles(nodes, stored),
+        roles=roles,
+        fused=find_fused(nodes, roles),
         data_inputs=data_inputs,
         outputs=tuple(value.name for value in graph.output),
     )
@@ -115,13 +126,16 @@ def measure_graph(structure: GraphStructure, table: ShapeTable) -> Measurement:
         if cost is None:
             unshaped.append(position)
         costs.append(_NO_COST if cost is None else _repeated(cost, node, table))
+    saved = saved_activation_bytes(structure.nodes, structure.roles, structure.fused, table)
     totals = {
         "forward_macs": sum(cost.macs for cost in costs),
         "forward_flops": sum(cost.flops for cost in costs),
         "traffic_bytes": sum(cost.traffic_bytes for cost in costs),
-        "activation_bytes_saved": saved_activation_bytes(structure.nodes, structure.roles, table),
+        "activation_bytes_saved": saved.exported,
+        "activation_bytes_saved_mixed": saved.mixed,
         "input_bytes": _total_bytes(structure.data_inputs, table),
         "output_bytes": _total_bytes(structure.outputs, table),
+        "largest_unfolded_bytes": max((unfolded_bytes(node, table) for node in device_nodes), default=0),
         "recurrent_steps": sum(_waiting_steps(node, table) for node in device_nodes),
         "lstm_steps": sum(_waiting_steps(node, table) for node in device_nodes if node.op_type == "LSTM"),
     }

@@ -269,9 +269,10 @@ def _list_features() -> Iterator[tuple[Feature, ...]]:
     empty = np.zeros(0)
     graph = GraphFeatures(
         batch=1, parameters=0, parameter_bytes=0, buffers=0, buffer_bytes=0, forward_macs=0, forward_flops=0,
-        activation_bytes_saved=0, input_bytes=0, output_bytes=0, traffic_bytes=0, widest_activation_bytes=0, depth=0,
-        recurrent_steps=0, lstm_steps=0, nodes=0, unshaped_nodes=0, operator_counts=dict.fromkeys(OperatorFamily, 0),
-        operator_families=(), operator_flops=empty, operator_traffic_bytes=empty,
+        activation_bytes_saved=0, activation_bytes_saved_mixed=0, input_bytes=0, output_bytes=0, traffic_bytes=0,
+        largest_unfolded_bytes=0, widest_activation_bytes=0, depth=0, recurrent_steps=0, lstm_steps=0, nodes=0,
+        unshaped_nodes=0, operator_counts=dict.fromkeys(OperatorFamily, 0), operator_families=(),
+        operator_flops=empty, operator_traffic_bytes=empty,
     )  # fmt: skip
     device = DeviceType(
         name="none", memory_bytes=1, peak_flops={"fp32": 1.0}, memory_bytes_per_s=1.0, multiprocessors=1

@@ -109,6 +109,20 @@ def classify(node: GraphNode, constants: Set[str], table: ShapeTable) -> Operato
     return family
 
 
+def unfolded_bytes(node: GraphNode, table: ShapeTable) -> int:
+    """Bytes of a convolution's input when it is computed as one matrix product; 0 of other operators."""
+    if FAMILY_OF.get(node.op_type) is not OperatorFamily.CONVOLUTION or node.op_type not in _MACS:
+        return 0
+    shapes = [[table.get(name) for name in names] for names in (node.inputs, node.outputs)]
+    try:
+        macs = _MACS[node.op_type](node, *shapes)
+        weight, output = _known(shapes[0], _WEIGHT_INPUT.get(node.op_type, 1)), _known(shapes[1], 0)
+    except (_UnshapedError, IndexError):
+        return 0
+    element_bytes = output.size_bytes // max(output.elements, 1)
+    return element_bytes * macs // max(weight.dims[0], 1) if weight.dims else 0
+
+
 def sequence_length(node: GraphNode, sequence: TensorShape | None) -> int:
     """Steps of a recurrent layer from the shape of its input; 0 where it is not known."""
     if sequence is None or len(sequence.dims) < 2:

@@ -2,15 +2,21 @@
 
 The rule follows what automatic differentiation needs, operator by operator: convolutions, pooling, normalization keep
 their input; ReLU, softmax, tanh and sigmoid their output; products keep the other factor where a gradient flows
-through this one; additions and copies keep nothing. A view keeps the storage that it looks at, and a storage is
-counted once. Graph inputs and parameters are not counted: they are on the device anyway and have figures of their
-own.
+through this one; additions, means, resizing and copies keep nothing. What PyTorch computes in one piece keeps what the
+piece needs (`fused_operators`). A view keeps the storage that it looks at, and a storage is counted once. Graph inputs
+and parameters are not counted: they are on the device anyway and have figures of their own.
+
+In mixed precision some tensors are half as wide and some are kept twice, see `autocast_widths`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
+from predictor_service.features.autocast_widths import AutocastWidths
+from predictor_service.features.fused_operators import Kept
 from predictor_service.features.graph_nodes import GraphNode
 from predictor_service.features.shape_inference import ShapeTable
 from predictor_service.features.tensor_roles import TensorRoles
@@ -18,8 +24,8 @@ from predictor_service.features.tensor_roles import TensorRoles
 _INPUT_KEEPERS = """
     Conv ConvTranspose DeformConv BatchNormalization LayerNormalization InstanceNormalization GroupNormalization
     RMSNormalization LpNormalization MeanVarianceNormalization MaxPool AveragePool LpPool GlobalMaxPool
-    GlobalAveragePool Gelu FastGelu Swish Mish HardSwish HardSigmoid Clip LeakyRelu Elu Selu Celu Softplus Softsign
-    PRelu Erf Log Abs Sin Cos ReduceL2 ReduceSumSquare LSTM GRU RNN Resize
+    Gelu FastGelu Swish Mish HardSwish HardSigmoid Clip LeakyRelu Elu Selu Celu Softplus Softsign
+    PRelu Erf Log Abs Sin Cos Pow ReduceL2 ReduceSumSquare LSTM GRU RNN
 """
 _OUTPUT_KEEPERS = """
     Relu Sigmoid Tanh Softmax LogSoftmax Exp Sqrt Reciprocal ReduceL2 ReduceLogSumExp LSTM GRU RNN Attention LRN
@@ -32,29 +38,54 @@ _KEEPS_CHOICE = {"Where": 0, "Gather": 1, "GatherElements": 1, "GatherND": 1, "T
 # Numbers per step, sample and hidden unit in addition to input and output: gates and cell state.
 _RECURRENT_STATES = {"LSTM": 6, "GRU": 5, "RNN": 1}
 _INDEX_BYTES = 8
+# First of the dimensions that have a mean and a deviation together, where the node does not name it.
+_NORMALIZED_FROM = {"LayerNormalization": -1, "InstanceNormalization": 2}
+_STATISTICS_BYTES = 8
+_ROW_BYTES = 4
 
 
-def saved_activation_bytes(nodes: Sequence[GraphNode], roles: TensorRoles, table: ShapeTable) -> int:
+class SavedBytes(NamedTuple):
+    """What the backward pass needs.
+
+    Attributes:
+        exported: Bytes in the types of the export.
+        mixed: Bytes under automatic mixed precision.
+    """
+
+    exported: int
+    mixed: int
+
+
+def saved_activation_bytes(
+    nodes: Sequence[GraphNode], roles: TensorRoles, fused: Mapping[int, Kept], table: ShapeTable
+) -> SavedBytes:
     """Adds up what the backward pass needs.
 
     Args:
         nodes: All nodes of the graph, in order.
         roles: Their roles.
+        fused: `find_fused` of them.
         table: Shapes at one batch.
 
     Returns:
         Bytes, each storage once; tensors without a shape count nothing.
     """
     produced = {name for node in nodes for name in node.outputs}
+    widths = AutocastWidths(nodes, roles, table)
     storages: set[str] = set()
-    extra_bytes = 0
+    unnamed_bytes = 0
     for index in roles.device_nodes:
         node = nodes[index]
-        if any(name in roles.trainable for name in node.outputs):
-            storages.update(roles.view_roots.get(name, name) for name in _saved_tensors(node, roles.trainable))
-            extra_bytes += _unnamed_bytes(node, table)
-    kept = (table.get(name) for name in storages if name in produced and name not in roles.constants)
-    return extra_bytes + sum(shape.size_bytes for shape in kept if shape is not None)
+        if not any(name in roles.trainable for name in node.outputs):
+            continue
+        kept = fused[index] if index in fused else Kept(tuple(_saved_tensors(node, roles.trainable)))
+        for name in kept.names:
+            storages.add(roles.view_roots.get(name, name))
+            widths.keep(node, name)
+        unnamed_bytes += _unnamed_bytes(node, table) + _row_bytes(kept, table)
+    shapes = (table.get(name) for name in storages if name in produced and name not in roles.constants)
+    named_bytes = sum(shape.size_bytes for shape in shapes if shape is not None)
+    return SavedBytes(unnamed_bytes + named_bytes, unnamed_bytes + widths.kept_bytes(produced))
 
 
 def _saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
@@ -79,12 +110,23 @@ def _saved_factors(factors: Sequence[str], trainable: Set[str]) -> Iterable[str]
 
 
 def _unnamed_bytes(node: GraphNode, table: ShapeTable) -> int:
-    """Positions of the maxima, dropout masks, gates of recurrent layers."""
+    """Positions of the maxima, dropout masks, gates of recurrent layers, mean and deviation of what is normalized."""
     output = table.get(node.outputs[0])
     if output is None:
         return 0
+    if node.op_type in _NORMALIZED_FROM:
+        axis = node.number("axis", _NORMALIZED_FROM[node.op_type])
+        return _STATISTICS_BYTES * math.prod(output.dims[:axis])
     if node.op_type == "MaxPool":
         return output.elements * _INDEX_BYTES
     if node.op_type == "Dropout":
         return output.elements
     return output.size_bytes * _RECURRENT_STATES.get(node.op_type, 0)
+
+
+def _row_bytes(kept: Kept, table: ShapeTable) -> int:
+    """One number for each row of a matrix of scores."""
+    scores = table.get(kept.rows_of) if kept.rows_of else None
+    if scores is None or not scores.dims:
+        return 0
+    return _ROW_BYTES * scores.elements // max(scores.dims[-1], 1)

@@ -211,6 +211,6 @@ def _trainable_tensors(
 ) -> Set[str]:
     trainable = {name for name in constants if roots.get(name, frozenset()) & parameters}
     for node in nodes:
-        if any(name in trainable for name in node.inputs):
+        if any(name in trainable for name in _value_inputs(node)):
             trainable.update(name for name in node.outputs if name not in host)
     return trainable

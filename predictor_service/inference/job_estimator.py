@@ -221,8 +221,9 @@ class JobEstimator:
         return self._uncalibrated_memory(table, points)
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
+        precision = self._work.settings.precision
         found = [
-            estimate_uncalibrated(counted, self._device, convolves=table.convolves)
+            estimate_uncalibrated(counted, self._device, convolves=table.convolves, precision=precision)
             for counted in table.counted_memory[points]
         ]
         return Bounded(

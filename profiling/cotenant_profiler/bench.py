@@ -12,7 +12,7 @@ from cotenant_profiler.campaign import Method
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, MeasuredDevice
 from cotenant_profiler.processor_weight import WeightedGroup
-from cotenant_profiler.worker_client import WorkerClient
+from cotenant_profiler.worker_client import START_TIMEOUT_MS, WorkerClient
 
 # Time for the commands to reach every worker before the common start.
 LEAD_MS = 40
@@ -69,6 +69,11 @@ class Bench:
         self._device = device
         self._group = group
         self._workers: list[WorkerClient] = []
+        self._until_ns: int | None = None
+
+    def limit(self, time_ms: float) -> None:
+        """Give up what is asked from now on after this time: a later answer is a WorkerError. Close the bench then."""
+        self._until_ns = system_clock.now_ns() + round(1e6 * time_ms)
 
     def measure(self, loads: Sequence[Load], references: Sequence[Load], method: Method) -> Measurement:
         """Run jobs together, or one alone, between two measurements of the references alone.
@@ -110,7 +115,7 @@ class Bench:
         """Return the peak memory of a job: a property of a process, hence measured in a fresh one."""
         with WorkerClient(self._device.place) as worker:
             self._group.add(worker.pid)
-            figures: dict[str, Any] = worker.ask("memory", job=job, steps=method.memory_steps)
+            figures: dict[str, Any] = worker.ask("memory", self._answer_ms(), job=job, steps=method.memory_steps)
             held_bytes = self._device.memory_bytes(worker.pid)
         if held_bytes is not None:
             figures["context_bytes"] = max(0, held_bytes - figures["reserved_bytes"])
@@ -156,6 +161,7 @@ class Bench:
     def _prepare(self, worker: WorkerClient, load: Load, method: Method) -> bool:
         answer = worker.ask(
             "prepare",
+            self._answer_ms(),
             job=load.job,
             steps_min=method.warm_up_steps,
             duration_ms_min=method.warm_up_ms,
@@ -177,8 +183,14 @@ class Bench:
         for worker, load in zip(workers, loads, strict=True):
             worker.send("measure", job=load.job, wait_ms=load.wait_ms, **times)
         window = self._watch(start_ns + warm_in_ms * 1_000_000, window_ms)
-        figures = tuple(worker.receive() for worker in workers)
+        figures = tuple(worker.receive(self._answer_ms()) for worker in workers)
         return _MeasurementWindow(figures, window_ms, window)
+
+    def _answer_ms(self) -> float:
+        """How long an answer may take."""
+        if self._until_ns is None:
+            return START_TIMEOUT_MS
+        return min(START_TIMEOUT_MS, max(0.0, (self._until_ns - system_clock.now_ns()) / 1e6))
 
     def _watch(self, begin_ns: int, window_ms: int) -> DeviceWindow:
         """Sleep through the window and return what the device reports about it."""

@@ -23,10 +23,10 @@ from cotenant_profiler.campaign_run import open_device
 from cotenant_profiler.contribution import (
     PAIRS,
     PRIVACY,
-    count_done,
     fill,
     open_contribution,
     predict_offline,
+    report,
 )
 
 
@@ -78,9 +78,7 @@ def _contribute(path: Path, device_name: str, calibration: DeviceCalibration) ->
     steps = sum(1 for _ in (*contribution.unpredicted(), *contribution.unmeasured())) + PAIRS
     with open_device(device_name) as device, _progress(steps) as listener:
         fill(contribution, device, predict=predict_offline(calibration), listener=listener)
-    networks, pairs = count_done(contribution)
-    rest = "complete" if contribution.is_complete else "the same command goes on where this one stopped"
-    click.echo(f"{networks} networks and {pairs} pairs in {path}: {rest}", err=True)
+    click.echo(report(contribution), err=True)
 
 
 @contextmanager

@@ -8,26 +8,28 @@ whose machine it was.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
-from cotenant import profile_schema
-from cotenant.device_calibration import DeviceCalibration, stored_calibration, write_calibration
+from google.protobuf.json_format import MessageToDict
+
+from cotenant.device_calibration import DeviceCalibration, stored_calibration
+from cotenant.device_calibration_message import calibration_message
+from cotenant.errors import CotenantError
 from cotenant.job_settings import JobSettings
-from cotenant.profile_schema import PairRow, SoloRow, format_row
+from cotenant.job_settings_message import settings_message
+from cotenant.prediction_questions import Questions, ask_offline, hash_of
+from cotenant.v1 import prediction_pb2
 from cotenant_profiler import system_clock, zoo
-from cotenant_profiler.bench import Bench, Load, Measurement
-from cotenant_profiler.campaign import Method
-from cotenant_profiler.errors import JournalError, OutOfMemoryError, ProfilerError
-from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.bench import Bench
+from cotenant_profiler.contribution_rows import measure_network, measure_pair, settings_of
+from cotenant_profiler.contribution_time import TimePlan
+from cotenant_profiler.errors import JournalError
 from cotenant_profiler.measured_device import MeasuredDevice
 from cotenant_profiler.processor_weight import WeightedGroup
 from cotenant_profiler.zoo.export import export_graph
@@ -43,11 +45,14 @@ PAIRS: Final = PAIRED_NETWORKS * (PAIRED_NETWORKS - 1) // 2
 TIME_MS_MAX: Final = 600_000
 _DAY_MS: Final = 86_400_000
 _FILE_BYTES_MAX: Final = 8 << 20
-_PREDICTION_S_MAX: Final = 180
-_METHOD: Final = Method(window_ms=1_200, warm_up_ms=300, warm_up_ms_max=2_000, reference_ms=400)
+_ANSWER_MS_MIN: Final = 30_000.0
+_ANSWERED: Final = ("memory_bytes", "step_ms", "utilization_ratio", "model_version")
 
 Listener = Callable[[str], None]
-Predict = Callable[[bytes, JobSettings], Mapping[str, Any] | None]
+QuestionsByName = Mapping[str, tuple[bytes, JobSettings]]
+"""Graphs with settings by name of the network."""
+Predict = Callable[[QuestionsByName, float], Mapping[str, Any]]
+"""Answers by name, None = it cannot; the number is the time that it has, milliseconds."""
 
 
 @dataclass(slots=True)
@@ -111,6 +116,7 @@ def open_contribution(path: Path, calibration: DeviceCalibration) -> Contributio
         "campaign": f"contributed_{uuid.uuid4().hex[:8]}",
         "calibration": stored_calibration(undated),
         "networks": choose_networks(calibration),
+        "graphs": {},
         "predicted": {},
         "measured": {},
         "paired": {},
@@ -132,164 +138,87 @@ def fill(
     *,
     predict: Predict,
     listener: Listener = lambda part: None,
-    time_ms_max: int = TIME_MS_MAX,
+    plan: TimePlan | None = None,
 ) -> None:
-    """Predict, then measure, what the file lacks; nothing is begun after the time is over.
+    """Predict, then measure, what the file lacks, as far as the time goes; what is left out another run does.
 
     Args:
         contribution: The file.
         device: An open one.
-        predict: Answers about a graph with settings before it runs; None = it cannot.
+        predict: Answers about graphs with settings before they run.
         listener: Told of every part.
-        time_ms_max: From now on.
+        plan: Of the time; None = ten minutes from now on.
     """
-    end_ns = system_clock.now_ns() + time_ms_max * 1_000_000
+    plan = plan or TimePlan.start(system_clock.now_ns, TIME_MS_MAX)
+    _predict_all(contribution, predict, listener, plan)
     content = contribution.content
-    for name in list(contribution.unpredicted()):
-        if system_clock.now_ns() > end_ns:
-            return
-        listener(f"predicting {name}")
-        content["predicted"][name] = predict(export_graph(name).content, _settings(name))
-        contribution.save()
     with Bench(device, WeightedGroup(None, "CPU weight unchanged")) as bench:
-        for name in list(contribution.unmeasured()):
-            if system_clock.now_ns() > end_ns:
-                return
+        known = content["predicted"].keys() & content["graphs"].keys()
+        networks = [name for name in contribution.unmeasured() if name in known]
+        for place, name in enumerate(networks):
+            time_ms = plan.network_ms(len(networks) - place)
+            if time_ms is None:
+                break
             listener(f"measuring {name}")
-            content["measured"][name] = _measure(bench, name, content)
+            bench.limit(time_ms)
+            content["measured"][name] = measure_network(bench, name, content)
             contribution.save()
-        for one, other in list(contribution.unpaired()):
-            if system_clock.now_ns() > end_ns:
-                return
+        pairs = [pair for pair in contribution.unpaired() if known.issuperset(pair)]
+        for place, (one, other) in enumerate(pairs):
+            time_ms = plan.pair_ms(len(pairs) - place)
+            if time_ms is None:
+                break
             listener(f"measuring {one} + {other}")
-            content["paired"][f"{one}+{other}"] = _measure_pair(bench, (one, other), content)
+            bench.limit(time_ms)
+            content["paired"][f"{one}+{other}"] = measure_pair(bench, (one, other), content)
             contribution.save()
+
+
+def _predict_all(contribution: Contribution, predict: Predict, listener: Listener, plan: TimePlan) -> None:
+    """Ask about all networks at once: the predictor's start costs more than its answers."""
+    content, asked = contribution.content, {}
+    hashes = content.setdefault("graphs", {})
+    for name in content["networks"]:
+        if plan.predicting_ms() <= 0:
+            break
+        if name in content["predicted"] and name in hashes:
+            continue
+        listener(f"predicting {name}")
+        graph = export_graph(name)
+        hashes[name] = graph.sha256
+        if name not in content["predicted"]:
+            asked[name] = (graph.content, settings_of(name))
+    if asked:
+        content["predicted"] |= predict(asked, max(_ANSWER_MS_MIN, plan.predicting_ms()))
+    contribution.save()
 
 
 def predict_offline(calibration: DeviceCalibration) -> Predict:
     """Return a function that asks the predictor, as a process of its own, about the calibrated device."""
 
-    def predict(graph: bytes, settings: JobSettings) -> Mapping[str, Any] | None:
+    def predict(asked: QuestionsByName, time_ms_max: float) -> Mapping[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder)
-            (place / "graph.onnx").write_bytes(graph)
-            (place / "calibration.json").write_text(write_calibration(calibration), encoding="utf-8")
-            command = [sys.executable, "-m", "predictor_service", "predict", str(place / "graph.onnx"), "-o", "json"]
-            command += ["--device", calibration.device, "--batch-size", str(settings.global_batch_size)]
-            command += ["--optimizer", settings.optimizer, "--calibration", str(place / "calibration.json")]
+            paths = []
+            for name, (graph, _) in asked.items():
+                paths.append(Path(folder) / f"{name}.onnx")
+                paths[-1].write_bytes(graph)
+            jobs = [
+                prediction_pb2.PredictJobRequest(
+                    graph_sha256=hash_of(path),
+                    settings=settings_message(settings),
+                    device=calibration.device,
+                    calibration=calibration_message(calibration),
+                )
+                for path, (_, settings) in zip(paths, asked.values(), strict=True)
+            ]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PREDICTION_S_MAX)
-                answer = json.loads(done.stdout)
-            except (ValueError, subprocess.TimeoutExpired):
-                return None
-        names = ("memory_bytes", "step_ms", "utilization_ratio", "model_version")
-        return {name: answer.get(name) for name in names}
+                answers = ask_offline(Questions(graphs=paths, jobs=jobs), timeout_s=time_ms_max / 1e3)
+            except CotenantError:
+                return dict.fromkeys(asked)
+        found = [MessageToDict(each, preserving_proto_field_name=True) for each in answers.jobs]
+        return {name: {part: each.get(part) for part in _ANSWERED} for name, each in zip(asked, found, strict=True)}
 
     return predict
-
-
-def _settings(name: str) -> JobSettings:
-    return JobSettings(global_batch_size=_job(name).batch, optimizer=zoo.find(name).optimizer)
-
-
-def _job(name: str) -> JobSpec:
-    batches = zoo.find(name).batches
-    return JobSpec(architecture=name, batch=batches[len(batches) // 2])
-
-
-def _key(name: str) -> str:
-    return _settings(name).key(export_graph(name).sha256)
-
-
-def _measure(bench: Bench, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the network alone, as text cells; one that did not run says why by its status."""
-    job = _job(name)
-    try:
-        memory = bench.measure_memory(job, _METHOD).figures[0]
-        found = bench.measure([Load(job=job)], [Load(job=job)], _METHOD)
-    except OutOfMemoryError:
-        return format_row(_solo_row(name, content, status="out_of_memory"))
-    except ProfilerError:
-        return format_row(_solo_row(name, content, status="failed"))
-    return format_row(
-        _solo_row(name, content, status="ok", figures=found.figures[0], memory=memory, flags=_flags(found))
-    )
-
-
-def _measure_pair(bench: Bench, names: tuple[str, str], content: Mapping[str, Any]) -> list[dict[str, str]]:
-    loads = [Load(job=_job(name)) for name in names]
-    try:
-        found = bench.measure(loads, loads, _METHOD)
-    except ProfilerError:
-        return []
-    keys = [_key(name) for name in names]
-    rows = []
-    for index, figures in enumerate(found.figures):
-        alone_ms = sum(found.references_ms[index]) / 2
-        row = PairRow(
-            run_id="+".join(names),
-            campaign=content["campaign"],
-            device=content["calibration"]["device"],
-            share_mode="time_slicing",
-            victim_job_key=keys[index],
-            other_job_keys=(keys[1 - index],),
-            victim_step_ms_mean=round(figures["step_ms_mean"], 4),
-            victim_solo_step_ms_mean=round(alone_ms, 4),
-            slowdown_ratio=round(figures["step_ms_mean"] / alone_ms - 1, 4),
-            repeat=0,
-            status="ok",
-            quality_flags=_flags(found),
-        )
-        rows.append(format_row(row))
-    return rows
-
-
-def _solo_row(
-    name: str,
-    content: Mapping[str, Any],
-    *,
-    status: str,
-    figures: Mapping[str, float] = MappingProxyType({}),
-    memory: Mapping[str, float] = MappingProxyType({}),
-    flags: tuple[str, ...] = (),
-) -> SoloRow:
-    job, architecture = _job(name), zoo.find(name)
-    known: dict[str, Any] = {
-        "schema_version": profile_schema.SCHEMA_VERSION,
-        "run_id": name,
-        "campaign": content["campaign"],
-        "mode": "train",
-        "device": content["calibration"]["device"],
-        "driver": content["calibration"]["driver"],
-        "framework": content["calibration"]["framework"],
-        "share_mode": "exclusive",
-        "job_key": _key(name),
-        "graph_sha256": export_graph(name).sha256,
-        "architecture": name,
-        "family": architecture.family,
-        "batch": job.batch,
-        "sub_batch": job.batch,
-        "precision": "fp32",
-        "optimizer": architecture.optimizer,
-        "input_wait_ratio": 0.0,
-        "gpus": 1,
-        "nodes": 1,
-        "steps": int(figures.get("steps", 0)),
-        "step_ms_mean": round(figures["step_ms_mean"], 4) if figures else None,
-        "utilization_ratio": round(figures["utilization_ratio"], 4) if "utilization_ratio" in figures else None,
-        "memory_peak_bytes": int(memory["peak_bytes"]) if memory else None,
-        "memory_reserved_bytes": int(memory.get("reserved_bytes", 0)) or None if memory else None,
-        "memory_context_bytes": int(memory.get("context_bytes", 0)) if memory else None,
-        "status": status,
-        "quality_flags": flags,
-    }
-    nullable: dict[str, Any] = dict.fromkeys(SoloRow.__slots__)
-    return SoloRow(**(nullable | known))
-
-
-def _flags(found: Measurement) -> tuple[str, ...]:
-    foreign = ("foreign_load",) if found.foreign_ratio > _METHOD.foreign_ratio_max else ()
-    return tuple(dict.fromkeys((*found.flags, *foreign)))
 
 
 def _resumed(path: Path, calibration: DeviceCalibration) -> Contribution:
@@ -309,6 +238,16 @@ def _resumed(path: Path, calibration: DeviceCalibration) -> Contribution:
     return Contribution(path, content)
 
 
-def count_done(contribution: Contribution) -> tuple[int, int]:
-    """Return how many networks and pairs were measured."""
-    return len(contribution.content["measured"]), len(contribution.content["paired"])
+def report(contribution: Contribution) -> str:
+    """Return what was measured and what was left out, in one sentence."""
+    content = contribution.content
+    statuses = [row["status"] for row in content["measured"].values()]
+    failed = [name for name, row in content["measured"].items() if row["status"] != "ok"]
+    pairs = sum(1 for rows in content["paired"].values() if rows)
+    said = f"{statuses.count('ok')} of {len(content['networks'])} networks and {pairs} pairs in {contribution.path}"
+    if failed:
+        said += f"; did not run, or not in their time: {', '.join(failed)}"
+    left = [*contribution.unmeasured(), *(f"{one} + {other}" for one, other in contribution.unpaired())]
+    if left:
+        said += f"; left out for want of time: {', '.join(left)}: the same command goes on there"
+    return said

@@ -33,7 +33,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = sizes
     for call in window.calls:
-        call.module.eval()
+        _stop_training(torch, call.module, lambda part: part.training)
     for optimizer in window.optimizers:
         optimizer.zero_grad(set_to_none=True)  # memory for the export
     exported, facts["is_batch_fixed"], facts["left_out"] = _export(torch, window.calls, *sizes)
@@ -45,7 +45,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
 def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path) -> int:
     """Exports one network with example arguments, where no script runs; returns how many samples these hold.
 
-    The network is left in the mode for inference.
+    The network is left in the mode for inference, but for its dropout.
 
     Raises:
         ValueError: No argument is a tensor.
@@ -55,9 +55,24 @@ def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path
     sizes = _batch_sizes(torch, calls, [])
     if sizes is None:
         raise ValueError("none of the inputs is a tensor")
-    calls[0].module.eval()
+    _stop_training(torch, module, lambda part: True)
     torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
     return sizes[0]
+
+
+def _stop_training(torch: Any, module: Any, drops: Any) -> None:
+    """Puts a network into the mode for inference, except dropout, whose masks nothing else would tell of.
+
+    Args:
+        torch: The script's.
+        module: The network.
+        drops: Whether a part that can drop does so while it trains.
+    """
+    kind = torch.nn.Dropout
+    dropping = [part for part in module.modules() if isinstance(part, kind) and 0 < part.p < 1 and drops(part)]
+    module.eval()
+    for part in dropping:
+        part.train()
 
 
 def _facts(recorder: Any, window: Window) -> dict[str, Any]:

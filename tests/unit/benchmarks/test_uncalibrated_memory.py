@@ -14,6 +14,7 @@ from benchmarks.uncalibrated_memory import (
     HIGH_LEVEL,
     LOW_LEVEL,
     MemoryRows,
+    capped,
     count_row,
     judge_largest_batches,
     learn,
@@ -21,6 +22,7 @@ from benchmarks.uncalibrated_memory import (
     relative_coefficients,
     summary,
     to_vector,
+    with_largest_context,
 )
 from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import SoloRow
@@ -42,12 +44,13 @@ def public_rows() -> MemoryRows:
     return read_rows(shared_data("gpumemnet").parent)[0]
 
 
-def as_constants(constants: Mapping[str, float]) -> MemoryConstants:
+def as_constants(constants: Mapping[str, float], committed: MemoryConstants) -> MemoryConstants:
     return MemoryConstants(
         context_bytes=constants["context_mib"] * (1 << 20),
         convolution_bytes=constants["convolution_mib"] * (1 << 20),
         held_ratio=constants["held_ratio"],
         workspace_ratio=constants["workspace_ratio"],
+        unfolded_bytes_max=committed.unfolded_bytes_max,
     )
 
 
@@ -55,7 +58,7 @@ def as_constants(constants: Mapping[str, float]) -> MemoryConstants:
     ("level", "committed"), [(EXPECTED_LEVEL, EXPECTED), (LOW_LEVEL, LOW), (HIGH_LEVEL, HIGH), (BOUND_LEVEL, BOUND)]
 )
 def test_the_committed_constants_are_what_the_public_rows_teach(level: float, committed: MemoryConstants) -> None:
-    learned = as_constants(learn(public_rows(), level))
+    learned = as_constants(learn(public_rows(), level), committed)
     assert learned.context_bytes == pytest.approx(committed.context_bytes, rel=0.01)
     assert learned.convolution_bytes == pytest.approx(committed.convolution_bytes, rel=0.01)
     assert learned.held_ratio == pytest.approx(committed.held_ratio, rel=0.01)
@@ -63,14 +66,15 @@ def test_the_committed_constants_are_what_the_public_rows_teach(level: float, co
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "timm/resnet"])
-def test_a_family_that_taught_nothing_is_covered_to_98_per_cent_at_most_three_times_over(name: str) -> None:
+def test_a_family_that_taught_nothing_is_covered_to_98_per_cent_at_most_two_and_a_half_times_over(name: str) -> None:
     rows = public_rows()
     judged = np.char.startswith(rows.families, name) & ~rows.ended & ~rows.rejected
-    bounds = rows.parts @ to_vector(learn(rows, BOUND_LEVEL, np.char.startswith(rows.families, name)))
+    learned = to_vector(learn(rows, BOUND_LEVEL, np.char.startswith(rows.families, name)))
+    bounds = capped(rows.parts, BOUND_LEVEL) @ with_largest_context(learned)  # as it is served
     found = summary((bounds / rows.measured_bytes)[judged])
     assert found["rows"] > 100
     assert found["coverage_ratio"] >= 0.98
-    assert found["bound_over_measured_mean"] <= 3.0
+    assert found["bound_over_measured_mean"] <= 2.5
 
 
 def test_dearer_shortfalls_cover_more_rows_and_rows_without_noise_give_their_coefficients_back() -> None:
@@ -101,8 +105,12 @@ def test_a_row_of_a_table_is_counted_as_its_graph_is_when_it_is_asked_about() ->
         assert found is not None
         counted, convolves = found
         assert convolves
-        for part in ("weights", "gradients", "optimizer_state", "activations", "workspace", "widest"):
+        for part in ("weights", "gradients", "optimizer_state", "workspace", "loss"):
             assert getattr(counted, f"{part}_bytes") == pytest.approx(getattr(asked, f"{part}_bytes")), (part, mode)
+        if precision == "fp32":
+            assert counted.activations_bytes == pytest.approx(asked.activations_bytes)
+        else:  # no table says what keeps its width in mixed precision: here the positions of maxima, half of it all
+            assert asked.activations_bytes / 2 < counted.activations_bytes < asked.activations_bytes
 
 
 def table_row(**settings: str) -> SoloRow:

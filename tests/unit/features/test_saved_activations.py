@@ -59,6 +59,14 @@ def test_a_product_with_a_constant_number_keeps_nothing() -> None:
     assert saved_bytes(net, net.node("Mul", [trained(net), net.scalar(0.5)])) == 0
 
 
+def test_a_number_that_takes_on_the_type_of_a_trained_tensor_is_not_trained() -> None:
+    net = GraphBuilder()
+    x = trained(net)
+    number = net.node("CastLike", [net.scalar(0.5), x])
+
+    assert saved_bytes(net, net.node("Mul", [x, number])) == 0
+
+
 def test_a_view_keeps_the_storage_it_looks_at_once() -> None:
     net = GraphBuilder()
     x = trained(net)
@@ -83,6 +91,122 @@ def test_dropout_keeps_a_mask_only_while_training() -> None:
 
     assert saved_bytes(training, dropped) == TENSOR_BYTES // 4
     assert saved_bytes(inference, inference.node("Dropout", [trained(inference)])) == 0
+
+
+@pytest.mark.parametrize("gate", [("Sigmoid",), ("Softplus", "Tanh")], ids=["silu", "mish"])
+def test_a_tensor_times_a_function_of_itself_keeps_the_tensor_once(gate: tuple[str, ...]) -> None:
+    net = GraphBuilder()
+    x = factor = trained(net)
+    for operator in gate:
+        factor = net.node(operator, [factor])
+
+    assert saved_bytes(net, net.node("Mul", [factor, x])) == TENSOR_BYTES
+
+
+def test_a_gate_of_another_tensor_keeps_itself_and_what_it_is_multiplied_by() -> None:
+    net = GraphBuilder()
+    x = trained(net)
+    gate = net.node("Sigmoid", [net.conv(x, (4, 4))])
+
+    assert saved_bytes(net, net.node("Mul", [x, gate])) == 2 * TENSOR_BYTES
+
+
+def test_a_group_normalization_that_is_spelled_out_keeps_its_input_only() -> None:
+    net = GraphBuilder()
+    grouped = net.node("Reshape", [trained(net), net.integers([0, 2, -1])])
+    ones, zeros = (net.node("Expand", [net.scalar(value), net.integers([2])]) for value in (1.0, 0.0))
+    normal = net.node("InstanceNormalization", [grouped, ones, zeros])
+    restored = net.node("Reshape", [normal, net.integers([-1, 4, 8, 8])])
+    scaled = net.node("Mul", [restored, net.weight([4, 1, 1])])
+    y = net.node("Add", [scaled, net.weight([4, 1, 1])])
+
+    statistics_bytes = 2 * 8  # of both groups
+
+    assert saved_bytes(net, net.node("Add", [y, y])) == TENSOR_BYTES + statistics_bytes
+
+
+def test_a_layer_normalization_keeps_its_input_and_two_numbers_per_row() -> None:
+    net = GraphBuilder()
+    y = net.node("LayerNormalization", [trained(net), net.weight([8]), net.weight([8])], axis=-1)
+
+    assert saved_bytes(net, y) == TENSOR_BYTES + 4 * 8 * 8
+
+
+def attention(net: GraphBuilder, *, scales: int, mask: bool = False) -> str:
+    """Attention over 16 places of one head of 4 channels, a head per channel of the input."""
+    root = net.node("Sqrt", [net.scalar(0.5)])
+    places = net.node("Reshape", [trained(net), net.integers([0, 4, 16, 4])])
+    query, key, value = (net.node("MatMul", [places, net.weight([4, 4])]) for _ in range(3))
+    key = net.node("Transpose", [key], perm=[0, 1, 3, 2])
+    query = net.node("Mul", [query, root])
+    if scales == 2:
+        key = net.node("Mul", [key, root])
+    scores = net.node("MatMul", [query, key])
+    if mask:
+        scores = net.node("Add", [scores, net.weight([16, 16])])
+    return net.node("MatMul", [net.node("Softmax", [scores], axis=-1), value])
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_attention_of_one_call_keeps_no_matrix_of_scores(mask: bool) -> None:
+    net = GraphBuilder()
+    row_bytes, scores_bytes = 4 * 16 * 4, 4 * 16 * 16 * 4
+    kept = saved_bytes(net, attention(net, scales=2, mask=mask))
+
+    assert kept == 5 * TENSOR_BYTES + row_bytes  # input, query, key, value, output
+    spelled_out = GraphBuilder()
+    assert saved_bytes(spelled_out, attention(spelled_out, scales=1)) == 4 * TENSOR_BYTES + scores_bytes
+
+
+def test_a_power_keeps_its_base() -> None:
+    net = GraphBuilder()
+
+    assert saved_bytes(net, net.node("Pow", [trained(net), net.scalar(3.0)])) == TENSOR_BYTES
+
+
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "ReduceMean"])
+def test_a_mean_keeps_nothing(operator: str) -> None:
+    net = GraphBuilder()
+
+    assert saved_bytes(net, net.node(operator, [trained(net)])) == 0
+
+
+def test_resizing_keeps_nothing() -> None:
+    net = GraphBuilder()
+    scales = net.name("scales")
+    net.initializers.append(TensorProto(name=scales, data_type=TensorProto.FLOAT, dims=[4], float_data=[1, 1, 2, 2]))
+
+    assert saved_bytes(net, net.node("Resize", [trained(net), "", scales], mode="nearest")) == 0
+
+
+def mixed_bytes(net: GraphBuilder, output: str) -> int:
+    return describe_graph(net.model(output).SerializeToString()).at_batch(1).activation_bytes_saved_mixed
+
+
+def test_in_mixed_precision_convolutions_keep_half_and_copy_the_image() -> None:
+    net = GraphBuilder()
+    y = net.conv(net.node("Relu", [trained(net)]), (4, 4))
+
+    assert mixed_bytes(net, y) == TENSOR_BYTES // 2 + TENSOR_BYTES // 2
+
+
+def test_in_mixed_precision_a_softmax_stays_wide_and_the_product_after_it_keeps_a_copy() -> None:
+    net = GraphBuilder()
+    weights = net.node("Softmax", [trained(net)], axis=-1)
+    y = net.node("MatMul", [weights, net.weight([8, 8])])
+
+    image_copy = TENSOR_BYTES // 2
+    assert mixed_bytes(net, y) == image_copy + TENSOR_BYTES + TENSOR_BYTES // 2
+
+
+def test_in_mixed_precision_a_bias_widens_nothing_and_a_table_of_positions_does() -> None:
+    dense, placed = GraphBuilder(), GraphBuilder()
+    narrow = dense.node("Erf", [dense.projection(trained(dense), 8, 8)])
+    wide = placed.node("Erf", [placed.node("Add", [trained(placed), placed.weight([4, 8, 8])])])
+    copies = TENSOR_BYTES // 2
+
+    assert mixed_bytes(dense, narrow) == copies + TENSOR_BYTES // 2 + TENSOR_BYTES // 2
+    assert mixed_bytes(placed, wide) == copies + TENSOR_BYTES
 
 
 def test_nothing_is_kept_where_no_gradient_flows() -> None:

@@ -97,7 +97,8 @@ def ask(
 def test_a_device_as_in_the_training_set_changes_no_value(predictor: Predictor) -> None:
     plain, same = ask(predictor), ask(predictor, measured(predictor, (1.0, 1.0, 1.0)))
     assert same.step_ms.value == pytest.approx(plain.step_ms.value)
-    assert same.memory_bytes[:3] == pytest.approx(plain.memory_bytes[:3], rel=1e-6)
+    assert same.memory_bytes.value == pytest.approx(plain.memory_bytes.value, rel=1e-6)
+    assert same.memory_bytes[:3] == pytest.approx(plain.memory_bytes[:3], abs=MIB)  # two runs of one job differ
     assert same.utilization_ratio.value == pytest.approx(plain.utilization_ratio.value)
 
 

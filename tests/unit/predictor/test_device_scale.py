@@ -42,3 +42,13 @@ def test_a_surplus_on_which_anchors_disagree_widens_the_range_only() -> None:
     scale = scale_with((-9, 2, 8))
     assert scale.memory_shift_bytes == 0
     assert scale.memory_deviation_bytes >= 9 * MIB
+
+
+@pytest.mark.parametrize("surpluses_mib", [(3, 4, 5), (4, 4, 4)])
+def test_a_network_that_is_no_anchor_may_be_farther_than_the_anchors_are_from_each_other(
+    surpluses_mib: tuple[int, int, int],
+) -> None:
+    scale = scale_with(surpluses_mib)
+    spread_bytes = (max(surpluses_mib) - min(surpluses_mib)) / 2 * MIB
+    assert scale.memory_deviation_bytes > 1.8 * spread_bytes
+    assert 0 < scale.memory_deviation_bytes < 1.95 * spread_bytes + MIB

@@ -13,29 +13,62 @@ import pytest
 from click.testing import CliRunner
 from cotenant_profiler import contribution as module
 from cotenant_profiler.bench import Measurement
-from cotenant_profiler.contribution import Contribution, choose_networks, fill, open_contribution
-from cotenant_profiler.errors import JournalError
+from cotenant_profiler.contribution import (
+    NETWORKS,
+    PAIRS,
+    TIME_MS_MAX,
+    Contribution,
+    QuestionsByName,
+    choose_networks,
+    fill,
+    open_contribution,
+    report,
+)
+from cotenant_profiler.contribution_time import TimePlan
+from cotenant_profiler.errors import JournalError, WorkerError
 
-from cotenant.job_settings import JobSettings
 from predictor_service.commands.program import program
 from predictor_service.errors import TrainingDataError
 from predictor_service.importers.catalogue import import_set
 from tests.support.calibrations import calibration
 
-NETWORKS = ["lenet", "lstm", "mlp", "gcn_small"]
+FOUR = ["lenet", "lstm", "mlp", "gcn_small"]
+
+
+class FakeClock:
+    """Goes on when something is done, and only then."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def __call__(self) -> int:
+        return round(1e6 * self.ms)
 
 
 class FakeBench:
-    """Measures nothing; ends the program at the call that a test names."""
+    """Measures nothing; ends the program at the call that a test names, and takes the time that a test states.
 
-    def __init__(self, interrupted_at: int = -1) -> None:
+    What would take longer than its limit is given up then, as by the bench.
+    """
+
+    def __init__(self, interrupted_at: int = -1, clock: FakeClock | None = None, **taken_ms: float) -> None:
         self.calls: list[str] = []
+        self.limits_ms: list[float] = []
+        self.closed = 0
         self._interrupted_at = interrupted_at
+        self._clock = clock or FakeClock()
+        self._taken_ms = taken_ms
 
     def __enter__(self) -> FakeBench:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def limit(self, time_ms: float) -> None:
+        self.limits_ms.append(time_ms)
+
+    def close(self) -> None:
+        self.closed += 1
 
     def measure_memory(self, job: Any, method: object) -> Measurement:
         return Measurement(figures=({"peak_bytes": 1e8, "reserved_bytes": 0},))
@@ -44,29 +77,46 @@ class FakeBench:
         if len(self.calls) == self._interrupted_at:
             raise KeyboardInterrupt
         self.calls.append("+".join(load.job.architecture for load in loads))
+        needed_ms = self._taken_ms.get(self.calls[-1], self._taken_ms.get("each", 0.0))
+        self._clock.ms += min(needed_ms, self.limits_ms[-1])
+        if needed_ms > self.limits_ms[-1]:
+            raise WorkerError("no answer")
         figures = {"step_ms_mean": 5.0 * len(loads), "utilization_ratio": 0.9, "steps": 100.0}
         return Measurement(figures=(figures,) * len(loads), references_ms=((5.0, 5.0),) * len(loads))
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "choose_networks", lambda found: list(NETWORKS))
+    monkeypatch.setattr(module, "choose_networks", lambda found: list(FOUR))
     monkeypatch.setattr(
         module, "export_graph", lambda name: type("Graph", (), {"content": name.encode(), "sha256": name[0] * 64})()
     )
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, path: Path, bench: FakeBench, *, time_ms_max: int = 600_000
+    monkeypatch: pytest.MonkeyPatch,
+    path: Path,
+    bench: FakeBench,
+    *,
+    whole_ms: float = 600_000,
+    clock: FakeClock | None = None,
+    export_ms: float = 0.0,
 ) -> tuple[Contribution, list[str]]:
+    clock = clock or FakeClock()
     monkeypatch.setattr(module, "Bench", lambda device, group: bench)
     events: list[str] = []
     found = open_contribution(path, calibration())
 
-    def predict(graph: bytes, settings: JobSettings) -> Mapping[str, Any]:
-        return {"step_ms": {"value": 5.0}, "graph": graph.decode()}
+    def listen(event: str) -> None:
+        events.append(event)
+        if event.startswith("predicting"):
+            clock.ms += export_ms
 
-    fill(found, object(), predict=predict, listener=events.append, time_ms_max=time_ms_max)  # type: ignore[arg-type]
+    def predict(asked: QuestionsByName, time_ms_max: float) -> Mapping[str, Any]:
+        return {name: {"step_ms": {"value": 5.0}, "graph": graph.decode()} for name, (graph, _) in asked.items()}
+
+    plan = TimePlan.start(clock, whole_ms)
+    fill(found, object(), predict=predict, listener=listen, plan=plan)  # type: ignore[arg-type]
     return found, events
 
 
@@ -84,7 +134,7 @@ def test_an_interrupted_contribution_keeps_what_is_done_and_goes_on_there(
     with pytest.raises(KeyboardInterrupt):
         run(monkeypatch, path, FakeBench(interrupted_at=2))
     kept = json.loads(path.read_text())
-    assert list(kept["predicted"]) == sorted(NETWORKS)
+    assert list(kept["predicted"]) == sorted(FOUR)
     assert len(kept["measured"]) == 2
     again = FakeBench()
     found, events = run(monkeypatch, path, again)
@@ -95,9 +145,74 @@ def test_an_interrupted_contribution_keeps_what_is_done_and_goes_on_there(
 
 
 def test_nothing_is_begun_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found, events = run(monkeypatch, tmp_path / "mine.json", FakeBench(), time_ms_max=-1)
+    found, events = run(monkeypatch, tmp_path / "mine.json", FakeBench(), whole_ms=-1)
     assert events == []
     assert not found.is_complete
+
+
+@pytest.fixture
+def all_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "choose_networks", choose_networks)
+
+
+@pytest.mark.usefixtures("all_networks")
+def test_predictions_that_are_slow_leave_networks_and_pairs_their_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    bench = FakeBench(clock=clock, each=20_000)
+    found, events = run(monkeypatch, tmp_path / "mine.json", bench, clock=clock, export_ms=30_000)
+    predicted = [event for event in events if event.startswith("predicting")]
+    assert 7 <= len(predicted) < NETWORKS
+    assert len(found.content["measured"]) == len(predicted)
+    assert len(found.content["paired"]) == PAIRS
+    assert clock.ms <= TIME_MS_MAX
+    assert f"{len(predicted)} of {NETWORKS} networks and {PAIRS} pairs" in report(found)
+    assert "left out for want of time: " in report(found)
+
+
+@pytest.mark.usefixtures("all_networks")
+def test_networks_that_are_slow_leave_pairs_a_quarter_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    path = tmp_path / "mine.json"
+    found, _ = run(monkeypatch, path, FakeBench(clock=clock, each=50_000), clock=clock)
+    assert 8 <= len(found.content["measured"]) < NETWORKS
+    assert 2 <= len(found.content["paired"]) < PAIRS
+    assert clock.ms <= TIME_MS_MAX
+    for _ in range(3):
+        found, _ = run(monkeypatch, path, FakeBench(clock=clock, each=50_000), clock=clock)
+    assert found.is_complete
+    assert "left out" not in report(found)
+
+
+@pytest.mark.usefixtures("all_networks")
+def test_a_network_that_does_not_end_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = FakeClock()
+    stuck = choose_networks(calibration())[1]
+    bench = FakeBench(clock=clock, each=10_000, **{stuck: 1e9})
+    found, _ = run(monkeypatch, tmp_path / "mine.json", bench, clock=clock)
+    measured = found.content["measured"]
+    assert [name for name, row in measured.items() if row["status"] == "failed"] == [stuck]
+    assert len(measured) == NETWORKS
+    assert len(found.content["paired"]) == PAIRS
+    assert bench.closed == 1
+    assert f"not in their time: {stuck}" in report(found)
+    assert clock.ms <= TIME_MS_MAX
+
+
+@pytest.mark.usefixtures("all_networks")
+def test_a_file_of_before_whose_graphs_have_no_hash_is_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    run(monkeypatch, path, FakeBench(clock=(clock := FakeClock()), each=50_000), clock=clock)
+    content = json.loads(path.read_text())
+    del content["graphs"]
+    path.write_text(json.dumps(content))
+    found, _ = run(monkeypatch, path, FakeBench())
+    assert found.is_complete
 
 
 def test_the_file_names_no_machine_and_no_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,7 +258,7 @@ def test_a_contributed_file_is_imported_as_rows(monkeypatch: pytest.MonkeyPatch,
     path = tmp_path / "mine.json"
     run(monkeypatch, path, FakeBench())
     imported = import_set("contributed", path)
-    assert [row.architecture for row in imported.solo] == sorted(NETWORKS)
+    assert [row.architecture for row in imported.solo] == sorted(FOUR)
     assert len(imported.pairs) == 12
     assert {row.slowdown_ratio for row in imported.pairs} == {1.0}
     assert {row.victim_job_key for row in imported.pairs} <= {row.job_key for row in imported.solo}

@@ -1,0 +1,71 @@
+"""Parts of counted memory that settings decide: copies of weights in mixed precision, and what a loss holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.job_settings import JobSettings
+from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
+from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.uncalibrated_memory import UNMEASURED_FACTOR, estimate_uncalibrated
+from tests.support.onnx_graphs import GraphBuilder, resnet50, vgg16
+
+A100 = DEVICE_TYPES["NVIDIA A100-SXM4-40GB"]
+
+
+def language_model(words: int) -> bytes:
+    """Looks words up and says the next one."""
+    net = GraphBuilder()
+    table = net.weight([words, 16])
+    found = net.node("Gather", [table, net.input("ids", ["batch", 32], 7)])
+    return net.model(net.node("MatMul", [found, net.weight([16, words])])).SerializeToString()
+
+
+def counted(graph: bytes, batch: int, **settings: str) -> MemoryBreakdown:
+    job = JobSettings(global_batch_size=batch, **settings)  # type: ignore[arg-type]
+    return count_memory(describe_graph(graph).at_batch(batch), job, A100)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_mixed_precision_keeps_a_copy_of_the_weights_half_as_wide(precision: str) -> None:
+    graph = vgg16().SerializeToString()
+    plain, mixed = counted(graph, 8), counted(graph, 8, precision=precision)
+
+    assert mixed.weights_bytes == pytest.approx(1.5 * plain.weights_bytes)
+    assert mixed.gradients_bytes == plain.gradients_bytes
+    assert 0.5 * plain.activations_bytes < mixed.activations_bytes < 0.6 * plain.activations_bytes
+
+
+def test_a_loss_over_a_vocabulary_holds_three_times_the_outputs_unless_gradients_take_more_later() -> None:
+    graph = language_model(50_000)
+    large, small = counted(graph, 64), counted(graph, 1)
+
+    assert large.loss_bytes == 3 * 64 * 32 * 50_000 * 4 - large.gradients_bytes
+    assert counted(graph, 64, precision="fp16").loss_bytes == large.loss_bytes
+    assert small.gradients_bytes < 3 * 32 * 50_000 * 4
+    assert counted(language_model(50), 1).loss_bytes > 0
+    assert counted(resnet50().SerializeToString(), 256).loss_bytes == 0
+    assert counted(graph, 64, mode="infer").loss_bytes == 0
+
+
+def test_a_bound_in_mixed_precision_which_no_row_has_is_a_quarter_farther() -> None:
+    parts = counted(vgg16().SerializeToString(), 8)
+    plain, mixed = (
+        estimate_uncalibrated(parts, A100, convolves=True, precision=precision) for precision in ("fp32", "fp16")
+    )
+    context_bytes = 2 << 30
+
+    assert mixed.expected_bytes == plain.expected_bytes
+    assert mixed.bound_bytes - context_bytes == pytest.approx(UNMEASURED_FACTOR * (plain.bound_bytes - context_bytes))
+    assert mixed.lower_bytes < plain.lower_bytes
+
+
+def test_what_a_convolution_unfolds_is_its_input_once_for_each_place_of_its_kernel() -> None:
+    net = GraphBuilder()
+    x = net.conv(net.input("x", ["batch", 4, 8, 8]), (4, 6))
+    grouped = net.conv(x, (6, 6), kernel=3, group=3)
+    features = describe_graph(net.model(net.conv(grouped, (6, 2), kernel=3, stride=2)).SerializeToString())
+
+    assert features.at_batch(1).largest_unfolded_bytes == max(4 * 64 * 4, 2 * 9 * 64 * 4, 6 * 9 * 16 * 4)
+    assert features.at_batch(10).largest_unfolded_bytes == 10 * features.at_batch(1).largest_unfolded_bytes
