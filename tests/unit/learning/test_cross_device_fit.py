@@ -17,6 +17,7 @@ from predictor_service.cross_device.step_model import (
     load_step_model,
 )
 from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, StepKind, step_parts, terms_of
+from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.learning.cross_device_fit import (
@@ -143,6 +144,30 @@ def test_a_device_with_many_rows_weighs_as_much_as_one_with_few() -> None:
     assert float(find_widths(odd)["convolutional"][5]) > 0.8
 
 
+def test_a_generation_that_taught_nothing_computes_as_those_that_it_was_developed_from_and_into() -> None:
+    """Ampere and Blackwell reach twice what is typical of a peak; of Ada nothing is known."""
+
+    def rows_of(card: str, seed: int) -> list[StepRow]:
+        busy = [
+            dataclasses.replace(row, facts={**row.facts, "forward_macs_per_sample": 1e11, "nodes": 30.0})
+            for row in invented_rows(card, seed)
+        ]
+        work, kinds = work_of_rows(busy), [row.kind for row in busy]
+        logs = TRUTH.copy()
+        for name in ("ampere", "ada", "blackwell"):
+            logs[COEFFICIENTS.index(f"compute_{name}")] = np.log(2.0)
+        times = step_parts(terms_of(work, kinds), logs).total_ms
+        return [dataclasses.replace(row, step_ms=float(each)) for row, each in zip(busy, times, strict=True)]
+
+    cards = (*CARDS[:3], "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 5090", "NVIDIA RTX A6000")
+    model = fit_step_model([row for seed, card in enumerate(cards) for row in rows_of(card, seed)], with_widths=False)
+    reached = dict(zip(COEFFICIENTS, np.exp(model.logs), strict=True))
+    assert reached["compute_ampere"] > 1.15
+    assert reached["compute_ada"] == pytest.approx(reached["compute_ampere"], rel=0.15)
+    assert reached["compute_hopper"] == pytest.approx(reached["compute_ampere"], rel=0.15)
+    assert reached["traffic_ada"] == pytest.approx(1.0, abs=0.01)
+
+
 def typical_error(model: CrossDeviceStep, rows: list[StepRow]) -> float:
     """With what all rows are off by taken out; a few small steps, of which a script may be a part, do not count."""
     errors = log_errors(model, rows)
@@ -203,6 +228,15 @@ def test_rows_of_several_devices_slices_and_flagged_ones_teach_nothing() -> None
     assert not any("MIG" in row.device for row in rows)
     assert {row.set_name for row in rows} == {"gavel", "pollux", "salus", "timm_bench", "torchvision_bench"}
     assert not any(row.set_name == "gavel" and row.architecture == "A3C" for row in rows)
+    assert not any(row.set_name == "pollux" and row.architecture == "yolov3" for row in rows)
+
+
+def test_the_work_of_rows_is_that_of_their_figures() -> None:
+    rows = public_rows()[:3]
+    counted, kept = work_of_facts([(row.facts, row.batch) for row in rows]), work_of_rows(rows)
+    assert counted is not None
+    assert kept.traffic_bytes.tolist() == counted.traffic_bytes.tolist()
+    assert kept.batch.tolist() == [row.batch for row in rows]
 
 
 def test_a_folder_without_the_sets_is_refused(tmp_path: Path) -> None:
