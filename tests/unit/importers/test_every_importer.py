@@ -201,12 +201,8 @@ def test_no_two_sizes_of_one_design_have_the_same_features() -> None:
 def test_jobs_of_pollux_run_as_their_scripts_say(
     tmp_path: Path, application: str, precision: str, optimizer: str, flags: tuple[str, ...]
 ) -> None:
-    row = imported(tmp_path, "pollux", app=application).solo[0]
+    row = imported(tmp_path, "pollux", app=application, metric="0.8").solo[0]
     assert (row.precision, row.optimizer, row.quality_flags) == (precision, optimizer, flags)
-
-
-def test_jobs_of_gavel_have_the_optimizers_of_their_scripts(tmp_path: Path) -> None:
-    assert imported(tmp_path, "gavel", model="LM").solo[0].optimizer == "sgd"
 
 
 def test_torchvision_bench_keeps_its_two_runs_on_one_gpu_type_apart(tmp_path: Path) -> None:

@@ -144,30 +144,6 @@ def test_a_device_with_many_rows_weighs_as_much_as_one_with_few() -> None:
     assert float(find_widths(odd)["convolutional"][5]) > 0.8
 
 
-def test_a_generation_that_taught_nothing_computes_as_those_that_it_was_developed_from_and_into() -> None:
-    """Ampere and Blackwell reach twice what is typical of a peak; of Ada nothing is known."""
-
-    def rows_of(card: str, seed: int) -> list[StepRow]:
-        busy = [
-            dataclasses.replace(row, facts={**row.facts, "forward_macs_per_sample": 1e11, "nodes": 30.0})
-            for row in invented_rows(card, seed)
-        ]
-        work, kinds = work_of_rows(busy), [row.kind for row in busy]
-        logs = TRUTH.copy()
-        for name in ("ampere", "ada", "blackwell"):
-            logs[COEFFICIENTS.index(f"compute_{name}")] = np.log(2.0)
-        times = step_parts(terms_of(work, kinds), logs).total_ms
-        return [dataclasses.replace(row, step_ms=float(each)) for row, each in zip(busy, times, strict=True)]
-
-    cards = (*CARDS[:3], "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 5090", "NVIDIA RTX A6000")
-    model = fit_step_model([row for seed, card in enumerate(cards) for row in rows_of(card, seed)], with_widths=False)
-    reached = dict(zip(COEFFICIENTS, np.exp(model.logs), strict=True))
-    assert reached["compute_ampere"] > 1.15
-    assert reached["compute_ada"] == pytest.approx(reached["compute_ampere"], rel=0.15)
-    assert reached["compute_hopper"] == pytest.approx(reached["compute_ampere"], rel=0.15)
-    assert reached["traffic_ada"] == pytest.approx(1.0, abs=0.01)
-
-
 def typical_error(model: CrossDeviceStep, rows: list[StepRow]) -> float:
     """With what all rows are off by taken out; a few small steps, of which a script may be a part, do not count."""
     errors = log_errors(model, rows)
