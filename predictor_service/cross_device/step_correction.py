@@ -1,7 +1,8 @@
 """What physics misses of a kind of network, whatever the device: a smooth function of what the network is.
 
 A kernel ridge with few centres, shrunk: far from every network that was measured it is 0, and physics alone answers.
-Nothing in it depends on the batch, so that the time still never falls as the batch grows.
+Nothing in it depends on the batch as long as the traffic that does not grow with it is that of the weights; of
+recurrent networks and of large embeddings it is not, and the correction moves a little with the batch.
 """
 
 from __future__ import annotations

@@ -77,6 +77,19 @@ def _list_priors() -> dict[str, Prior]:
     return priors
 
 
+SUCCESSORS: Final = (
+    (Generation.VOLTA, Generation.TURING),
+    (Generation.TURING, Generation.AMPERE),
+    (Generation.AMPERE, Generation.ADA),
+    (Generation.AMPERE, Generation.HOPPER),
+    (Generation.ADA, Generation.BLACKWELL),
+    (Generation.HOPPER, Generation.BLACKWELL),
+)
+"""Generations with matrix units, each with those that its multiprocessors were developed into: what they reach of their
+peaks is alike, so that one that taught nothing is expected to compute as those before and after it. Of bandwidth that
+does not hold: caches grew by leaps."""
+SUCCESSOR_DEVIATION: Final = 0.15
+"""How far the logarithms of what two of them reach may be apart."""
 SCRIPT_MS: Final = Prior(1.0, 1.0)
 """What a script does in every step beside a bare loop: it reads its input, logs, waits for results. Of each measured
 script it is fitted and thrown away: it says nothing of the device or of the network, and a job states its own wait."""
@@ -95,7 +108,7 @@ class StepKind:
         precision: As in JobSettings, or fp64.
         is_training: Or inference.
         framework: Its first word decides what 32 bits mean.
-        optimizer_slots: Numbers that the optimizer keeps per parameter.
+        optimizer_slots: Numbers that the optimizer keeps per parameter; -1 = gradients are made and nothing is updated.
     """
 
     device: DeviceType
@@ -206,7 +219,7 @@ def _terms_of_kind(kind: StepKind) -> _KindTerms:
     product = device.product_precision(kind.precision, kind.framework)
     byte_ms = 1e3 / device.memory_bytes_per_s
     convolution_ms = 1e3 * passes / device.peak(convolution)
-    # Weight, gradient and every slot are read, and all but the gradient written.
+    # Weight, gradient and every slot are read, and all but the gradient written; without an update one pass is left.
     optimizer_bytes = _WEIGHT_BYTES * (3 + 2 * kind.optimizer_slots) if kind.is_training else 0.0
     rates = (
         convolution_ms,

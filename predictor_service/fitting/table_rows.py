@@ -64,19 +64,19 @@ def served_figures(job: JobFacts) -> JobFacts:
 
 
 def stated_settings(job: JobFacts) -> JobSettings:
-    """The settings of a row as published; of an optimizer that no job can state, the usual one.
+    """The settings of a row as published; of an optimizer that no job can state, the usual one, of none the least.
 
     Raises:
         CallerError: `has_usual_settings` denies it.
     """
     mode = job.labels.get("mode", "train")
-    known = job.optimizer in OPTIMIZERS
+    known, updates = job.optimizer in OPTIMIZERS, mode != "infer" and job.optimizer != "none"
     return check_settings(
         JobSettings(
             global_batch_size=job.batch,
             mode=mode,
             precision=job.precision,
-            optimizer="sgd" if mode == "infer" else job.optimizer if known else _USUAL_OPTIMIZER,
+            optimizer="sgd" if not updates else job.optimizer if known else _USUAL_OPTIMIZER,
             input_wait_ratio=job.input_wait_ratio,
         )
     )

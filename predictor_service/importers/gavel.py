@@ -12,6 +12,9 @@ Faults of the set, and what happens to them:
 - A job that only appears co-located has no solo rate: a failed row, solo_not_published, keeps its facts at hand.
 - Rates on one GPU were published for both placements of larger jobs; placement means nothing on one GPU, and pairs
   refer to the consolidated one, so the other one is rejected, flagged placement_of_one_device.
+
+Optimizers are those of the scripts that were measured; all of them train in 32 bits.
+Source: github stanford-futuredata/gavel, workloads/pytorch.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.profile_schema import PairRow, SoloRow
-from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
+from predictor_service.importers.imported_set import UNSTATED, ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.published_table import PublishedRow, read_table
 from predictor_service.importers.zoo_features import ZooFeatures
 
@@ -42,6 +45,13 @@ _ARCHITECTURES: Final = {
     "Recommendation": "rating_autoencoder",
     "A3C": "a3c",
     "CycleGAN": "cyclegan",
+}
+_OPTIMIZERS: Final = {
+    "ResNet-18": "momentum",
+    "ResNet-50": "momentum",
+    "Transformer": "adam",
+    "LM": "sgd",
+    "Recommendation": "adam",
 }
 _INPUT_SHAPES: Final = {"ResNet-18": "3x32x32", "ResNet-50": "3x224x224"}
 _SOLO_COLUMNS: Final = "campaign gpu consolidated model batch_size n_gpus steps_per_s ran"
@@ -91,6 +101,7 @@ def _solo(row: PublishedRow) -> SoloRow:
         batch=per_device * gpus,
         sub_batch=per_device,
         input_shape=_INPUT_SHAPES.get(model),
+        optimizer=_OPTIMIZERS.get(model, UNSTATED),
         gpus=gpus,
         nodes=1 if consolidated else gpus,
         step_ms_mean=1e3 / row.number("steps_per_s", above=0) if ran else None,

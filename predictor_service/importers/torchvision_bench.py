@@ -2,6 +2,10 @@
 
 A campaign is a folder of the source: one machine, one go; the two runs on an RTX 2080 Ti stay apart. Our zoo has the
 models under the same names.
+
+A step of training ends with the backward pass: the script updates no weight, so its optimizer is none. Half precision
+is the whole model in 16 bits, weights too. The images are copied to the device within the step.
+Source: benchmark_models.py, as copies of the repository at github (lamikr, Llauset and others) have it.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ def _row(row: PublishedRow) -> SoloRow:
         sub_batch=per_device,
         input_shape=f"3x{_SIDE}x{_SIDE}",
         precision=precision,
-        optimizer="none" if mode == "infer" else "unstated",
+        optimizer="none",
         gpus=gpus,
         step_ms_mean=row.number("mean_ms", above=0),
         step_ms_p50=row.number("median_ms", above=0),

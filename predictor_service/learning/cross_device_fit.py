@@ -33,6 +33,8 @@ from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
     PRIORS,
     SCRIPT_MS,
+    SUCCESSOR_DEVIATION,
+    SUCCESSORS,
     StepKind,
     StepTerms,
     log_derivatives,
@@ -254,20 +256,29 @@ def _fit_coefficients(rows: _Rows) -> _Fitted:
     centre = np.concatenate([typical, np.zeros(2 * machines), np.full(2 * machines, np.log(SCRIPT_MS.typical))])
     deviations = [prior.deviation for prior in PRIORS.values()]
     spreads = ((machines, _HOST_DEVIATION), (machines, _SPEED_DEVIATION), (2 * machines, SCRIPT_MS.deviation))
-    precisions = np.concatenate([deviations, *(np.full(count, spread) for count, spread in spreads)]) ** -2.0
+    precisions = np.diag(np.concatenate([deviations, *(np.full(count, each) for count, each in spreads)]) ** -2.0)
+    _relate_successors(precisions)
     now, residuals = _Guess(centre.copy(), machines), np.zeros(len(rows.log_ms))
     for _ in range(_ROUNDS):
         slopes, residuals = _linearise(rows, now)
         trust = rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / 2))
         step = np.linalg.solve(
-            (slopes * trust[:, None]).T @ slopes + np.diag(precisions),
-            slopes.T @ (trust * residuals) - precisions * (now.all - centre),
+            (slopes * trust[:, None]).T @ slopes + precisions,
+            slopes.T @ (trust * residuals) - precisions @ (now.all - centre),
         )
         now = _Guess(now.all + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP), machines)
         if float(np.abs(step).max()) < _SETTLED:
             break
     logs, hosts, speeds, scripts = now.parts
     return _Fitted(logs, residuals, hosts, speeds, np.exp(scripts))
+
+
+def _relate_successors(precisions: FloatArray) -> None:
+    """Adds to the priors' precisions, in place, that generations compute like those that they were developed from."""
+    for pair in SUCCESSORS:
+        before, after = (COEFFICIENTS.index(f"compute_{each.value}") for each in pair)
+        precisions[[before, after], [before, after]] += SUCCESSOR_DEVIATION**-2.0
+        precisions[[before, after], [after, before]] -= SUCCESSOR_DEVIATION**-2.0
 
 
 def _linearise(rows: _Rows, now: _Guess) -> tuple[FloatArray, FloatArray]:

@@ -10,9 +10,12 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from cotenant.profile_schema import SoloRow
 from predictor_service.cross_device.step_physics import StepKind
@@ -24,14 +27,20 @@ from predictor_service.learning.profile_files import read_profiles
 SETS: Final = ("gavel", "pollux", "salus", "timm_bench", "torchvision_bench")
 """Below datasets/public; cpu_standin is no GPU, MISO's slices are of a device that no other set has and judge only."""
 _LEFT_OUT: Final = frozenset(
-    {"step_unit_differs", "features_of_another_network", "batch_not_published", "includes_start_up"}
+    {
+        "step_unit_differs",
+        "features_of_another_network",
+        "batch_not_published",
+        "includes_start_up",
+        "image_size_drawn",
+    }
 )
 _ROWS_PER_GROUP: Final = 60
 _NETWORKS_PER_GROUP: Final = 600
-_SLOTS: Final[Mapping[str, float]] = {"sgd": 0.0, "momentum": 1.0, "adam": 2.0, "adamw": 2.0, "none": 0.0}
+_SLOTS: Final[Mapping[str, float]] = {"sgd": 0.0, "momentum": 1.0, "adam": 2.0, "adamw": 2.0, "none": -1.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepRow:
     """One measured step.
 
@@ -66,6 +75,11 @@ class StepRow:
     def group(self) -> str:
         """Rows of which a large set has too many alike."""
         return f"{self.machine}|{self.kind.precision}|{self.kind.is_training}"
+
+    @cached_property
+    def work(self) -> StepWork | None:
+        """What the step does, counted once for the many fits that ask; None where the figures do not say it."""
+        return work_of_facts([(self.facts, self.batch)])
 
 
 def read_step_rows(root: Path, sets: Iterable[str] = SETS) -> list[StepRow]:
@@ -109,9 +123,12 @@ def hash_rows(rows: Iterable[StepRow]) -> str:
 
 def work_of_rows(rows: Iterable[StepRow]) -> StepWork:
     """The work of rows that `read_step_rows` returned."""
-    work = work_of_facts([(row.facts, row.batch) for row in rows])
-    assert work is not None  # rows without it were left out
-    return work
+    each = [row.work for row in rows]
+    known = [work for work in each if work is not None]
+    assert len(known) == len(each)  # rows without it were left out
+    return StepWork(
+        **{item.name: np.concatenate([getattr(work, item.name) for work in known]) for item in fields(StepWork)}
+    )
 
 
 def _read_row(set_name: str, row: SoloRow) -> StepRow | None:
@@ -122,21 +139,19 @@ def _read_row(set_name: str, row: SoloRow) -> StepRow | None:
     device = find_device_type(row.device)
     if device is None or not runs_as_usual(row):
         return None
-    facts = dict(_facts(published))
-    if work_of_facts([(facts, row.sub_batch)]) is None:
-        return None
     campaign = "" if set_name == "timm_bench" else row.campaign
-    return StepRow(
+    found = StepRow(
         set_name=set_name,
         machine=f"{set_name}|{row.device}|{campaign}",
         device=row.device,
         architecture=row.architecture,
         family=row.family,
         kind=kind_of_row(row, device),
-        facts=facts,
+        facts=dict(_facts(published)),
         batch=row.sub_batch,
         step_ms=step_ms,
     )
+    return found if found.work is not None else None
 
 
 def runs_as_usual(row: SoloRow) -> bool:

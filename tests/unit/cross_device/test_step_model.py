@@ -9,7 +9,7 @@ import pytest
 
 from predictor_service.cross_device.known_networks import NO_NETWORKS
 from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, answers_for, load_step_model
-from predictor_service.cross_device.step_physics import StepKind
+from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind
 from predictor_service.errors import ModelError
 from predictor_service.features.devices import DEVICE_TYPES
 from tests.support.cases import for_each
@@ -30,6 +30,15 @@ def test_every_type_of_the_table_has_an_answer_with_a_range_around_it(name: str)
         assert (found.lower < found.value).all()
         assert (found.value < found.upper).all()
         assert (np.diff(found.value) >= 0).all()
+
+
+def test_a_generation_of_which_no_card_was_measured_computes_as_those_before_and_after_it() -> None:
+    reached = dict(zip(COEFFICIENTS, load_step_model().logs, strict=True))
+    assert not any(DEVICE_TYPES[name].generation.value == "hopper" for name in load_step_model().devices)
+    lower, upper = sorted(reached[f"compute_{name}"] for name in ("ampere", "blackwell"))
+    assert lower <= reached["compute_hopper"] <= upper
+    assert lower > 0.01
+    assert reached["traffic_hopper"] == pytest.approx(0.0, abs=1e-6)
 
 
 @for_each(

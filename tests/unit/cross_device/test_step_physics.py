@@ -60,6 +60,16 @@ def test_training_takes_longer_than_inference_and_a_slower_device_longer_than_a_
     assert time_ms(step_work(64), slow)[0] > 5 * time_ms(step_work(64), train)[0]
 
 
+def test_a_step_that_updates_nothing_is_shorter_than_one_of_the_leanest_optimizer_by_what_weights_take() -> None:
+    idle, lean, adam = (
+        StepKind(device=A100, precision="fp32", is_training=True, optimizer_slots=slots) for slots in (-1.0, 0.0, 2.0)
+    )
+    times = [time_ms(step_work(512), kind)[0] for kind in (idle, lean, adam)]
+    weights_ms = 1e3 * 4 * FACTS["parameters"] / (A100.memory_bytes_per_s * PRIORS["optimizer"].typical)
+    assert times[1] - times[0] == pytest.approx(2 * weights_ms, rel=0.01)
+    assert times[2] - times[1] == pytest.approx(4 * weights_ms, rel=0.01)
+
+
 def test_convolutions_in_32_bits_run_in_tf32_on_ampere_and_products_do_not() -> None:
     plain, tf32 = (StepKind(device=A100, precision=each, is_training=True) for each in ("fp32", "tf32"))
     convolving = step_work(256, convolution_macs_per_sample=4e9, depthwise_convolution_macs_per_sample=0.0)

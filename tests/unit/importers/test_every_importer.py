@@ -190,10 +190,25 @@ def test_no_two_sizes_of_one_design_have_the_same_features() -> None:
     assert known[1:] == [None] * 3
 
 
+@pytest.mark.parametrize(
+    ("application", "precision", "optimizer", "flags"),
+    [
+        ("bert", "fp32", "adamw", ()),
+        ("imagenet", "fp16", "momentum", ()),
+        ("yolov3", "fp16", "momentum", ("image_size_drawn",)),
+    ],
+)
+def test_jobs_of_pollux_run_as_their_scripts_say(
+    tmp_path: Path, application: str, precision: str, optimizer: str, flags: tuple[str, ...]
+) -> None:
+    row = imported(tmp_path, "pollux", app=application, metric="0.8").solo[0]
+    assert (row.precision, row.optimizer, row.quality_flags) == (precision, optimizer, flags)
+
+
 def test_torchvision_bench_keeps_its_two_runs_on_one_gpu_type_apart(tmp_path: Path) -> None:
     row = imported(tmp_path, "torchvision_bench").solo[0]
     assert (row.campaign, row.device) == ("2080ti_2", "NVIDIA GeForce RTX 2080 Ti")
-    assert (row.batch, row.gpus, row.precision, row.optimizer) == (24, 2, "fp16", "unstated")
+    assert (row.batch, row.gpus, row.precision, row.optimizer) == (24, 2, "fp16", "none")
     inferred = imported(tmp_path, "torchvision_bench", mode="inference").solo[0]
     assert (inferred.mode, inferred.optimizer) == ("infer", "none")
 

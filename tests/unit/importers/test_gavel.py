@@ -38,6 +38,10 @@ def test_rates_become_milliseconds_and_slowdowns_lose_their_one(tmp_path: Path) 
     check_row(found.pairs[0])
 
 
+def test_optimizers_are_those_of_the_scripts_where_these_are_known(tmp_path: Path) -> None:
+    assert [row.optimizer for row in imported(tmp_path).solo] == ["momentum", "unstated"]
+
+
 def test_pairs_refer_to_the_solo_row_of_the_same_campaign(tmp_path: Path) -> None:
     found = imported(tmp_path)
     keys = [row.job_key for row in found.solo]

@@ -17,6 +17,7 @@ from predictor_service.cross_device.step_model import (
     load_step_model,
 )
 from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, StepKind, step_parts, terms_of
+from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.learning.cross_device_fit import (
@@ -203,6 +204,15 @@ def test_rows_of_several_devices_slices_and_flagged_ones_teach_nothing() -> None
     assert not any("MIG" in row.device for row in rows)
     assert {row.set_name for row in rows} == {"gavel", "pollux", "salus", "timm_bench", "torchvision_bench"}
     assert not any(row.set_name == "gavel" and row.architecture == "A3C" for row in rows)
+    assert not any(row.set_name == "pollux" and row.architecture == "yolov3" for row in rows)
+
+
+def test_the_work_of_rows_is_that_of_their_figures() -> None:
+    rows = public_rows()[:3]
+    counted, kept = work_of_facts([(row.facts, row.batch) for row in rows]), work_of_rows(rows)
+    assert counted is not None
+    assert kept.traffic_bytes.tolist() == counted.traffic_bytes.tolist()
+    assert kept.batch.tolist() == [row.batch for row in rows]
 
 
 def test_a_folder_without_the_sets_is_refused(tmp_path: Path) -> None:
