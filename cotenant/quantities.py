@@ -26,13 +26,15 @@ def parse_bytes(text: str | int) -> int:
     """Reads a size such as 512MiB, 1.5GiB or 2000000.
 
     Raises:
-        InputError: Not a size.
+        InputError: Not a size, or a number without a unit that as bytes is no memory: `8` was meant as 8 GiB.
     """
     match = _SIZE.fullmatch(str(text))
     factor = _UNITS.get(match.group(2).upper()) if match else None
     if match is None or factor is None:
         raise InputError(f"{text!r} is not a size", remedy="write it like 512MiB or 1.5GiB")
     size = float(match.group(1)) * factor
+    if not match.group(2) and 0 < size < _UNITS["M"]:
+        raise InputError(f"{text!r} has no unit, and would be {size:g} bytes", remedy=f"write one, such as {text}GiB")
     if size > SIZE_MAX_BYTES:
         raise InputError(f"{text!r} is more than any machine has", remedy="write it like 512MiB or 1.5GiB")
     return int(size)

@@ -31,6 +31,7 @@ _MISSING_COMMAND = re.compile(
 _CANNOT_START = re.compile(r"(?m)^cotenant: cannot start ([^\r\n]{1,300})$")
 # As the last line only: a script may print one that it caught.
 _MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")
+_NO_INPUT = re.compile(r"(?m)^EOFError: EOF when reading a line\s*\Z")
 _MEANINGS = {
     _NOT_FOUND_CODE: "a command was not found, as shells say it",
     _NOT_EXECUTABLE_CODE: "a command cannot be executed, as shells say it",
@@ -83,7 +84,9 @@ def describe(exit_class: str, facts: ExitFacts) -> str:
 
 
 def _what_is_missing(facts: ExitFacts) -> str:
-    """Return the command or module without which the program could not go on, as its log names it."""
+    """Return the command, module or input without which the program could not go on, as its log names it."""
+    if _NO_INPUT.search(facts.log_tail):
+        return ": it asked for input, and a job has no standard input; give it as arguments or in a file"
     kinds = (_CANNOT_START, _MISSING_COMMAND) if facts.return_code in _MEANINGS else (_MISSING_MODULE,)
     named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
     said = named or _MEANINGS.get(facts.return_code or 0, "")

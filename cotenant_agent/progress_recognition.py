@@ -47,6 +47,12 @@ _LOSS = "[:|,-]? {0,3}loss"
 _COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
 _EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
 _LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
+# A bar that a script draws itself, before the count: nothing says its unit but what stands behind. tqdm's are above.
+_NO_STEPS = r"[0-9]| ?(?:[kmgt]?i?b|bytes|files?)\b| \[[0-9:?]{1,12}<"
+_DRAWN = (
+    rf"[\[|][=#█>░▒▓. -]{{5,200}}[\]|] {{0,2}}(?:[0-9.]{{1,6}} ?% ?[(|]? ?)?"
+    rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!{_NO_STEPS}))"
+)
 _SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
 _SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
 _BATCHES = rf"{LOOSE}(?=/ {{0,8}}{LOOSE} (?:batches|iterations|iters|steps|updates)\b)"
@@ -90,7 +96,8 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     if steps_total > 0:
         bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
-    marks = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})|{_PAIR}|{_LOSSES}|{_DIGIT}(?={bars})"
+    words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"
+    marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_DIGIT}(?={bars})"
     samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
     return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
 

@@ -121,6 +121,14 @@ class _Overlays:
             self._lay_entry(entry, Path(f"{self._root}{entry.path}"))
 
     def _lay_entry(self, entry: os.DirEntry[str], target: Path) -> None:
+        try:
+            self._lay_present(entry, target)
+        except FileNotFoundError:
+            # Deleted since it was listed, as other programs do in /tmp all the time.
+            if os.path.lexists(entry.path):
+                raise
+
+    def _lay_present(self, entry: os.DirEntry[str], target: Path) -> None:
         if entry.is_symlink():
             target.symlink_to(Path(entry.path).readlink())
         elif entry.is_dir():

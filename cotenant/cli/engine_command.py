@@ -338,11 +338,15 @@ def _run_rounds(bridge: Bridge, interval_s: float) -> None:
     stop = _until_signal()
     # GPUs that fall free do not wait for words.
     notes_max = min(max(round(NOTES_PER_S * interval_s), 1), NOTES_PER_ROUND_MAX)
+    told = ""
     while not stop.is_set():
         try:
             _show_round(bridge, notes_max)
+            told = ""
         except (EngineUnreachableError, ServiceError) as error:
-            tell(f"error: {error.message}; asking again in {interval_s:g} s", style="red")
+            if error.message != told:
+                tell(f"error: {error.message}; asking again every {interval_s:g} s", style="red")
+            told = error.message
         stop.wait(interval_s)
 
 

@@ -54,7 +54,8 @@ def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str
     shown = jobs if show_all else jobs[:SHOWN_BY_DEFAULT]
     show(_job_table(session, shown))
     if not jobs:
-        tell("no jobs; submit one with `cotenant submit job.yaml`")
+        is_part = bool(phases or tenant)
+        tell("no such jobs; `cotenant ps -a` lists all" if is_part else "no jobs; submit one with `cotenant submit`")
     if len(jobs) > len(shown):
         tell(f"{len(jobs) - len(shown)} older jobs not shown (-a shows all)")
     tell_warnings(session)

@@ -110,7 +110,9 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
         cells += [quantities.format_duration(at_ms - job.submitted_at_ms), *_wide_cells(job)]
     wants_note = phase in ("pending", "failed", "stopping") or (wide and phase == "running")
     note = pause_text(job, at_ms) if phase == PAUSED else coded_reason(job.reason) if wants_note else ""
-    notes = "; ".join(part for part in (note, *queue_notes(job, at_ms)) if part)
+    queued = queue_notes(job, at_ms)
+    # A sentence that goes on has no full stop.
+    notes = "; ".join(part for part in (note.removesuffix(".") if queued else note, *queued) if part)
     return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=notes)
 
 

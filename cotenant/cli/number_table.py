@@ -23,10 +23,12 @@ class NumberTable:
     Attributes:
         source: Name of the file, for messages.
         columns: Values by column name, all as long.
+        header: All names in the first line.
     """
 
     source: str
     columns: Mapping[str, Sequence[float]]
+    header: Sequence[str]
 
     def column(self, *names: str) -> tuple[str, Sequence[float]]:
         """Returns the first column that is there, with its name.
@@ -42,7 +44,7 @@ class NumberTable:
                 return name, self.columns[name]
         raise InputError(
             f"{self.source} has no column {' or '.join(names)}",
-            remedy=f"its first line names: {', '.join(self.columns) or 'nothing'}",
+            remedy=f"its first line names: {', '.join(self.header) or 'nothing'}",
         )
 
 
@@ -72,7 +74,7 @@ def _read(reader: csv.DictReader[str], name: str, wanted: Sequence[str]) -> Numb
             raise InputError(f"{name} has more than {ROWS_MAX:,} rows", remedy="leave out most of them")
         for field, values in columns.items():
             values.append(_number(row[field], f"{name}, line {reader.line_num}, {field}"))
-    return NumberTable(name, columns)
+    return NumberTable(name, columns, reader.fieldnames or ())
 
 
 def _number(text: str | None, place: str) -> float:

@@ -117,7 +117,8 @@ class ForeignJobs:
         if owner:
             return owner, ""
         fields = self._stat(pid)
-        return f"group/{fields[2]}" if len(fields) > 2 else "", ""
+        # Threads of the kernel are in group 0, and no job.
+        return f"group/{fields[2]}" if len(fields) > 2 and fields[2] != "0" else "", ""
 
     def _ray_origin(self, pid: int, worker: int) -> RayOrigin:
         for one in dict.fromkeys((pid, worker)):

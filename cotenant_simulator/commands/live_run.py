@@ -160,8 +160,9 @@ def _tenants(path: Path | None) -> TenantRules | None:
     try:
         return parse_tenants(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, UnicodeDecodeError, TenantRulesError) as error:
+        cause = getattr(error, "strerror", None) or error
         raise InputError(
-            f"the tenants in {path} cannot be read: {error}; correct the file, or leave --tenants out"
+            f"the tenants in {path} cannot be read: {cause}; correct the file, or leave --tenants out"
         ) from error
 
 
@@ -172,7 +173,8 @@ def _parameters(names: Sequence[str], texts: tuple[str, ...]) -> dict[str, dict[
         place, is_set, value = text.partition("=")
         policy, _, name = place.partition(".")
         if not is_set or not name or policy not in found:
-            raise InputError(f"--parameter {text!r} is not POLICY.NAME=VALUE of one of {', '.join(names)}")
+            form = f"is not POLICY.NAME=VALUE of one of {', '.join(names)}"
+            raise InputError(f"--parameter {text!r} {form}; write for instance fifo.overtaking=true")
         try:
             found[policy][name] = json.loads(value)
         except (ValueError, RecursionError):  # no JSON, or more digits or brackets than can be read

@@ -65,7 +65,8 @@ def read_accounting(path: Path) -> Accounting:
         with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
             found = _read(path, csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE))
     except (OSError, csv.Error) as error:
-        raise TraceError(path, f"cannot be read as a table: {error}") from error
+        cause = getattr(error, "strerror", None) or error
+        raise TraceError(path, f"cannot be read as a table ({cause}); name what sacct wrote (docs/slurm.md)") from error
     if not found.jobs:
         raise TraceError(path, "holds no ended job with GPUs; AllocTRES must name gres/gpu (AccountingStorageTRES)")
     return found

@@ -1,7 +1,8 @@
 """A scheduler's own event log, as `cotenant export-log` writes it: yesterday's jobs under another policy.
 
 Measured values become the ground truth. The log lacks the co-located jobs of a window, so the fastest tenth of a
-key's windows counts as measured alone; slowdowns are those that the predictor gave; memory is the highest peak.
+key's windows counts as measured alone; slowdowns are those that the predictor gave; memory is the highest peak. A job
+of which no step was counted is as long as it ran.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class _Seen:
     memory_bytes: dict[str, int] = field(default_factory=dict)
     utilization: dict[str, list[float]] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
+    started_ms: dict[str, int] = field(default_factory=dict)
+    ran_ms: dict[str, int] = field(default_factory=dict)
 
 
 def is_event_log(path: Path) -> bool:
@@ -96,7 +99,7 @@ def read_event_log(path: Path) -> Trace:
     kinds: dict[tuple[str, str], Kind] = {}
     jobs: list[TraceJob] = []
     for event in seen.submitted.values():
-        job = _job(seen, event, first_ms)
+        job = _job(seen, event, first_ms, gpus[0].device if gpus else "")
         jobs.append(job)
         for device, memory_bytes in device_memory_bytes.items():
             _add_kind(seen, kinds, job, device, memory_bytes)
@@ -121,7 +124,12 @@ def _note(seen: _Seen, event: events.Event) -> None:
             seen.slowdowns[pair.victim_key, pair.other_key, pair.device] = max(pair.slowdown_ratio, 0.0)
     elif isinstance(event, events.JobProgressed):
         _note_progress(seen, event)
-    elif isinstance(event, events.JobFinished):
+    elif isinstance(event, events.JobStarted):
+        seen.started_ms[event.job_id] = event.at_ms
+    elif isinstance(event, events.JobFinished | events.JobFailed | events.JobStopped):
+        seen.ran_ms[event.job_id] = (
+            seen.ran_ms.get(event.job_id, 0) + event.at_ms - seen.started_ms.pop(event.job_id, event.at_ms)
+        )
         seen.steps[event.job_id] = max(seen.steps.get(event.job_id, 0), event.steps_done)
 
 
@@ -142,9 +150,11 @@ def _key(event: events.JobSubmitted) -> str:
     return event.request.key or f"job {event.request.job_id}"
 
 
-def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int) -> TraceJob:
+def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int, device: str) -> TraceJob:
     request = event.request
-    steps = request.steps_total or seen.steps.get(request.job_id, 0) or 1
+    steps = request.steps_total or seen.steps.get(request.job_id, 0)
+    if not steps:
+        steps = max(round(seen.ran_ms.get(request.job_id, 0) / _step_ms(seen, _key(event), device)), 1)
     return TraceJob(
         submitted_at_ms=event.at_ms - first_ms,
         request=replace(request, key=_key(event), steps_total=steps),
@@ -153,17 +163,22 @@ def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int) -> TraceJob:
     )
 
 
+def _step_ms(seen: _Seen, key: str, device: str) -> float:
+    windows = sorted(seen.windows_ms.get(key, ()))
+    prediction = seen.predictions.get((key, device))
+    predicted_ms = min(prediction.step_ms.values(), default=1_000.0) if prediction is not None else 1_000.0
+    return max(windows[len(windows) // ALONE_SHARE] if windows else predicted_ms, 1e-3)
+
+
 def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, device: str, memory_bytes: int) -> None:
     request = job.request
-    windows = sorted(seen.windows_ms.get(request.key, ()))
     prediction = seen.predictions.get((request.key, device))
-    predicted_ms = min(prediction.step_ms.values(), default=1_000.0) if prediction is not None else 1_000.0
-    step_ms = windows[len(windows) // ALONE_SHARE] if windows else predicted_ms
+    step_ms = _step_ms(seen, request.key, device)
     known = kinds.get((request.key, device))
     busy = seen.utilization.get(request.key, [])
     predicted_busy = prediction.utilization_ratio if prediction is not None else 0.6
     kinds[request.key, device] = Kind(
-        step_ms_by_gpus={**(known.step_ms_by_gpus if known is not None else {}), request.gpus: max(step_ms, 1e-3)},
+        step_ms_by_gpus={**(known.step_ms_by_gpus if known is not None else {}), request.gpus: step_ms},
         batch=request.global_batch_size,
         # Unmeasured memory is no more than a device has: the job was accepted there.
         memory_bytes=seen.memory_bytes.get(request.key) or min(JOB_MEMORY_BYTES, memory_bytes),

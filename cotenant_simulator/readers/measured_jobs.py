@@ -60,7 +60,10 @@ def read_measured_jobs(folder: Path) -> MeasuredJobs:
         solo = [row for row in read_rows(_file(folder, "solo.csv"), SoloRow) if row.status == "ok" and row.gpus == 1]
         pairs = [row for row in read_rows(_file(folder, "pairs.csv"), PairRow) if row.status == "ok"]
     except (OSError, ProfileSchemaError) as error:
-        raise TraceError(folder, f"is no folder of measurements (solo.csv and pairs.csv): {error}") from error
+        cause = getattr(error, "strerror", None) or error
+        raise TraceError(
+            folder, f"is no folder of measurements ({cause}); name one with solo.csv and pairs.csv"
+        ) from error
     timed = [row for row in solo if row.step_ms_mean is not None]
     if not timed:
         raise TraceError(folder, "holds no row with status ok and a step time of a job on one GPU; name another folder")

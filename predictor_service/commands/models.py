@@ -125,6 +125,9 @@ def diff_command(before: str, after: str | None, settings: Settings, output: str
         fields = [{"what": item.what, "before": item.before, "after": item.after} for item in differences]
         click.echo(json.dumps({"before": names[0], "after": names[1], "differences": fields}))
         return
+    if not differences:
+        click.echo(f"{names[0]} is the version itself" if names[0] == names[1] else "nothing differs")
+        return
     click.echo(f"{'':<62}{names[0]:<20}{names[1]}")
     for item in differences:
         click.echo(f"{item.what:<62}{item.before or '-':<20}{item.after or '-'}")

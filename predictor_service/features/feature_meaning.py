@@ -8,17 +8,20 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import FEATURE_VERSION
 
 _BEFORE_TF32: Final = 4
+_BEFORE_AUTOGRAD: Final = 5
 
 
 def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
     """Whether the vectors of a feature version mean on this device what this program's mean.
 
-    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed.
+    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed. Version 6
+    counts what attention, activations, normalizations and mixed precision keep as autograd does; most vectors stayed, and
+    a model that learned before is served for the moment in which it is learned anew (`LEARNING_VERSION`).
 
     Args:
         feature_version: That a model was trained with.
         device: The type that the model is of; None = one that the table lacks.
     """
-    if feature_version == FEATURE_VERSION:
+    if feature_version in (_BEFORE_AUTOGRAD, FEATURE_VERSION):
         return True
     return feature_version == _BEFORE_TF32 and (device is None or device.convolution_precision("fp32") == "fp32")

@@ -39,7 +39,7 @@ from predictor_service.features.operator_times import (
     time_operators,
 )
 
-FEATURE_VERSION: Final = 5
+FEATURE_VERSION: Final = 6
 """Raise it with every change of names, order or meaning, and say in `feature_meaning` what older models still read."""
 
 # Each optimizer slot is read and written once a step, as are weight and gradient.

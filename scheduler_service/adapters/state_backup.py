@@ -177,7 +177,8 @@ def verified_manifest(backup: Path) -> Mapping[str, object]:
         manifest = json.loads((backup / MANIFEST_NAME).read_text())
         found = _sha256(copy)
     except (OSError, ValueError) as error:
-        raise RestoreRefusedError(f"{backup} is not a whole backup ({error}); choose another one") from error
+        cause = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        raise RestoreRefusedError(f"{backup} is not a whole backup ({cause}); choose another one") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != MANIFEST_SCHEMA:
         raise RestoreRefusedError(f"{backup / MANIFEST_NAME} is not a manifest of this program; choose another backup")
     if manifest.get("sha256") != found:

@@ -24,7 +24,8 @@ def read_tenants(path: Path) -> TenantRules:
             )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the tenants in {path} cannot be read: {error}; correct --tenants") from error
+        cause = getattr(error, "strerror", None) or error
+        raise SettingsError(f"the tenants in {path} cannot be read: {cause}; correct --tenants") from error
     try:
         return parse_tenants(text)
     except TenantRulesError as error:

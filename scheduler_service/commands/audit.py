@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -66,11 +67,13 @@ _WIDTHS = (20, 10, 16, 16, 15)
 def audit(settings: Settings, output: str, from_sequence: int) -> None:
     """Show who changed what, and from where: jobs, policies, nodes, restores; the scheduler may run meanwhile."""
     lines = deeds(read_stored_events(Path(settings.state_dir), from_sequence=from_sequence))
+    # Before the headings: where there is no state nothing is listed.
+    first = list(islice(lines, 1))
     if output == "table":
         click.echo(
             _row({"at": "AT", "role": "ROLE", "name": "NAME", "address": "FROM", "did": "DID", "about": "ABOUT"})
         )
-    for line in lines:
+    for line in chain(first, lines):
         click.echo(json.dumps(line) if output == "json" else _row(line))
 
 

@@ -11,6 +11,7 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cotenant.addresses import split_address
 from cotenant.cli.session import output_width, show
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import Texts
@@ -23,6 +24,9 @@ from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
 from scheduler_service.grpc_api.decide import decide as decide_on
 from scheduler_service.settings import SETTINGS, Settings
+
+_EXAMPLES = {"parameters": '{"max_jobs_per_gpu": 3}', "snapshot": "what examples/snapshot.json holds"}
+"""By field, for what is no JSON object."""
 
 
 @click.command(epilog="Example:  cotenant decide examples/snapshot.json --policy horus")
@@ -47,8 +51,11 @@ def decide(
 ) -> None:
     """Decide on the file SNAPSHOT (proto3 JSON of a Snapshot; - = stdin)."""
     if predictor:
+        if not predictor.startswith("unix:"):
+            split_address(predictor)
         check_client_tls(settings)
-    request = scheduling_pb2.DecideRequest(policy=policy, explain=explain, compared_policies=compare)
+    compared = [name for name in dict.fromkeys(compare) if name != policy]
+    request = scheduling_pb2.DecideRequest(policy=policy, explain=explain, compared_policies=compared)
     _parse("parameters", parameters, request.parameters)
     try:
         _parse("snapshot", snapshot.read(), request.snapshot)
@@ -67,6 +74,9 @@ def decide(
 
 
 def _parse(field: str, text: str, message: Message) -> None:
+    if not text.lstrip().startswith("{"):
+        description = f"must be a JSON object, not {text.strip()[:20]!r}; write for instance {_EXAMPLES[field]}"
+        raise InvalidRequestError(FieldViolation(field=field, description=description))
     try:
         json_format.Parse(text, message)
     except json_format.ParseError as error:

@@ -274,7 +274,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "(--target-loss).",
     "CANCELLED": "The job was cancelled.",
     "PARENT_FAILED": "The job was to start after {jobs}, which did not succeed; --after-any waits for any end.",
-    "TIME_LIMIT": "The job had run for its time limit, {time_limit_ms}, and was stopped with a checkpoint.",
+    "TIME_LIMIT": "The job had run for its time limit, {time_limit_ms}, and was stopped, after an order for a "
+    "checkpoint.",
     "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
     "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "
     "larger "

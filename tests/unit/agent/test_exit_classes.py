@@ -73,6 +73,11 @@ def test_a_signal_is_named() -> None:
             "ModuleNotFoundError: No module named 'tqdm'\n",
             "exit code 1: ModuleNotFoundError: No module named 'tqdm'",
         ),
+        (
+            1,
+            "lr? Traceback\nEOFError: EOF when reading a line\n",
+            "exit code 1: it asked for input, and a job has no standard input; give it as arguments or in a file",
+        ),
         (1, "ModuleNotFoundError: No module named 'tqdm'\nstopping\n", "exit code 1"),
         (1, "run.sh: line 3: foo: command not found\n", "exit code 1"),
     ],

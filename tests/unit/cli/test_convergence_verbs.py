@@ -95,6 +95,7 @@ def test_a_column_named_accuracy_is_read_as_one(
     [
         ("a,b\n1,2\n", "no column progress or step or epoch"),
         ("", "its first line names: nothing"),
+        ("a,b\n1,2\n", "its first line names: a, b"),
         ("epoch,loss\n1,high\n", "line 2, loss: 'high' is no number"),
         ("epoch,loss\n1\n", "line 2, loss: None is no number"),
         ("epoch,loss\n1,inf\n", "'inf' is no number"),

@@ -101,6 +101,14 @@ def test_sizes_are_read_as_people_write_them(text: str, size_bytes: int) -> None
     assert quantities.parse_bytes(text) == size_bytes
 
 
+@for_each("text", ["8", "80", 16, "0.5"])
+def test_a_few_bytes_are_a_size_whose_unit_was_forgotten(text: str | int) -> None:
+    with pytest.raises(InputError, match="has no unit, and would be") as caught:
+        quantities.parse_bytes(text)
+    assert caught.value.remedy == f"write one, such as {text}GiB"
+    assert (quantities.parse_bytes("80B"), quantities.parse_bytes("0")) == (80, 0)
+
+
 def test_durations_are_shown_in_two_units() -> None:
     shown = [quantities.format_duration(ms) for ms in (900, 75_000, 3_700_000, 90_000_000, -5)]
     assert shown == ["0s", "1m15s", "1h01m", "1d01h", "0s"]

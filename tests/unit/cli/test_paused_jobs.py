@@ -63,3 +63,9 @@ def test_a_length_that_cannot_be_is_refused_before_anything_is_asked(
 ) -> None:
     assert cotenant("pause", "cnn-waiting", "--seconds", seconds).code == 2
     assert not [one for one in scheduler.seen if isinstance(one, scheduling_pb2.PauseJobRequest)]
+
+
+def test_where_no_job_is_in_a_phase_no_cluster_is_called_empty(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    assert "no such jobs; `cotenant ps -a` lists all" in cotenant("ps", "--phase", "cancelled").err
+    scheduler.jobs.clear()
+    assert "no jobs; submit one with `cotenant submit`" in cotenant("ps").err

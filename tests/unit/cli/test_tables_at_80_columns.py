@@ -168,3 +168,13 @@ def test_a_list_of_jobs_with_long_names_on_real_gpus_fits_any_terminal(width: in
         row = next(line for line in text.splitlines() if line.startswith(f"job-{number} "))
         assert f"ed-{number:02} " in row
         assert f"GPU-4b1c1f{number:02x}" in row
+
+
+def test_what_is_said_of_a_deadline_goes_on_behind_a_reason_without_its_full_stop() -> None:
+    job = scheduling_pb2.Job(job_id="job-1", phase=scheduling_pb2.JOB_PHASE_PENDING, deadline_missed_by_ms=31_000)
+    job.reason.code, job.reason.message = "HELD", "The job is held."
+    assert (
+        job_rows([job], wide=False, at_ms=0)[0].note == "HELD: The job is held; will miss its deadline by 31s at least"
+    )
+    job.ClearField("deadline_missed_by_ms")
+    assert job_rows([job], wide=False, at_ms=0)[0].note == "HELD: The job is held."

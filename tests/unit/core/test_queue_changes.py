@@ -10,6 +10,7 @@ import pytest
 from scheduler_service.core import commands, events, queue_events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.queue_terms import QueueTerms, is_device_named
+from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
@@ -273,3 +274,13 @@ def test_a_job_runs_only_on_the_devices_that_it_names() -> None:
 )
 def test_a_device_is_named_by_words_of_its_name(name: str, device: str, fits: bool) -> None:
     assert is_device_named((name,), device) is fits
+
+
+def test_a_job_without_a_checkpoint_is_not_said_to_have_one_when_its_time_is_over() -> None:
+    scene = play()
+    submit(scene, "j0", time_limit_ms=60_000)
+    scene.report(events.JobStarted)
+    scene.tell(events.TimerFired, after_ms=60_000)
+    scene.report(events.JobStopped, exit_class="stopped", steps_done=4)
+    told = describe_reason(scene.engine.state.jobs["j0"].reason)
+    assert told == "The job had run for its time limit, 1m, and was stopped, after an order for a checkpoint."

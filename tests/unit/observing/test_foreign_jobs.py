@@ -64,7 +64,8 @@ def test_processes_of_one_job_are_one_job_and_others_are_told_apart_by_their_gro
     process(tmp_path, 11, cgroup=slurm)
     process(tmp_path, 12, group=12)
     process(tmp_path, 13, group=13)
-    found = ForeignJobs(tmp_path).find({"g0": frozenset({10, 11, 12}), "g1": frozenset({13, 99})})
+    process(tmp_path, 14, group=0)  # a thread of the kernel
+    found = ForeignJobs(tmp_path).find({"g0": frozenset({10, 11, 12}), "g1": frozenset({13, 14, 99})})
     assert [(job.job_id, job.pids, job.gpu_ids) for job in found] == [
         ("group/12", (12,), ("g0",)),
         ("group/13", (13,), ("g1",)),

@@ -77,6 +77,14 @@ def test_diff_of_a_version_with_itself_is_empty(state: Path) -> None:
     assert answer("models", "diff", served(state), "--state-dir", str(state))["differences"] == []
 
 
+def test_diff_of_a_version_with_itself_says_so(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["predictor_service", "models", "diff", served(state), "--state-dir", str(state)])
+    assert main() == 0
+    assert capsys.readouterr().out == f"{served(state)} is the version itself\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -86,3 +86,21 @@ def test_what_was_weighed_stands_below_a_decision_where_it_was_asked_for() -> No
     weighed = CliRunner(env=WIDE).invoke(decide, [SNAPSHOT, "--policy", "horus", "--explain"], catch_exceptions=False)
     assert "node-a.1: no, Sharing is refused by transformer-1 (share: never)" in weighed.stdout
     assert "node-a.1: no" not in plain.stdout
+
+
+@pytest.mark.parametrize("text", ["", "x", "[1, 2]"])
+def test_a_file_that_is_no_snapshot_is_told_what_one_looks_like(tmp_path: Path, text: str) -> None:
+    (tmp_path / "snapshot.json").write_text(text)
+    with pytest.raises(InvalidRequestError, match=r"snapshot: must be a JSON object, .* examples/snapshot\.json"):
+        CliRunner().invoke(decide, [str(tmp_path / "snapshot.json")], catch_exceptions=False)
+
+
+def test_a_predictor_without_a_port_is_refused_where_nothing_is_asked_of_it() -> None:
+    with pytest.raises(InputError, match="'nowhere' is not an address"):
+        CliRunner().invoke(decide, [SNAPSHOT, "--predictor", "nowhere"], catch_exceptions=False)
+
+
+def test_a_policy_that_is_compared_twice_or_with_itself_answers_once() -> None:
+    flags = ["--policy", "horus", "--compare", "fifo,horus,fifo"]
+    done = CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False, env=WIDE)
+    assert [line.split()[1] for line in done.stdout.splitlines()[1:]] == ["horus", "fifo"] * 2

@@ -180,7 +180,7 @@ def test_jobs_that_did_not_finish_are_named_with_their_seed_and_fail_the_command
         (["--seeds", "2", "--report", "page.html"], "--report draws one seed; leave --seeds out"),
         (["--gpu-counts", "0,2"], "--gpu-counts holds a number outside 1 to 100,000; write for instance 1,2,4,8"),
         (["--speedup-power", "nan"], "'nan' is not a number"),
-        (["--measured", "nowhere"], "nowhere: is no folder of measurements (solo.csv and pairs.csv)"),
+        (["--measured", "nowhere"], "nowhere: is no folder of measurements (No such file or directory); name one with"),
         (["--engine-rules", "pollux", "--seeds", "2"], "--seeds needs --engine-rules live: pollux draws nothing"),
         (["--engine-rules", "pollux", "--gpu-counts", "1,2"], "--gpu-counts needs --engine-rules live"),
     ],

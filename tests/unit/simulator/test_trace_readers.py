@@ -272,6 +272,26 @@ def test_an_unmeasured_job_fits_the_machine_that_took_it(tmp_path: Path) -> None
     assert {kind.memory_bytes for kind in trace.truth.kinds.values()} == {2**30}
 
 
+def test_a_job_of_which_no_step_was_counted_is_as_long_as_it_ran(tmp_path: Path) -> None:
+    file = _exported(tmp_path)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    ended = next(line for line in lines if line["kind"] == "JobFinished")
+    started = next(line for line in lines if line["kind"] == "JobStarted" and line["job_id"] == ended["job_id"])
+    kept = [line for line in lines if line["kind"] != "JobProgressed"]
+    for line in kept:
+        line["steps_done"] = 0 if "steps_done" in line else None
+        if line["kind"] == "JobSubmitted":
+            line["request"]["steps_total"] = 0
+    file.write_text("\n".join(json.dumps({k: v for k, v in one.items() if v is not None}) for one in kept) + "\n")
+    trace = read_trace(file, Consent())
+    job = next(job for job in trace.jobs if job.request.job_id == ended["job_id"])
+    kind = trace.truth.kinds[job.request.key, trace.device]
+    alone_ms = job.request.steps_total * kind.step_ms_by_gpus[job.request.gpus]
+    ran_ms = ended["at_ms"] - started["at_ms"]
+    assert ran_ms > 10_000
+    assert alone_ms == pytest.approx(ran_ms, abs=1_000)
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
