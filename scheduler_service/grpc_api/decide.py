@@ -27,10 +27,12 @@ from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import MissingPredictions, ask_missing, find_missing
 from scheduler_service.grpc_api.repeated_rows import repeats
+from scheduler_service.grpc_api.row_columns import RowColumns
 from scheduler_service.grpc_api.side_thread import SideThread
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, changes_base, complete
-from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_job
+from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, UnreadSnapshot, changes_base, complete
+from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_jobs
 from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, describe_unusable, gpu_rows, read_nodes
+from scheduler_service.grpc_api.snapshot_pairs import PairRows
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, bounded_warnings, drop_invalid_rows
@@ -84,7 +86,8 @@ async def decide(
         if request.validate_only:
             return read, None, []
         devices, can_ask = read.nodes.least_memory_bytes, predictor is not None
-        missing = find_missing(read.messages, devices, read.store, can_ask=can_ask)
+        keys = [job.request.key for job in read.jobs]
+        missing = find_missing(read.messages, keys, devices, read.store, can_ask=can_ask)
         return read, missing, [] if missing.askable else decisions_of(asked_policy, read)
 
     with caller:
@@ -153,6 +156,8 @@ class _ReadSnapshot:
         nodes: The nodes among them.
         messages: All jobs among them, running ones first.
         jobs: The same jobs, read.
+        running: The rows of those that run.
+        pending: The rows of those that wait.
         store: The predictions among them, and those that the predictor is asked for.
         base_token: Names what was kept of them; empty = nothing.
     """
@@ -161,6 +166,8 @@ class _ReadSnapshot:
     nodes: SnapshotNodes
     messages: Sequence[scheduling_pb2.SnapshotJob]
     jobs: Sequence[ReadJob]
+    running: RowColumns
+    pending: RowColumns
     store: SnapshotPredictions
     base_token: str = ""
 
@@ -174,12 +181,15 @@ def _read(request: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> _ReadS
     snapshot = request.snapshot
     base = bases.find(snapshot.base_token) if snapshot.base_token else None
     if base is not None and not changes_base(snapshot):
+        validation.require(translate_snapshot.snapshot_violations(snapshot))
         read = _read_jobs(request, snapshot, base.nodes, base.predictions, bases.jobs)
         if read is not None:
             return replace(read, base_token=snapshot.base_token if request.keep_base else "")
     whole = snapshot if base is None else complete(snapshot, base)
     validation.require(translate_snapshot.snapshot_violations(whole))
-    nodes, predictions = bases.read_nodes(whole), bases.read_predictions(whole)
+    unread = UnreadSnapshot.FromString(whole.SerializeToString())
+    nodes = bases.read_nodes(whole, [*unread.nodes])
+    predictions = bases.read_predictions([*unread.job_predictions], [*unread.pair_predictions])
     if nodes is not None and predictions is not None:
         read = _read_jobs(request, whole, nodes, predictions, bases.jobs)
         if read is not None:
@@ -195,17 +205,25 @@ def _read_jobs(
     known: KnownJobs,
 ) -> _ReadSnapshot | None:
     """Return a snapshot of which nothing but the jobs is to be read; None = a row of them cannot be."""
-    validation.require(translate_snapshot.snapshot_violations(snapshot))
     if request.explain:
         validation.require(_explanation_violations(request, len(nodes.gpus)))
-    if not running_and_pending_are_valid(snapshot, nodes.gpus.keys()):
+    running, pending = RowColumns(snapshot.running), RowColumns(snapshot.pending)
+    if not running_and_pending_are_valid(snapshot, running, pending, nodes.gpus.keys()):
         return None
-    messages = translate_snapshot.snapshot_jobs(snapshot)
+    messages = [*running["job"], *pending["job"]]
     jobs = known.read(messages)
     if jobs is None or repeats([job.request.job_id for job in jobs]):
         return None
-    store = SnapshotPredictions(predictions, messages)
-    return _ReadSnapshot(valid=ValidSnapshot(snapshot), nodes=nodes, messages=messages, jobs=jobs, store=store)
+    store = SnapshotPredictions(predictions, _stating(jobs, messages))
+    return _ReadSnapshot(
+        valid=ValidSnapshot(snapshot),
+        nodes=nodes,
+        messages=messages,
+        jobs=jobs,
+        running=running,
+        pending=pending,
+        store=store,
+    )
 
 
 def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot) -> _ReadSnapshot:
@@ -214,14 +232,30 @@ def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling
         gpus = sum(len(node.gpus) for node in snapshot.nodes)
         validation.require(_explanation_violations(request, gpus))
     valid = drop_invalid_rows(snapshot)
-    messages = translate_snapshot.snapshot_jobs(valid.snapshot)
+    running, pending = RowColumns(valid.snapshot.running), RowColumns(valid.snapshot.pending)
+    messages = RowColumns([*running["job"], *pending["job"]])
+    nodes, jobs = RowColumns(valid.snapshot.nodes), read_jobs(messages)
+    pairs = [row.SerializeToString() for row in valid.snapshot.pair_predictions]
     return _ReadSnapshot(
         valid=valid,
-        nodes=read_nodes(valid.snapshot.nodes, gpu_rows(valid.snapshot.nodes)),
-        messages=messages,
-        jobs=[*map(read_job, messages)],
-        store=SnapshotPredictions(PredictionRows(valid.snapshot), messages),
+        nodes=read_nodes(nodes, gpu_rows(nodes)),
+        messages=messages.rows,
+        jobs=jobs,
+        running=running,
+        pending=pending,
+        store=SnapshotPredictions(
+            PredictionRows(RowColumns(valid.snapshot.job_predictions), PairRows(pairs)), _stating(jobs, messages.rows)
+        ),
     )
+
+
+def _stating(
+    jobs: Sequence[ReadJob], messages: Sequence[scheduling_pb2.SnapshotJob]
+) -> Mapping[str, scheduling_pb2.SnapshotJob]:
+    """Return the jobs of which the caller states figures, by key; of equal ones the first counts."""
+    return {
+        job.request.key: row for job, row in zip(reversed(jobs), reversed(messages), strict=True) if job.states_figures
+    }
 
 
 def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) -> Iterator[FieldViolation]:
@@ -265,13 +299,13 @@ def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> Scheduling
         now_ms=snapshot.now_ms, gpus=nodes.gpus, predictions=read.store, tau_ratio=tau_ratio
     )
     requests = [job.request for job in read.jobs]
-    running = {job.request.job_id: job for job in map(rows.read, snapshot.running, requests)}
+    running = {job.request.job_id: job for job in rows.read(read.running, requests[: len(read.running)])}
     gpus = dict(nodes.empty.gpus)
     for gpu_id, holders in _holders(running.values()).items():
         if gpu_id in gpus:
             gpus[gpu_id] = _held(gpus[gpu_id], holders)
     waiting = sorted(
-        map(translate_snapshot.pending_job, snapshot.pending, requests[len(snapshot.running) :]),
+        translate_snapshot.pending_jobs(read.pending, requests[len(read.running) :]),
         key=lambda job: (job.submitted_at_ms, job.request.job_id),
     )
     return SchedulingView(
