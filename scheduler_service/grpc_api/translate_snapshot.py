@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
 from operator import attrgetter, methodcaller
@@ -152,7 +153,30 @@ _TERMS: Final = attrgetter(*_TERM_NAMES)
 
 
 def _stated_key(message: scheduling_pb2.SnapshotJob) -> str:
-    return f"stated/{message.job_id}" if states_figures(message) else ""
+    """Return the key of a job about which nothing but its own figures is known: jobs that state the same are equal."""
+    if not states_figures(message):
+        return ""
+    figures = scheduling_pb2.SnapshotJob()
+    figures.CopyFrom(message)
+    for field, _ in message.ListFields():
+        if field.name not in _FIGURES:
+            figures.ClearField(field.name)  # type: ignore[arg-type]
+    return f"stated/{hashlib.sha256(figures.SerializeToString(deterministic=True)).hexdigest()}"
+
+
+_FIGURES: Final = frozenset(
+    {
+        "stated_memory_bytes",
+        "stated_utilization_ratio",
+        "stated_slowdown_ratio",
+        "stated_step_ms",
+        "gpus",
+        "allowed_gpus",
+        "global_batch_size",
+        "settings",
+    }
+)
+"""All of a row that a prediction from its own figures follows from."""
 
 
 def _demand(message: scheduling_pb2.TaskDemand) -> TaskDemand:
