@@ -194,7 +194,7 @@ def _read(request: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> _ReadS
         read = _read_jobs(request, whole, nodes, predictions, bases.jobs)
         if read is not None:
             return replace(read, base_token=bases.keep(whole, nodes, predictions) if request.keep_base else "")
-    return _read_valid_rows(request, whole)
+    return _read_valid_rows(request, whole, PairRows([*unread.pair_predictions]))
 
 
 def _read_jobs(
@@ -216,7 +216,7 @@ def _read_jobs(
         return None
     store = SnapshotPredictions(predictions, _stating(jobs, messages))
     return _ReadSnapshot(
-        valid=ValidSnapshot(snapshot),
+        valid=ValidSnapshot(snapshot, predictions.pairs),
         nodes=nodes,
         messages=messages,
         jobs=jobs,
@@ -226,16 +226,17 @@ def _read_jobs(
     )
 
 
-def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot) -> _ReadSnapshot:
+def _read_valid_rows(
+    request: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot, pairs: PairRows
+) -> _ReadSnapshot:
     """Return what can be decided on of a snapshot with rows that cannot be."""
     if request.explain:
         gpus = sum(len(node.gpus) for node in snapshot.nodes)
         validation.require(_explanation_violations(request, gpus))
-    valid = drop_invalid_rows(snapshot)
+    valid = drop_invalid_rows(snapshot, pairs)
     running, pending = RowColumns(valid.snapshot.running), RowColumns(valid.snapshot.pending)
     messages = RowColumns([*running["job"], *pending["job"]])
     nodes, jobs = RowColumns(valid.snapshot.nodes), read_jobs(messages)
-    pairs = [row.SerializeToString() for row in valid.snapshot.pair_predictions]
     return _ReadSnapshot(
         valid=valid,
         nodes=read_nodes(nodes, gpu_rows(nodes)),
@@ -244,7 +245,7 @@ def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling
         running=running,
         pending=pending,
         store=SnapshotPredictions(
-            PredictionRows(RowColumns(valid.snapshot.job_predictions), PairRows(pairs)), _stating(jobs, messages.rows)
+            PredictionRows(RowColumns(valid.snapshot.job_predictions), valid.pairs), _stating(jobs, messages.rows)
         ),
     )
 

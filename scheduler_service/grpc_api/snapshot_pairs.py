@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from itertools import compress
 from typing import Final, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ _Row = bytes | PairPrediction
 _Name = TypeVar("_Name")
 _NAMES: Final = ("victim_job_key", "other_job_key", "device")
 _NAMES_KEPT_MAX: Final = 10_000
-_LEVELS: Final = frozenset(resources_pb2.EstimateLevel.values())
+_LEVELS: Final = resources_pb2.EstimateLevel.values()
 
 
 class PairRows:
@@ -38,11 +39,27 @@ class PairRows:
     def __init__(self, rows: Sequence[bytes]) -> None:
         self._columns = read_columns(scheduling_pb2.SnapshotPairPrediction, rows)
 
-    def are_valid(self) -> bool:
-        """Say whether all numbers lie in their ranges."""
+    @cached_property
+    def _valid(self) -> Column:
+        """By row whether all its numbers lie in their ranges."""
         numbers = self._columns.numbers
-        within = all(_is_within(numbers[name], least, most) for name, least, most in PAIR_PREDICTION)
-        return within and _LEVELS.issuperset(np.unique(numbers["level"]).tolist())
+        valid: Column = np.isin(numbers["level"], _LEVELS)
+        for name, least, most in PAIR_PREDICTION:
+            # What is not a number fails both comparisons.
+            valid &= (numbers[name] >= least) & (numbers[name] <= most)
+        return valid
+
+    def are_valid(self) -> bool:
+        """Say whether all numbers of all rows lie in their ranges."""
+        return bool(self._valid.all())
+
+    def invalid(self) -> list[scheduling_pb2.SnapshotPairPrediction]:
+        """Return the rows with numbers that do not."""
+        return [*map(scheduling_pb2.SnapshotPairPrediction.FromString, compress(self._columns.rows, ~self._valid))]
+
+    def without_invalid(self) -> PairRows:
+        """Return the others."""
+        return self if self.are_valid() else PairRows([*compress(self._columns.rows, self._valid)])
 
     @cached_property
     def _pairs(self) -> tuple[dict[bytes, _Row], dict[bytes, dict[Sizes, _Row]]]:
@@ -76,11 +93,6 @@ def _named(field: str, name: str) -> bytes:
     row = scheduling_pb2.SnapshotPairPrediction()
     setattr(row, field, name)
     return row.SerializeToString()
-
-
-def _is_within(column: Column, least: float, most: float) -> bool:
-    # What is not a number fails both comparisons.
-    return bool(((column >= least) & (column <= most)).all())
 
 
 def _read(rows: dict[_Name, _Row], name: _Name) -> PairPrediction | None:
