@@ -8,15 +8,14 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
@@ -93,10 +92,11 @@ def _read_all(found: Columns, kind: type[Message]) -> bool:
     data = np.frombuffer(b"".join(found.rows) + bytes(_VARINT_BYTES_MAX), dtype=np.uint8)
     ends = np.cumsum(np.fromiter(map(len, found.rows), dtype=np.intp, count=len(found.rows)))
     at = begins = np.concatenate((np.zeros(1, dtype=np.intp), ends))[:-1]
-    fields: Iterable[FieldDescriptor] = kind.DESCRIPTOR.fields
-    for part in sorted(fields, key=attrgetter("number")):
+    fields = kind.DESCRIPTOR.fields_by_number
+    for number in sorted(fields):
+        part = fields[number]
         wire_type = _wire_type(part.type)
-        stated = (data[at] == (part.number << 3 | wire_type)) & (at < ends)
+        stated = (data[at] == (number << 3 | wire_type)) & (at < ends)
         values, at = (
             _VALUES[wire_type](data, at + stated, stated) if stated.any() else (np.zeros(len(at), dtype=np.int64), at)
         )
