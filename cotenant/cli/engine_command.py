@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ import click
 from cotenant import system_clock
 from cotenant.cli.policy_commands import parse_parameters
 from cotenant.cli.session import Session, show, tell, with_session
-from cotenant.client_errors import ServiceError
+from cotenant.client_errors import BrokenServiceError, ServiceError, TlsMismatchError, UnavailableError
 from cotenant.engines.bridge import NOTES_PER_ROUND_MAX, Bridge
 from cotenant.engines.device_rules import read_device_rule
 from cotenant.engines.errors import EngineUnreachableError
@@ -195,6 +195,7 @@ def kubernetes_extender(
     rules = [read_device_rule(text) for text in gpus]
     with closing(ServedApi(find_access(kubeconfig, context), timeout_s=EXTENDER_TIMEOUT_S)) as api:
         read = KubernetesEngine(api, rules).read
+        _check_policy(session.scheduler().decide, policy)
         extender = Extender(read, session.scheduler().decide, policy=policy, now_ms=system_clock.now_ms, tell=tell)
         server = ExtenderServer(address, extender, insecure=insecure)
         show(f"answers kube-scheduler at {server.address}")
@@ -326,11 +327,26 @@ def _run(
         request.parameters.update(parameters)
         return ask(request)
 
+    _check_policy(decide, policy)
     bridge = Bridge(running, decide, policy=policy, places=places)
     if once:
         _show_round(bridge, NOTES_PER_ROUND_MAX)
     else:
         _run_rounds(bridge, interval_s)
+
+
+def _check_policy(decide: Callable[[scheduling_pb2.DecideRequest], object], policy: str) -> None:
+    """Refuse what the scheduler will refuse in every round, before the first job waits.
+
+    Raises:
+        ServiceError: It has no such policy or parameter, or does not let us ask.
+    """
+    try:
+        decide(scheduling_pb2.DecideRequest(policy=policy, validate_only=True))
+    except TlsMismatchError:
+        raise
+    except (UnavailableError, BrokenServiceError):
+        return  # the rounds ask again, and say so
 
 
 def _run_rounds(bridge: Bridge, interval_s: float) -> None:

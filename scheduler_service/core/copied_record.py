@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from itertools import repeat
 from typing import Any, Self, TypeVar, dataclass_transform
 
@@ -67,7 +68,7 @@ def make_records(record: type[_Record], count: int, /, **columns: Sequence[Any])
     """Make many records of a frozen dataclass with slots, a field after the other: in a third of the usual time.
 
     Args:
-        record: The class, without `__post_init__`.
+        record: The class; its `__post_init__`, if it has one, would change nothing of these values.
         count: How many.
         columns: The values of a field; where there is none, all have its default.
 
@@ -75,15 +76,21 @@ def make_records(record: type[_Record], count: int, /, **columns: Sequence[Any])
         TypeError: A field without a default has no column, or a column no field.
         ValueError: A column has fewer or more values.
     """
-    parts = {part.name: part for part in fields(record)}  # type: ignore[arg-type]
-    required = {name for name, part in parts.items() if part.default is MISSING}
+    kind: Any = record  # which mypy does not take for hashable
+    parts = _slots_of(kind)
+    required = {name for name, (_, default) in parts.items() if default is MISSING}
     if not required <= columns.keys() <= parts.keys():
         wrong = ", ".join(sorted((required - columns.keys()) | (columns.keys() - parts.keys())))
         raise TypeError(f"{record.__name__} has other fields than columns were given: {wrong}")
     if any(len(column) != count for column in columns.values()):
         raise ValueError(f"every column must have {count} values")
     made = [*map(object.__new__, repeat(record, count))]
-    for name, part in parts.items():
-        values = columns.get(name, repeat(part.default))
-        deque(map(getattr(record, name).__set__, made, values), maxlen=0)
+    for name, (put, default) in parts.items():
+        deque(map(put, made, columns.get(name, repeat(default))), maxlen=0)
     return made
+
+
+@cache
+def _slots_of(record: Any) -> Mapping[str, tuple[Callable[[Any, Any], None], Any]]:  # noqa: ANN401 - any class
+    """Return by field what puts a value into its slot, and its default."""
+    return {part.name: (getattr(record, part.name).__set__, part.default) for part in fields(record)}

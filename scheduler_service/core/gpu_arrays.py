@@ -104,8 +104,17 @@ class GpuArrays:
         """Put GPUs that hold or release something into their classes."""
         if not entries:
             return
-        ledger = Ledger(view)
-        numbers = [self.number_of_class(load_of(entry, ledger.residents(entry.gpu.gpu_id))) for entry in entries]
+        ledger, running, known = Ledger(view), view.index.reported, dict[object, int]()
+        numbers = list[int]()
+        for entry in entries:
+            # Cheaper than the class of each: the GPUs of a cluster are in few of them.
+            jobs = [running[job_id] for job_id in entry.job_ids]
+            alike = (*_OF_ENTRY(entry), *map(_OF_JOB, jobs), *[len(job.assignments) for job in jobs])
+            number = known.get(alike)
+            if number is None:
+                load = load_of(entry, ledger.residents(entry.gpu.gpu_id))
+                number = known[alike] = self.number_of_class(load)
+            numbers.append(number)
         positions = [self.position_of[entry.gpu.gpu_id] for entry in entries]
         self.class_of[positions] = numbers
         self.jobs_on[positions] = [_jobs_of(self.classes[number]) for number in numbers]
@@ -174,6 +183,20 @@ class GpuArrays:
             self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
 
 
+_OF_ENTRY = attrgetter("gpu.device", "gpu.memory_bytes", "memory_reserved_bytes", "is_releasing")
+_OF_JOB = attrgetter(
+    "request.key",
+    "request.share",
+    "request.max_slowdown_ratio",
+    "request.memory_request_bytes",
+    "request.memory_floor_bytes",
+    "request.no_trial",
+    "request.gpus",
+    "is_on_trial",
+    "micro_batch_size",
+    "memory_reserved_bytes",
+)
+"""With the number of its GPUs all of a running job that its load class follows from."""
 _POSITION = attrgetter("node_id", "gpu.index", "gpu.gpu_id")
 
 

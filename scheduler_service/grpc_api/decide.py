@@ -26,14 +26,11 @@ from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.job_reasons import worded_for
 from scheduler_service.grpc_api.missing_predictions import MissingPredictions, ask_missing, find_missing
-from scheduler_service.grpc_api.repeated_rows import repeats
 from scheduler_service.grpc_api.side_thread import SideThread
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, changes_base, complete
-from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_job
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, describe_unusable, gpu_rows, read_nodes
-from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
-from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
-from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, bounded_warnings, drop_invalid_rows
+from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
+from scheduler_service.grpc_api.snapshot_nodes import describe_unusable
+from scheduler_service.grpc_api.snapshot_reading import ReadSnapshot, read_snapshot
+from scheduler_service.grpc_api.snapshot_rows import bounded_warnings
 from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 from scheduler_service.grpc_api.waiting_caller import WaitingCaller
@@ -74,17 +71,17 @@ async def decide(
     compared = [_asked_policy(name, {}) for name in request.compared_policies]
     thread, caller = thread or deciding_thread(), WaitingCaller()
 
-    def decisions_of(one: _AskedPolicy, read: _ReadSnapshot) -> list[scheduling_pb2.Decision]:
+    def decisions_of(one: _AskedPolicy, read: ReadSnapshot) -> list[scheduling_pb2.Decision]:
         return _decisions(one.policy, read, explain=request.explain)
 
-    def begin() -> tuple[_ReadSnapshot, MissingPredictions | None, list[scheduling_pb2.Decision]]:
+    def begin() -> tuple[ReadSnapshot, MissingPredictions | None, list[scheduling_pb2.Decision]]:
         """Read, and decide at once where nothing is to be asked first: each turn of another thread has its price."""
-        read = _read(request, SnapshotBases() if bases is None else bases)
+        read = read_snapshot(request, SnapshotBases() if bases is None else bases)
         read.store.caller = caller
         if request.validate_only:
             return read, None, []
         devices, can_ask = read.nodes.least_memory_bytes, predictor is not None
-        missing = find_missing(read.messages, devices, read.store, can_ask=can_ask)
+        missing = find_missing(read.messages, read.keys, devices, read.store, can_ask=can_ask)
         return read, missing, [] if missing.askable else decisions_of(asked_policy, read)
 
     with caller:
@@ -110,7 +107,7 @@ async def decide(
         )
 
 
-def _unusable(read: _ReadSnapshot) -> list[resources_pb2.Warning]:
+def _unusable(read: ReadSnapshot) -> list[resources_pb2.Warning]:
     why = describe_unusable(read.nodes) if read.valid.snapshot.pending else ""
     return bounded_warnings(NO_USABLE_GPU, [why] if why else [])
 
@@ -144,92 +141,7 @@ def deciding_thread() -> SideThread:
     return SideThread("decide", waiting_max=WAITING_MAX)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReadSnapshot:
-    """What can be decided on.
-
-    Attributes:
-        valid: The valid rows.
-        nodes: The nodes among them.
-        messages: All jobs among them, running ones first.
-        jobs: The same jobs, read.
-        store: The predictions among them, and those that the predictor is asked for.
-        base_token: Names what was kept of them; empty = nothing.
-    """
-
-    valid: ValidSnapshot
-    nodes: SnapshotNodes
-    messages: Sequence[scheduling_pb2.SnapshotJob]
-    jobs: Sequence[ReadJob]
-    store: SnapshotPredictions
-    base_token: str = ""
-
-
-def _read(request: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> _ReadSnapshot:
-    """Check a snapshot and return what can be decided on, with the predictions in it.
-
-    Raises:
-        UnknownBaseError: It names a base that is not kept.
-    """
-    snapshot = request.snapshot
-    base = bases.find(snapshot.base_token) if snapshot.base_token else None
-    if base is not None and not changes_base(snapshot):
-        read = _read_jobs(request, snapshot, base.nodes, base.predictions, bases.jobs)
-        if read is not None:
-            return replace(read, base_token=snapshot.base_token if request.keep_base else "")
-    whole = snapshot if base is None else complete(snapshot, base)
-    validation.require(translate_snapshot.snapshot_violations(whole))
-    nodes, predictions = bases.read_nodes(whole), bases.read_predictions(whole)
-    if nodes is not None and predictions is not None:
-        read = _read_jobs(request, whole, nodes, predictions, bases.jobs)
-        if read is not None:
-            return replace(read, base_token=bases.keep(whole, nodes, predictions) if request.keep_base else "")
-    return _read_valid_rows(request, whole)
-
-
-def _read_jobs(
-    request: scheduling_pb2.DecideRequest,
-    snapshot: scheduling_pb2.Snapshot,
-    nodes: SnapshotNodes,
-    predictions: PredictionRows,
-    known: KnownJobs,
-) -> _ReadSnapshot | None:
-    """Return a snapshot of which nothing but the jobs is to be read; None = a row of them cannot be."""
-    validation.require(translate_snapshot.snapshot_violations(snapshot))
-    if request.explain:
-        validation.require(_explanation_violations(request, len(nodes.gpus)))
-    if not running_and_pending_are_valid(snapshot, nodes.gpus.keys()):
-        return None
-    messages = translate_snapshot.snapshot_jobs(snapshot)
-    jobs = known.read(messages)
-    if jobs is None or repeats([job.request.job_id for job in jobs]):
-        return None
-    store = SnapshotPredictions(predictions, messages)
-    return _ReadSnapshot(valid=ValidSnapshot(snapshot), nodes=nodes, messages=messages, jobs=jobs, store=store)
-
-
-def _read_valid_rows(request: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot) -> _ReadSnapshot:
-    """Return what can be decided on of a snapshot with rows that cannot be."""
-    if request.explain:
-        gpus = sum(len(node.gpus) for node in snapshot.nodes)
-        validation.require(_explanation_violations(request, gpus))
-    valid = drop_invalid_rows(snapshot)
-    messages = translate_snapshot.snapshot_jobs(valid.snapshot)
-    return _ReadSnapshot(
-        valid=valid,
-        nodes=read_nodes(valid.snapshot.nodes, gpu_rows(valid.snapshot.nodes)),
-        messages=messages,
-        jobs=[*map(read_job, messages)],
-        store=SnapshotPredictions(PredictionRows(valid.snapshot), messages),
-    )
-
-
-def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) -> Iterator[FieldViolation]:
-    looks = (1 + len(request.compared_policies)) * len(request.snapshot.pending) * gpus
-    return translate_snapshot.explanation_violations(looks)
-
-
-def _decisions(policy: Policy, read: _ReadSnapshot, *, explain: bool) -> list[scheduling_pb2.Decision]:
+def _decisions(policy: Policy, read: ReadSnapshot, *, explain: bool) -> list[scheduling_pb2.Decision]:
     limits_of = {job.request.job_id: job.limits for job in read.jobs if job.limits is not None}
     valid, limits = read.valid, ClusterLimits(of_jobs=limits_of, queues_of_nodes=read.nodes.queues)
     view = _view(read, explain=explain, tau_ratio=getattr(policy, "opportunistic_tau_ratio", 0.0))
@@ -259,19 +171,19 @@ def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Dec
             yield replace(one, reason=worded_for(request, one.reason, inventory, view.predictions, waiting.get))
 
 
-def _view(read: _ReadSnapshot, *, explain: bool, tau_ratio: float) -> SchedulingView:
+def _view(read: ReadSnapshot, *, explain: bool, tau_ratio: float) -> SchedulingView:
     snapshot, nodes = read.valid.snapshot, read.nodes
     rows = translate_snapshot.RunningRows(
         now_ms=snapshot.now_ms, gpus=nodes.gpus, predictions=read.store, tau_ratio=tau_ratio
     )
     requests = [job.request for job in read.jobs]
-    running = {job.request.job_id: job for job in map(rows.read, snapshot.running, requests)}
+    running = {job.request.job_id: job for job in rows.read(read.running, requests[: len(read.running)])}
     gpus = dict(nodes.empty.gpus)
     for gpu_id, holders in _holders(running.values()).items():
         if gpu_id in gpus:
             gpus[gpu_id] = _held(gpus[gpu_id], holders)
     waiting = sorted(
-        map(translate_snapshot.pending_job, snapshot.pending, requests[len(snapshot.running) :]),
+        translate_snapshot.pending_jobs(read.pending, requests[len(read.running) :]),
         key=lambda job: (job.submitted_at_ms, job.request.job_id),
     )
     return SchedulingView(

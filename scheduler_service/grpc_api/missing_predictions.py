@@ -71,17 +71,23 @@ class MissingPredictions:
 
 
 def find_missing(
-    jobs: Sequence[scheduling_pb2.SnapshotJob], devices: Mapping[str, int], store: PredictionStore, *, can_ask: bool
+    jobs: Sequence[scheduling_pb2.SnapshotJob],
+    keys: Sequence[str],
+    devices: Mapping[str, int],
+    store: PredictionStore,
+    *,
+    can_ask: bool,
 ) -> MissingPredictions:
     """Find what a snapshot lacks; the store notes the jobs about which no predictor can be asked.
 
     Args:
         jobs: All of the snapshot, valid rows only.
+        keys: Of each its key.
         devices: The least memory of each of its device types, in bytes.
         store: What the snapshot itself states.
         can_ask: There is a predictor.
     """
-    missing = _missing(jobs, devices, store)
+    missing = _missing(zip(keys, jobs, strict=True), devices, store)
     graphless = {place: job for place, job in missing.items() if not job.graph_sha256}
     for key, device in graphless:
         store.put_failure(key, device, NO_GRAPH)
@@ -231,7 +237,7 @@ def _is_no_answer(error: PredictorError) -> bool:
 
 
 def _missing(
-    jobs: Iterable[scheduling_pb2.SnapshotJob], devices: Mapping[str, int], store: PredictionStore
+    jobs: Iterable[tuple[str, scheduling_pb2.SnapshotJob]], devices: Mapping[str, int], store: PredictionStore
 ) -> dict[tuple[str, str], scheduling_pb2.SnapshotJob]:
     """Return one job, with a graph where one has it, for every (key, device) that nothing is known about.
 
@@ -239,8 +245,7 @@ def _missing(
     """
     found: dict[tuple[str, str], scheduling_pb2.SnapshotJob] = {}
     unknown: dict[str, list[str]] = {}
-    for job in jobs:
-        key = translate_snapshot.key_of_job(job)
+    for key, job in jobs:
         if key and key not in unknown:
             unknown[key] = [device for device in devices if store.job(key, device) is None]
         for device in unknown.get(key, ()):

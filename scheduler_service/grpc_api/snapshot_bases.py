@@ -17,16 +17,21 @@ from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import UnknownBaseError
+from scheduler_service.grpc_api.message_columns import unread_rows
+from scheduler_service.grpc_api.row_columns import RowColumns
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs
 from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
+from scheduler_service.grpc_api.snapshot_pairs import PairRows
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows
-from scheduler_service.grpc_api.snapshot_ranges import nodes_are_valid, predictions_are_valid
+from scheduler_service.grpc_api.snapshot_ranges import job_predictions_are_valid, nodes_are_valid
 
 BASES_MAX: Final = 16
 BYTES_MAX: Final = 64 * 2**20
 """Of all that are kept together, as messages; read they take a multiple of it."""
 _PREDICTIONS: Final = ("job_predictions", "pair_predictions")
 _ROWS: Final = ("nodes", *_PREDICTIONS)
+UnreadSnapshot: Final = unread_rows(scheduling_pb2.Snapshot.DESCRIPTOR)
+"""A snapshot whose rows are bytes, so that they can be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +61,37 @@ class SnapshotBases:
         self._size_bytes = 0
         self.jobs = KnownJobs()
         self._newest_nodes: tuple[Sequence[bytes], SnapshotNodes] | None = None
-        self._newest_predictions: tuple[bytes, PredictionRows] | None = None
+        self._newest_predictions: tuple[tuple[Sequence[bytes], Sequence[bytes]], PredictionRows] | None = None
 
-    def read_nodes(self, snapshot: scheduling_pb2.Snapshot) -> SnapshotNodes | None:
-        """Return the nodes of a whole snapshot, those of the newest one where they are equal; None = one is invalid."""
-        nodes = [*snapshot.nodes]
-        content = [node.SerializeToString() for node in nodes]
+    def read_nodes(self, snapshot: scheduling_pb2.Snapshot, content: Sequence[bytes]) -> SnapshotNodes | None:
+        """Return the nodes of a whole snapshot, those of the newest one where they are equal; None = one is invalid.
+
+        Args:
+            snapshot: The snapshot.
+            content: Its nodes, unread.
+        """
         if self._newest_nodes is None or self._newest_nodes[0] != content:
+            nodes = RowColumns(snapshot.nodes)
             gpus = gpu_rows(nodes)
             if not nodes_are_valid(nodes, gpus):
                 return None
             self._newest_nodes = content, read_nodes(nodes, gpus)
         return self._newest_nodes[1]
 
-    def read_predictions(self, snapshot: scheduling_pb2.Snapshot) -> PredictionRows | None:
-        """Return the same of its predictions."""
-        rows = _without_others(snapshot, _PREDICTIONS)
-        content = rows.SerializeToString()
+    def read_predictions(self, of_jobs: Sequence[bytes], of_pairs: Sequence[bytes]) -> PredictionRows | None:
+        """Return the same of its predictions.
+
+        Args:
+            of_jobs: Those of jobs, unread.
+            of_pairs: Those of pairs, unread.
+        """
+        content = of_jobs, of_pairs
         if self._newest_predictions is None or self._newest_predictions[0] != content:
-            if not predictions_are_valid(rows):
+            jobs = RowColumns(map(scheduling_pb2.SnapshotJobPrediction.FromString, of_jobs))
+            pairs = PairRows(of_pairs)
+            if not pairs.are_valid() or not job_predictions_are_valid(jobs):
                 return None
-            self._newest_predictions = content, PredictionRows(rows)
+            self._newest_predictions = content, PredictionRows(jobs, pairs)
         return self._newest_predictions[1]
 
     def keep(self, snapshot: scheduling_pb2.Snapshot, nodes: SnapshotNodes, predictions: PredictionRows) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.placement_limits import PlacementLimits
 from scheduler_service.core.records import JobRequest
 from scheduler_service.grpc_api import translate_snapshot
+from scheduler_service.grpc_api.row_columns import RowColumns
 from scheduler_service.grpc_api.snapshot_ranges import rows_of_jobs_are_valid
 
 JOBS_MAX: Final = 20_000
@@ -25,15 +28,18 @@ class ReadJob:
     Attributes:
         request: What it asks for.
         limits: Where it may run; None = anywhere.
+        states_figures: The caller states figures of its own.
     """
 
     request: JobRequest
     limits: PlacementLimits | None
+    states_figures: bool
 
 
-def read_job(message: scheduling_pb2.SnapshotJob) -> ReadJob:
-    """Read a valid row."""
-    return ReadJob(translate_snapshot.request(message), translate_snapshot.stated_limits(message))
+def read_jobs(rows: RowColumns) -> list[ReadJob]:
+    """Read valid rows."""
+    limits, states = map(translate_snapshot.stated_limits, rows.rows), map(translate_snapshot.states_figures, rows.rows)
+    return [*map(ReadJob, translate_snapshot.requests(rows), limits, states)]
 
 
 class KnownJobs:
@@ -56,9 +62,11 @@ class KnownJobs:
         rows = [message.SerializeToString() for message in messages]
         newest, older = self._newest, self._older
         known = [newest.get(row) or older.get(row) for row in rows]
-        if not rows_of_jobs_are_valid([messages[place] for place, job in enumerate(known) if job is None]):
+        unknown = RowColumns(compress(messages, map(not_, known)))
+        if not rows_of_jobs_are_valid(unknown):
             return None
-        read = [job or read_job(message) for job, message in zip(known, messages, strict=True)]
+        new = iter(read_jobs(unknown))
+        read = [job or next(new) for job in known]
         for row, job in zip(rows, read, strict=True):
             if row not in newest:
                 self._keep(row, job)

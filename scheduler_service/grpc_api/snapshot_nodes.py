@@ -8,11 +8,11 @@ from itertools import accumulate, chain, compress, repeat
 from operator import and_, attrgetter
 from typing import Final
 
-from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.empty_cluster import EmptyCluster
 from scheduler_service.core.records import Gpu, Node
 from scheduler_service.core.view import GpuView
+from scheduler_service.grpc_api.row_columns import RowColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +36,12 @@ class SnapshotNodes:
     queues: Mapping[str, frozenset[str]]
 
 
-_NODE_ID: Final = attrgetter("node_id")
-_SCHEDULABLE: Final = attrgetter("schedulable")
 _GPU_ID: Final = attrgetter("gpu_id")
-_DEVICE: Final = attrgetter("device")
-_MEMORY: Final = attrgetter("memory_bytes")
-_HEALTHY: Final = attrgetter("healthy")
-_EWMA: Final = attrgetter("slowdown_ewma_ratio")
 
 
-def gpu_rows(nodes: Iterable[scheduling_pb2.SnapshotNode]) -> list[scheduling_pb2.SnapshotGpu]:
+def gpu_rows(nodes: RowColumns) -> RowColumns:
     """Return the GPUs of all nodes, in node and index order."""
-    return [gpu for node in nodes for gpu in node.gpus]
+    return RowColumns(chain.from_iterable(nodes["gpus"]))
 
 
 def describe_unusable(nodes: SnapshotNodes) -> str:
@@ -65,18 +59,16 @@ def describe_unusable(nodes: SnapshotNodes) -> str:
     )
 
 
-def read_nodes(
-    nodes: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[scheduling_pb2.SnapshotGpu]
-) -> SnapshotNodes:
+def read_nodes(nodes: RowColumns, gpus: RowColumns) -> SnapshotNodes:
     """Read valid rows, column by column: a cluster has thousands of them.
 
     Args:
         nodes: The nodes.
         gpus: Their GPUs, as `gpu_rows` returns them.
     """
-    gpu_ids, memory_bytes, healthy = [*map(_GPU_ID, gpus)], [*map(_MEMORY, gpus)], [*map(_HEALTHY, gpus)]
-    devices = _shared_names([*map(_DEVICE, gpus)])
-    counts = [len(node.gpus) for node in nodes]
+    gpu_ids, memory_bytes, healthy = gpus["gpu_id"], gpus["memory_bytes"], gpus["healthy"]
+    devices = _shared_names(gpus["device"])
+    counts = [*map(len, nodes["gpus"])]
     made = make_records(
         Gpu,
         len(gpus),
@@ -86,7 +78,7 @@ def read_nodes(
         healthy=healthy,
         index=[*chain.from_iterable(map(range, counts))],
     )
-    node_ids, schedulable = [*map(_NODE_ID, nodes)], [*map(_SCHEDULABLE, nodes)]
+    node_ids, schedulable = nodes["node_id"], nodes["schedulable"]
     of_node = [*chain.from_iterable(map(repeat, node_ids, counts))]
     takes_jobs = [*chain.from_iterable(map(repeat, schedulable, counts))]
     usable = dict(compress(zip(node_ids, _nodes(nodes, made, counts), strict=True), schedulable))
@@ -95,9 +87,11 @@ def read_nodes(
         usable=usable,
         gpus=dict(zip(gpu_ids, made, strict=True)),
         empty=EmptyCluster(empty, usable),
-        slowdown_ewma_ratios={name: ratio for name, ratio in zip(gpu_ids, map(_EWMA, gpus), strict=True) if ratio},
+        slowdown_ewma_ratios={
+            name: ratio for name, ratio in zip(gpu_ids, gpus["slowdown_ewma_ratio"], strict=True) if ratio
+        },
         least_memory_bytes=_least_memory_bytes(set(zip(devices, memory_bytes, healthy, strict=True))),
-        queues={node.node_id: frozenset(node.queues) for node in nodes if node.queues},
+        queues={name: frozenset(queues) for name, queues in zip(node_ids, nodes["queues"], strict=True) if queues},
     )
 
 
@@ -107,18 +101,16 @@ def _shared_names(names: Sequence[str]) -> Sequence[str]:
     return [*map(shared.__getitem__, names)]
 
 
-def _nodes(
-    messages: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[Gpu], counts: Sequence[int]
-) -> Sequence[Node]:
+def _nodes(rows: RowColumns, gpus: Sequence[Gpu], counts: Sequence[int]) -> Sequence[Node]:
     ends = [*accumulate(counts)]
     return make_records(
         Node,
-        len(messages),
-        node_id=[*map(_NODE_ID, messages)],
-        rack_id=[node.rack_id for node in messages],
-        cpu_cores=[node.cpu_cores for node in messages],
-        host_memory_bytes=[node.host_memory_bytes for node in messages],
-        schedulable=[*map(_SCHEDULABLE, messages)],
+        len(rows),
+        node_id=rows["node_id"],
+        rack_id=rows["rack_id"],
+        cpu_cores=rows["cpu_cores"],
+        host_memory_bytes=rows["host_memory_bytes"],
+        schedulable=rows["schedulable"],
         gpus=[tuple(gpus[end - count : end]) for end, count in zip(ends, counts, strict=True)],
     )
 
@@ -126,7 +118,7 @@ def _nodes(
 def _empty_gpus(gpus: Sequence[Gpu], of_node: Sequence[str], are_open: Sequence[bool]) -> dict[str, GpuView]:
     taken, node_ids = [*compress(gpus, are_open)], [*compress(of_node, are_open)]
     views = make_records(GpuView, len(taken), gpu=taken, node_id=node_ids)
-    return {gpu.gpu_id: view for gpu, view in zip(taken, views, strict=True)}
+    return dict(zip(map(_GPU_ID, taken), views, strict=True))
 
 
 def _least_memory_bytes(kinds: Iterable[tuple[str, int, bool]]) -> Mapping[str, int]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import cached_property
-from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.capacity import samples_per_gpu
-from scheduler_service.core.measured_averages import Sizes, preferred
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api import translate_snapshot
+from scheduler_service.grpc_api.row_columns import RowColumns
+from scheduler_service.grpc_api.snapshot_pairs import PairRows
 from scheduler_service.grpc_api.waiting_caller import CallerLeftError, WaitingCaller
 
 _WORST_UTILIZATION_RATIO: Final = 1.0
@@ -21,45 +20,20 @@ _WORST_UTILIZATION_RATIO: Final = 1.0
 
 PairPlace = tuple[str, str, str, int, int]
 """Victim, other job, device type, micro-batch sizes of both (0 = any)."""
-_Pair = scheduling_pb2.SnapshotPairPrediction | PairPrediction
-"""A row, or what was read from it."""
-_Name = TypeVar("_Name")
-_KeyPair = tuple[str, str, str]
-"""Victim, other job, device type."""
-
-_KEYS_OF_PAIR: Final = attrgetter("victim_job_key", "other_job_key", "device")
-_SIZES_OF_PAIR: Final = attrgetter("micro_batch_size", "other_micro_batch_size")
-_SIZE_OF_VICTIM: Final = attrgetter("micro_batch_size")
-_SIZE_OF_OTHER: Final = attrgetter("other_micro_batch_size")
-_AT_ANY_SIZES: Final = (0, 0)
 
 
 class PredictionRows:
     """The predictions that a snapshot states; of the many rows few are asked for, so each is read when it first is.
 
     Args:
-        snapshot: Snapshot with valid rows only.
+        jobs: Valid rows about jobs.
+        pairs: Valid rows about pairs.
     """
 
-    def __init__(self, snapshot: scheduling_pb2.Snapshot) -> None:
-        self._pairs_of_snapshot = snapshot.pair_predictions
-        self._jobs = {(row.job_key, row.device): row for row in snapshot.job_predictions}
+    def __init__(self, jobs: RowColumns, pairs: PairRows) -> None:
+        self.pairs = pairs
+        self._jobs = dict(zip(zip(jobs["job_key"], jobs["device"], strict=True), jobs.rows, strict=True))
         self._read_jobs: dict[tuple[str, str], JobPrediction] = {}
-
-    @cached_property
-    def _pairs(self) -> tuple[dict[_KeyPair, _Pair], dict[_KeyPair, dict[Sizes, _Pair]]]:
-        """What is stated of pairs at any micro-batches, and at others; of several rows about one place the last."""
-        rows = [*self._pairs_of_snapshot]
-        if not any(map(_SIZE_OF_VICTIM, rows)) and not any(map(_SIZE_OF_OTHER, rows)):
-            return dict(zip(map(_KEYS_OF_PAIR, rows), rows, strict=True)), {}
-        at_any: dict[_KeyPair, _Pair] = {}
-        at_sizes: dict[_KeyPair, dict[Sizes, _Pair]] = {}
-        for row, at in zip(rows, map(_SIZES_OF_PAIR, rows), strict=True):
-            if at == _AT_ANY_SIZES:
-                at_any[_KEYS_OF_PAIR(row)] = row
-            else:
-                at_sizes.setdefault(_KEYS_OF_PAIR(row), {})[at] = row
-        return at_any, at_sizes
 
     @property
     def places(self) -> AbstractSet[tuple[str, str]]:
@@ -74,42 +48,24 @@ class PredictionRows:
             known = self._read_jobs[place] = translate_snapshot.job_prediction(self._jobs[place])
         return known
 
-    def pair(self, keys: _KeyPair, sizes: Sizes) -> PairPrediction | None:
-        """Return what is stated of a pair at these micro-batches, else at the nearest ones (`preferred`)."""
-        at_any, at_sizes = self._pairs
-        of_keys = at_sizes.get(keys) if at_sizes else None
-        at = next((one for one in preferred(*sizes) if one in of_keys), None) if of_keys is not None else None
-        return _read(at_any, keys) if of_keys is None or at is None else _read(of_keys, at)
-
-
-def _read(pairs: dict[_Name, _Pair], name: _Name) -> PairPrediction | None:
-    found = pairs.get(name)
-    if found is None or isinstance(found, PairPrediction):
-        return found
-    pairs[name] = read = translate_snapshot.pair_prediction(found)
-    return read
-
 
 class SnapshotPredictions(PredictionStore):
     """Predictions of a snapshot, else of the predictor, else the figures that the caller states of its jobs.
 
     Args:
         rows: The predictions of the snapshot.
-        jobs: All its jobs; of those with figures and one key the first counts.
+        stating: Its jobs that state figures, by key.
 
     Attributes:
         caller: For whom a policy asks; once they have left, the next question ends the work.
     """
 
-    def __init__(self, rows: PredictionRows, jobs: Iterable[scheduling_pb2.SnapshotJob]) -> None:
+    def __init__(self, rows: PredictionRows, stating: Mapping[str, scheduling_pb2.SnapshotJob]) -> None:
         super().__init__()
         self.caller = WaitingCaller()
         self._rows = rows
         self._answers: dict[PairPlace, PairPrediction] = {}
-        self._stating: dict[str, scheduling_pb2.SnapshotJob] = {}
-        for job in jobs:
-            if translate_snapshot.states_figures(job):
-                self._stating.setdefault(translate_snapshot.key_of_job(job), job)
+        self._stating = stating
 
     @property
     def measured_alone(self) -> AbstractSet[tuple[str, str]]:
@@ -173,7 +129,7 @@ class SnapshotPredictions(PredictionStore):
         """Return what is predicted of a pair, else what is stated of the first next to any other."""
         sizes = micro_batch_size, other_micro_batch_size
         return (
-            self._rows.pair((victim_key, other_key, device), sizes)
+            self._rows.pairs.find((victim_key, other_key, device), sizes)
             or super().predicted_pair(victim_key, other_key, device, *sizes)
             or self._stated_pair(victim_key, other_key, device)
         )

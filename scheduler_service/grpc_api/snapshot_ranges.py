@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
+from itertools import chain, compress
+from operator import methodcaller
 from typing import Any, Final
-
-from google.protobuf.message import Message
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.queue_terms import DEVICES_MAX, PRIORITY_MAX
@@ -18,6 +17,7 @@ from scheduler_service.core.tenants import GPUS_MAX, WEIGHT_MAX, WEIGHT_MIN
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import queue_validation, validation
 from scheduler_service.grpc_api.repeated_rows import repeats
+from scheduler_service.grpc_api.row_columns import RowColumns
 
 _TIME_MS_MAX: Final = 2**53
 _COUNT_MAX: Final = 2**31 - 1
@@ -93,13 +93,13 @@ _STEP_POINT: Final[tuple[Range, ...]] = (
     ("step_ms", _STEP_MS_MIN, _STEP_MS_MAX),
 )
 _MEMORY_STATES: Final[tuple[Range, ...]] = (("gamma_ratio", 0, 1), ("delta_ratio", 0, 1), ("high_state_ratio", 0, 1))
-_PAIR_PREDICTION: Final[tuple[Range, ...]] = (
+PAIR_PREDICTION: Final[tuple[Range, ...]] = (
     ("micro_batch_size", 0, validation.BATCH_MAX),
     ("other_micro_batch_size", 0, validation.BATCH_MAX),
     ("slowdown_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
     ("slowdown_upper_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
 )
-
+"""Of what is predicted of a pair."""
 
 _SHARES: Final = frozenset(resources_pb2.ShareMode.values())
 _LEVELS: Final = frozenset(resources_pb2.EstimateLevel.values())
@@ -112,12 +112,11 @@ class _Ranges:
     """
 
     def __init__(self, ranges: Iterable[Range]) -> None:
-        self._ranges = [(attrgetter(name), least, most) for name, least, most in ranges]
+        self._ranges = [*ranges]
 
-    def hold(self, messages: Iterable[Message]) -> bool:
+    def hold(self, rows: RowColumns) -> bool:
         """Say so."""
-        rows = messages if isinstance(messages, list) else [*messages]
-        return all(_is_within([*map(value, rows)], least, most) for value, least, most in self._ranges)
+        return all(_is_within(rows[name], least, most) for name, least, most in self._ranges)
 
 
 def _is_within(column: Sequence[float], least: float, most: float) -> bool:
@@ -130,12 +129,13 @@ def _is_within(column: Sequence[float], least: float, most: float) -> bool:
 
 _NODE_RANGES, _GPU_RANGES, _JOB_RANGES = _Ranges(_NODE), _Ranges(_GPU), _Ranges(_JOB)
 _MEMORY_POINT_RANGES, _STEP_POINT_RANGES = _Ranges(_MEMORY_POINT), _Ranges(_STEP_POINT)
-_JOB_PREDICTION_RANGES, _PAIR_RANGES = _Ranges(_JOB_PREDICTION), _Ranges(_PAIR_PREDICTION)
+_JOB_PREDICTION_RANGES = _Ranges(_JOB_PREDICTION)
 _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
-_GPU_ID_OF, _LEVEL_OF, _SHARE_OF = attrgetter("gpu_id"), attrgetter("level"), attrgetter("share")
+_HAS_PARTS: Final = [methodcaller("HasField", name) for name in ("settings", "worker_demand", "server_demand")]
+_HAS_TRIPLE: Final = methodcaller("HasField", "memory_triple")
 
 
-def nodes_are_valid(nodes: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence[scheduling_pb2.SnapshotGpu]) -> bool:
+def nodes_are_valid(nodes: RowColumns, gpus: RowColumns) -> bool:
     """Say whether no node breaks a rule or has the name of another one, at a tenth of the cost of naming those.
 
     Args:
@@ -143,70 +143,63 @@ def nodes_are_valid(nodes: Sequence[scheduling_pb2.SnapshotNode], gpus: Sequence
         gpus: All their GPUs.
     """
     return (
-        not repeats([node.node_id for node in nodes])
-        and not repeats([*map(_GPU_ID_OF, gpus)])
+        not repeats(nodes["node_id"])
+        and not repeats(gpus["gpu_id"])
         and _NODE_RANGES.hold(nodes)
         and _GPU_RANGES.hold(gpus)
     )
 
 
-def predictions_are_valid(snapshot: scheduling_pb2.Snapshot) -> bool:
-    """Say the same of its predictions, which may be repeated."""
-    jobs, pairs = [*snapshot.job_predictions], [*snapshot.pair_predictions]
-    return _LEVELS.issuperset(map(_LEVEL_OF, pairs)) and _PAIR_RANGES.hold(pairs) and _job_predictions_are_valid(jobs)
+def job_predictions_are_valid(rows: RowColumns) -> bool:
+    """Say the same of predictions of jobs, which may be repeated."""
+    return (
+        _LEVELS.issuperset(rows["level"])
+        and _JOB_PREDICTION_RANGES.hold(rows)
+        and _MEMORY_POINT_RANGES.hold(RowColumns(chain.from_iterable(rows["micro_batches"])))
+        and _STEP_POINT_RANGES.hold(RowColumns(chain.from_iterable(rows["step_times"])))
+        and not any(any(job_prediction_violations(row)) for row in filter(_HAS_TRIPLE, rows.rows))
+    )
 
 
-def running_and_pending_are_valid(snapshot: scheduling_pb2.Snapshot, gpu_ids: AbstractSet[str]) -> bool:
-    """Say the same of where its jobs run, its rules for tenants and its own fields; not of what its jobs ask for.
+def running_and_pending_are_valid(
+    snapshot: scheduling_pb2.Snapshot, running: RowColumns, pending: RowColumns, gpu_ids: AbstractSet[str]
+) -> bool:
+    """Say the same of where jobs run, of the rules for tenants and its own fields; not of what its jobs ask for.
 
     Args:
         snapshot: The snapshot.
+        running: Its running jobs.
+        pending: Its waiting jobs.
         gpu_ids: All its GPUs.
     """
     return (
         not any(own_violations(snapshot))
         and len({tenant.tenant for tenant in snapshot.tenants}) == len(snapshot.tenants)
         and not any(one for tenant in snapshot.tenants for one in tenant_violations(tenant))
-        and _RUNNING_RANGES.hold(snapshot.running)
-        and _PENDING_RANGES.hold(snapshot.pending)
-        and all(_holds_once(row, gpu_ids) for row in snapshot.running)
+        and _RUNNING_RANGES.hold(running)
+        and _PENDING_RANGES.hold(pending)
+        and gpu_ids >= {part.gpu_id for part in chain.from_iterable(running["assignments"])}
+        and all(map(_holds_once, running["assignments"]))
     )
 
 
-def _holds_once(row: scheduling_pb2.SnapshotRunning, gpu_ids: AbstractSet[str]) -> bool:
-    held = [part.gpu_id for part in row.assignments]
+def _holds_once(assignments: Sequence[scheduling_pb2.Assignment]) -> bool:
     # Most jobs hold one GPU.
-    return held[0] in gpu_ids if len(held) == 1 else bool(held) and len(set(held)) == len(held) and gpu_ids >= set(held)
+    return len(assignments) == 1 or len({part.gpu_id for part in assignments}) == len(assignments) > 0
 
 
-def _job_predictions_are_valid(rows: Sequence[scheduling_pb2.SnapshotJobPrediction]) -> bool:
-    return (
-        _LEVELS.issuperset(map(_LEVEL_OF, rows))
-        and _JOB_PREDICTION_RANGES.hold(rows)
-        and _MEMORY_POINT_RANGES.hold(point for row in rows for point in row.micro_batches)
-        and _STEP_POINT_RANGES.hold(point for row in rows for point in row.step_times)
-        and not any(row.HasField("memory_triple") and any(job_prediction_violations(row)) for row in rows)
-    )
-
-
-def rows_of_jobs_are_valid(jobs: Sequence[scheduling_pb2.SnapshotJob]) -> bool:
+def rows_of_jobs_are_valid(jobs: RowColumns) -> bool:
     """Say the same of what jobs ask for."""
     return (
         _JOB_RANGES.hold(jobs)
-        and _SHARES.issuperset(map(_SHARE_OF, jobs))
-        and all(_is_plain(job) or not any(_job(job)) for job in jobs)
+        and _SHARES.issuperset(jobs["share"])
+        and not any(any(_job(job)) for job in compress(jobs.rows, map(any, zip(*parts_of_jobs(jobs), strict=True))))
     )
 
 
-def _is_plain(job: scheduling_pb2.SnapshotJob) -> bool:
-    """Say whether a job has none of the parts that are looked at one by one."""
-    return not (
-        job.allowed_gpus
-        or job.allowed_devices
-        or job.HasField("settings")
-        or job.HasField("worker_demand")
-        or job.HasField("server_demand")
-    )
+def parts_of_jobs(jobs: RowColumns) -> Sequence[Sequence[Any]]:
+    """Return by part whether each job has it: those that are looked at one by one."""
+    return jobs["allowed_gpus"], jobs["allowed_devices"], *([*map(has, jobs.rows)] for has in _HAS_PARTS)
 
 
 def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
@@ -260,7 +253,7 @@ def pending_violations(pending: scheduling_pb2.SnapshotPending) -> Iterator[Fiel
 def pair_prediction_violations(pair: scheduling_pb2.SnapshotPairPrediction) -> Iterator[FieldViolation]:
     """Check what is predicted of a pair."""
     named = f"{pair.victim_job_key} co-located with {pair.other_job_key}"
-    yield from _outside("snapshot.pair_predictions", named, pair, _PAIR_PREDICTION)
+    yield from _outside("snapshot.pair_predictions", named, pair, PAIR_PREDICTION)
     yield from _level("snapshot.pair_predictions", named, pair.level)
 
 

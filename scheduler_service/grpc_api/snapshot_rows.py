@@ -19,6 +19,7 @@ from scheduler_service.core.records import Reason
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import snapshot_ranges
 from scheduler_service.grpc_api.repeated_rows import RepeatedRows, repeats_ids
+from scheduler_service.grpc_api.snapshot_pairs import PairRows
 
 INVALID_ROW: Final = "INVALID_ROW"
 NAMED_MAX: Final = 20
@@ -30,26 +31,35 @@ class ValidSnapshot:
     """A snapshot with valid rows only, and what became of the others.
 
     Attributes:
-        snapshot: Without the rows that cannot be, or with what is impossible in them taken out.
+        snapshot: Without the rows that cannot be, or with what is impossible in them taken out; without pairs.
+        pairs: What is stated of pairs.
         held: Decisions about the pending jobs that were taken out.
         warnings: The first twenty faults and how many more there are.
     """
 
     snapshot: scheduling_pb2.Snapshot
+    pairs: PairRows
     held: list[Hold] = field(default_factory=list)
     warnings: list[resources_pb2.Warning] = field(default_factory=list)
 
 
-def drop_invalid_rows(snapshot: scheduling_pb2.Snapshot) -> ValidSnapshot:
-    """Take out of a snapshot what cannot be; the argument stays as it is."""
-    valid = ValidSnapshot(scheduling_pb2.Snapshot())
+def drop_invalid_rows(snapshot: scheduling_pb2.Snapshot, pairs: PairRows) -> ValidSnapshot:
+    """Take out of a snapshot what cannot be; the argument stays as it is.
+
+    Args:
+        snapshot: The snapshot.
+        pairs: What it states of pairs: there may be a million of them, so that only those that cannot be are looked at.
+    """
+    valid = ValidSnapshot(scheduling_pb2.Snapshot(), pairs.without_invalid())
     valid.snapshot.CopyFrom(snapshot)
+    valid.snapshot.ClearField("pair_predictions")
+    invalid = pairs.invalid()
     if repeats_ids(snapshot):
         rows = RepeatedRows(valid.snapshot)
         rows.merge()
         valid.held += rows.held
-        return _RowFilter(valid, rows.messages).run()
-    return _RowFilter(valid).run()
+        return _RowFilter(valid, rows.messages).run(invalid)
+    return _RowFilter(valid).run(invalid)
 
 
 def bounded_warnings(code: str, messages: Sequence[str]) -> list[resources_pb2.Warning]:
@@ -75,8 +85,12 @@ class _RowFilter:
         self._gpu_ids = {gpu.gpu_id for node in valid.snapshot.nodes for gpu in node.gpus}
         self._node_of = {gpu.gpu_id: node for node in valid.snapshot.nodes for gpu in node.gpus}
 
-    def run(self) -> ValidSnapshot:
-        """Look at every row once."""
+    def run(self, invalid_pairs: Iterable[scheduling_pb2.SnapshotPairPrediction]) -> ValidSnapshot:
+        """Look at every row once.
+
+        Args:
+            invalid_pairs: The rows about pairs that were left out.
+        """
         snapshot = self._valid.snapshot
         is_timeless = bool(self._tell(snapshot_ranges.own_violations(snapshot), "the newest time of its rows is taken"))
         self._tenants()
@@ -87,8 +101,8 @@ class _RowFilter:
         of_job, of_pair = snapshot_ranges.job_prediction_violations, snapshot_ranges.pair_prediction_violations
         jobs = [row for row in snapshot.job_predictions if not self._tell(of_job(row), "it is left out")]
         _keep(snapshot.job_predictions, jobs)
-        pairs = [row for row in snapshot.pair_predictions if not self._tell(of_pair(row), "it is left out")]
-        _keep(snapshot.pair_predictions, pairs)
+        for row in invalid_pairs:
+            self._tell(of_pair(row), "it is left out")
         for node in snapshot.nodes:
             for gpu in node.gpus:
                 gpu.healthy = gpu.healthy and gpu.gpu_id not in self._closed_gpu_ids

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, compress, islice
+from operator import attrgetter, methodcaller
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import opportunistic, resident_on, samples_per_gpu
+from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.placement_limits import NO_LIMITS, PlacementLimits
 from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
@@ -29,6 +32,8 @@ from scheduler_service.core.tenants import TENANTS_MAX
 from scheduler_service.core.view import PendingJob, Predictions, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
+from scheduler_service.grpc_api.row_columns import RowColumns
+from scheduler_service.grpc_api.snapshot_ranges import parts_of_jobs
 
 NODES_MAX = 100_000
 GPUS_MAX = 100_000
@@ -54,11 +59,6 @@ def explanation_violations(looks: int) -> Iterator[FieldViolation]:
     if looks > most:
         description = f"looks at {looks:,} pairs of a job and a GPU, at most {most:,}; ask about fewer pending jobs"
         yield FieldViolation(field="explain", description=description)
-
-
-def snapshot_jobs(snapshot: scheduling_pb2.Snapshot) -> list[scheduling_pb2.SnapshotJob]:
-    """Return all jobs, running ones first."""
-    return [*(entry.job for entry in snapshot.running), *(entry.job for entry in snapshot.pending)]
 
 
 def states_figures(job: scheduling_pb2.SnapshotJob) -> bool:
@@ -116,6 +116,35 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
     )
 
 
+def requests(rows: RowColumns) -> list[JobRequest]:
+    """Read what jobs ask for, column by column; those that have more than single fields are read one by one."""
+    gpus = [count or 1 for count in rows["gpus"]]
+    made = make_records(
+        JobRequest,
+        len(rows),
+        job_id=rows["job_id"],
+        key=[key or key_of_job(row) for key, row in zip(rows["job_key"], rows.rows, strict=True)],
+        tenant=rows["tenant"],
+        gpus=gpus,
+        allowed_gpus=[(count,) for count in gpus],
+        global_batch_size=[size or count for size, count in zip(rows["global_batch_size"], gpus, strict=True)],
+        steps_total=rows["steps_total"],
+        share=[*map(SHARE_FROM_PROTO.__getitem__, rows["share"])],
+        max_slowdown_ratio=[ratio or DEFAULT_MAX_SLOWDOWN_RATIO for ratio in rows["max_slowdown_ratio"]],
+        cpu_cores=rows["cpu_cores"],
+        host_memory_bytes=rows["host_memory_bytes"],
+        memory_request_bytes=rows["stated_memory_bytes"],
+        memory_floor_bytes=rows["memory_floor_bytes"],
+        migration_cost_ms=rows["migration_cost_ms"],
+        no_trial=rows["no_trial"],
+        releases_memory=rows["releases_memory"],
+    )
+    has_more = map(any, zip(*parts_of_jobs(rows), *(rows[name] for name in _TERM_NAMES), strict=True))
+    for place in compress(range(len(rows)), has_more):
+        made[place] = request(rows.rows[place])
+    return made
+
+
 _LIMITING: Final = attrgetter(
     "queue", "allowed_node_ids", "excluded_node_ids", "allowed_devices", "anti_affinity_group"
 )
@@ -124,7 +153,30 @@ _TERMS: Final = attrgetter(*_TERM_NAMES)
 
 
 def _stated_key(message: scheduling_pb2.SnapshotJob) -> str:
-    return f"stated/{message.job_id}" if states_figures(message) else ""
+    """Return the key of a job about which nothing but its own figures is known: jobs that state the same are equal."""
+    if not states_figures(message):
+        return ""
+    figures = scheduling_pb2.SnapshotJob()
+    figures.CopyFrom(message)
+    for field, _ in message.ListFields():
+        if field.name not in _FIGURES:
+            figures.ClearField(field.name)  # type: ignore[arg-type]
+    return f"stated/{hashlib.sha256(figures.SerializeToString(deterministic=True)).hexdigest()}"
+
+
+_FIGURES: Final = frozenset(
+    {
+        "stated_memory_bytes",
+        "stated_utilization_ratio",
+        "stated_slowdown_ratio",
+        "stated_step_ms",
+        "gpus",
+        "allowed_gpus",
+        "global_batch_size",
+        "settings",
+    }
+)
+"""All of a row that a prediction from its own figures follows from."""
 
 
 def _demand(message: scheduling_pb2.TaskDemand) -> TaskDemand:
@@ -136,21 +188,15 @@ def _demand(message: scheduling_pb2.TaskDemand) -> TaskDemand:
     )
 
 
-def pending_job(message: scheduling_pb2.SnapshotPending, asked: JobRequest) -> PendingJob:
-    """Read a waiting job.
+def pending_jobs(rows: RowColumns, asked: Sequence[JobRequest]) -> list[PendingJob]:
+    """Read waiting jobs.
 
     Args:
-        message: Its row.
-        asked: What is read of it already.
+        rows: The jobs.
+        asked: What is read of them already.
     """
-    return PendingJob(
-        request=asked,
-        submitted_at_ms=message.submitted_at_ms,
-        not_before_ms=message.not_before_ms,
-        steps_done=message.steps_done,
-        attained_gpu_ms=message.attained_gpu_ms,
-        preemptions=message.preemptions,
-    )
+    names = ("submitted_at_ms", "not_before_ms", "steps_done", "attained_gpu_ms", "preemptions")
+    return make_records(PendingJob, len(rows), request=asked, **{name: rows[name] for name in names})
 
 
 class RunningRows:
@@ -169,33 +215,40 @@ class RunningRows:
         self._now_ms, self._gpus, self._predictions, self._tau_ratio = now_ms, gpus, predictions, tau_ratio
         self._reserved: dict[object, tuple[int, MemorySurge | None]] = {}
 
-    def read(self, message: scheduling_pb2.SnapshotRunning, asked: JobRequest) -> RunningJob:
-        """Read a running job; without a micro-batch it takes its share of the batch at once.
+    def read(self, rows: RowColumns, asked: Sequence[JobRequest]) -> list[RunningJob]:
+        """Read running jobs; one without a micro-batch takes its share of the batch at once.
 
         Args:
-            message: Its row.
-            asked: What is read of it already.
+            rows: The jobs.
+            asked: What is read of them already.
         """
-        assignments = tuple([Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments])
-        micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(assignments))
-        reserved_bytes, surge = self._reservation(asked, micro_batch_size, self._gpus[assignments[0].gpu_id])
-        return RunningJob(
-            request=asked,
-            attempt=message.attempt,
-            assignments=assignments,
-            micro_batch_size=micro_batch_size,
-            submitted_at_ms=message.submitted_at_ms,
-            started_at_ms=message.started_at_ms,
-            steps_done=message.steps_done,
-            attained_gpu_ms=message.attained_gpu_ms,
-            accrued_at_ms=self._now_ms,
-            preemptions=message.preemptions,
-            observed_slowdown_ratio=message.observed_slowdown_ratio
-            if message.HasField("observed_slowdown_ratio")
-            else None,
-            memory_reserved_bytes=reserved_bytes,
-            memory_surge=surge,
-        )
+        assignments = _assignments(rows["assignments"])
+        sizes = [
+            size or samples_per_gpu(request, len(parts))
+            for size, request, parts in zip(rows["micro_batch_size"], asked, assignments, strict=True)
+        ]
+        reserved = [
+            self._reservation(request, size, self._gpus[parts[0].gpu_id])
+            for request, size, parts in zip(asked, sizes, assignments, strict=True)
+        ]
+        observed = [
+            ratio if is_stated else None
+            for ratio, is_stated in zip(rows["observed_slowdown_ratio"], map(_HAS_OBSERVED, rows.rows), strict=True)
+        ]
+        columns = zip(asked, assignments, sizes, reserved, observed, *(rows[name] for name in _AS_STATED), strict=True)
+        return [
+            RunningJob(
+                request=request,
+                assignments=parts,
+                micro_batch_size=size,
+                memory_reserved_bytes=reserved_bytes,
+                memory_surge=surge,
+                observed_slowdown_ratio=ratio,
+                accrued_at_ms=self._now_ms,
+                **dict(zip(_AS_STATED, stated, strict=True)),
+            )
+            for request, parts, size, (reserved_bytes, surge), ratio, *stated in columns
+        ]
 
     def _reservation(self, asked: JobRequest, micro_batch_size: int, gpu: Gpu) -> tuple[int, MemorySurge | None]:
         """Return what a job occupies of its first GPU: what we would have reserved there, else all of it."""
@@ -210,6 +263,15 @@ class RunningRows:
         return known
 
 
+def _assignments(stated: Sequence[Sequence[scheduling_pb2.Assignment]]) -> list[tuple[Assignment, ...]]:
+    parts = RowColumns(chain.from_iterable(stated))
+    made = iter(make_records(Assignment, len(parts), gpu_id=parts["gpu_id"], rank=parts["rank"]))
+    return [tuple(islice(made, len(held))) for held in stated]
+
+
+_AS_STATED: Final = ("attempt", "submitted_at_ms", "started_at_ms", "steps_done", "attained_gpu_ms", "preemptions")
+"""Fields of a running job that its row has under the same name."""
+_HAS_OBSERVED: Final = methodcaller("HasField", "observed_slowdown_ratio")
 _OF_RESERVATION: Final = attrgetter("key", "share", "memory_request_bytes", "memory_floor_bytes", "releases_memory")
 """All of a request that `resident_on` and `opportunistic` read."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from cotenant.engines.device_rules import DeviceRule
@@ -14,6 +15,7 @@ from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.engines.slurm.values import number_of, rows_of, words_of
 
 JOBS_PER_ORDER_MAX: Final = 100
+_TABLES: Final = (("squeue", "--json"), ("sinfo", "--json"))
 _NOTE_CHARACTERS_MAX: Final = 400
 
 
@@ -31,8 +33,9 @@ class SlurmEngine:
 
     def read(self) -> EngineState:
         """Return the cluster as it is now."""
-        jobs = self._commands.query(["squeue", "--json"])
-        nodes = self._commands.query(["sinfo", "--json"])
+        # At the same time: each spends most of it in starting.
+        with ThreadPoolExecutor(len(_TABLES)) as both:
+            jobs, nodes = both.map(self._commands.query, _TABLES)
         return SlurmReading(nodes, jobs, self._devices).state()
 
     def annotate(self, job_id: str, note: str) -> None:

@@ -40,7 +40,7 @@ class CheapestGpus:
     def costs(self, request: JobRequest, class_costs: Costs) -> Costs:
         """Return what each GPU costs a job, by what its load class costs; hosts without room cost everything."""
         columns = self._columns
-        costs: Costs = class_costs[columns.class_of]
+        costs: Costs = class_costs.take(columns.class_of)
         room = columns.hosts_with_room(request, 1)
         return costs if room is None else np.where(room[columns.node_of], costs, inf)
 

@@ -64,6 +64,16 @@ class _Option:
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenClass:
+    """What a load class adds to the price of any job; `ratios` = the utilization of each job there."""
+
+    kind: Kind
+    used_bytes: int
+    free_bytes: int
+    ratios: tuple[float, ...]
+
+
 class HorusPlacement:
     """Jobs go to their cheapest GPUs, free or not; what earlier jobs took is gone for later ones.
 
@@ -88,6 +98,7 @@ class HorusPlacement:
         self._is_later_turn = bool(view.index.turn_memo)
         self._rules = name
         self._open_numbers: list[int] = []
+        self._known_classes: dict[int, _OpenClass] = {}
         self._seen = 0
         self._asked: JobRequest | None = None
         self._residents: dict[Kind, Resident | None] = {}
@@ -176,10 +187,19 @@ class HorusPlacement:
         column = self._known_costs(request).unasked
         first, classes = column.count, self._columns.classes
         values = column.grow_to(len(classes))
+        own: dict[Kind, tuple[int, float] | None] = {}
         for number in self._open_from(first):
-            price = self._price(request, classes[number], asks=False)
-            if isinstance(price, tuple):
-                values[number] = price[1]
+            one = self._known_classes.get(number) or self._know(number)
+            if one.kind not in own:
+                resident = self._resident(request, classes[number].gpu)
+                own[one.kind] = None
+                if resident is not None:
+                    own[one.kind] = resident.memory_reserved_bytes, self._utilization(resident, one.kind[0])
+            job = own[one.kind]
+            if job is not None:
+                total_ratio = rounded_sum((job[1], *one.ratios))
+                if not one.ratios or not self._exceeds_limits(job[0], one.free_bytes, total_ratio):
+                    values[number] = self._cost(one.kind, one.used_bytes + job[0], total_ratio)
         return values
 
     def _costs_of_classes(self, request: JobRequest) -> Costs:
@@ -209,14 +229,18 @@ class HorusPlacement:
         self._open_numbers += [number for number in range(self._seen, len(classes)) if self._is_open(classes[number])]
         self._seen = len(classes)
 
-    def _price(self, request: JobRequest, load: LoadClass, *, asks: bool = True) -> tuple[Resident, float] | Reason:
-        """Filter a GPU loaded so and price it (lines 8 and 14); hosts are looked at elsewhere.
+    def _know(self, number: int) -> _OpenClass:
+        load = self._columns.classes[number]
+        known = self._known_classes[number] = _OpenClass(
+            kind=kind_of(load.gpu),
+            used_bytes=load.memory_used_bytes,
+            free_bytes=self._memory_left(load.gpu, load.memory_used_bytes),
+            ratios=tuple([self._utilization(one, load.gpu.device) for one in load.residents]),
+        )
+        return known
 
-        Args:
-            request: The job.
-            load: What the GPU holds.
-            asks: Whether the jobs there are asked for their consent.
-        """
+    def _price(self, request: JobRequest, load: LoadClass) -> tuple[Resident, float] | Reason:
+        """Filter a GPU loaded so and price it (lines 8 and 14); hosts are looked at elsewhere."""
         gpu, residents = load.gpu, load.residents
         resident = self._resident(request, gpu)
         if resident is None:
@@ -224,7 +248,7 @@ class HorusPlacement:
             needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
             numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
             return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        refusal = sharing_obstacle(resident, residents, gpu, self._view.predictions) if residents and asks else None
+        refusal = sharing_obstacle(resident, residents, gpu, self._view.predictions) if residents else None
         if refusal is not None:
             return refusal
         utilization_ratio = rounded_sum(self._utilization(other, gpu.device) for other in (resident, *residents))
@@ -232,9 +256,12 @@ class HorusPlacement:
         limit = self._limit_obstacle(load, need_bytes, utilization_ratio)
         if limit is not None:
             return limit
-        memory_ratio = (load.memory_used_bytes + need_bytes) / gpu.memory_bytes
-        cost = self._costs.cost(memory_ratio=memory_ratio, utilization_ratio=utilization_ratio, device=gpu.device)
-        return resident, cost
+        return resident, self._cost(kind_of(gpu), load.memory_used_bytes + need_bytes, utilization_ratio)
+
+    def _cost(self, kind: Kind, used_bytes: int, utilization_ratio: float) -> float:
+        device, memory_bytes = kind
+        ratio = used_bytes / memory_bytes
+        return self._costs.cost(memory_ratio=ratio, utilization_ratio=utilization_ratio, device=device)
 
     def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
         """Look at one GPU with everything that matters, to report why."""
@@ -267,14 +294,16 @@ class HorusPlacement:
     def _limit_obstacle(self, load: LoadClass, need_bytes: int, utilization_ratio: float) -> Reason | None:
         """The over-commit limits; a job alone may use a whole GPU whatever they are."""
         gpu, free_bytes = load.gpu, self._memory_left(load.gpu, load.memory_used_bytes)
-        if load.residents and need_bytes > free_bytes:
+        if not load.residents or not self._exceeds_limits(need_bytes, free_bytes, utilization_ratio):
+            return None
+        if need_bytes > free_bytes:
             numbers = {"needed_bytes": need_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
             return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        if load.residents and exceeds(utilization_ratio, self._costs.utilization_max_ratio):
-            most = self._costs.utilization_max_ratio
-            ratios = {"utilization_ratio": utilization_ratio, "utilization_max_ratio": most}
-            return Reason(code="UTILIZATION_TOO_HIGH", numbers=ratios, gpu_ids=(gpu.gpu_id,))
-        return None
+        ratios = {"utilization_ratio": utilization_ratio, "utilization_max_ratio": self._costs.utilization_max_ratio}
+        return Reason(code="UTILIZATION_TOO_HIGH", numbers=ratios, gpu_ids=(gpu.gpu_id,))
+
+    def _exceeds_limits(self, need_bytes: int, free_bytes: int, utilization_ratio: float) -> bool:
+        return need_bytes > free_bytes or exceeds(utilization_ratio, self._costs.utilization_max_ratio)
 
     def _memory_left(self, gpu: Gpu, used_bytes: int) -> int:
         return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes

@@ -7,12 +7,15 @@ import json
 import os
 from pathlib import Path
 
+import grpc
 import pytest
+from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api.decide import decide
 from tests.support.cli_cluster import CommandLine
-from tests.support.fake_services import FakeScheduler
+from tests.support.fake_services import FakeScheduler, refuse
 
 RECORDED = Path(__file__).parents[1] / "engines" / "recorded"
 GPU = "n*=NVIDIA A10:24GiB"
@@ -22,8 +25,14 @@ GPU = "n*=NVIDIA A10:24GiB"
 def decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the fake scheduler decide as the real one does."""
 
-    def answer(_fake: object, request: scheduling_pb2.DecideRequest, _context: object) -> scheduling_pb2.DecideResponse:
-        return asyncio.run(decide(request, predictor=None, seconds_left=60))
+    def answer(
+        _fake: object, request: scheduling_pb2.DecideRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.DecideResponse:
+        try:
+            return asyncio.run(decide(request, predictor=None, seconds_left=60))
+        except InvalidRequestError as error:
+            refuse(context, code_pb2.INVALID_ARGUMENT, str(error), reason="INVALID_REQUEST")
+            raise
 
     monkeypatch.setattr(FakeScheduler, "Decide", answer)
 
@@ -77,6 +86,16 @@ def test_jobs_share_by_default_on_what_a_comment_can_say(
     orders = [line.split()[1:4] for line in slurm.read_text().splitlines() if line.startswith("update")]
     assert len(orders) == 5
     assert len({(node, gres) for _, node, gres in orders}) == 4
+
+
+@pytest.mark.parametrize("place", ["--advise", "--place"])
+def test_a_policy_that_the_scheduler_does_not_have_is_told_before_any_job_waits(
+    slurm: Path, scheduler: FakeScheduler, cotenant: CommandLine, place: str
+) -> None:
+    (slurm.parent / "bin" / "squeue").write_text("#!/bin/sh\necho '{\"jobs\": []}'\n")
+    done = cotenant("engine", "slurm", place, "--once", "--gpu", GPU, "--policy", "horuss")
+    assert (done.code, slurm.read_text()) == (2, "")
+    assert "there is no policy 'horuss' (did you mean horus?)" in done.err
 
 
 @pytest.mark.parametrize("rule", ["n1", "n*=A10", "=A10:1GiB", "n*=:1GiB", "n*=A10:lots"])

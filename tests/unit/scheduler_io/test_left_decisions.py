@@ -31,7 +31,7 @@ def question(policy: str, *, jobs: int) -> scheduling_pb2.DecideRequest:
                 stated_memory_bytes=GIB,
                 stated_utilization_ratio=0.3,
                 stated_slowdown_ratio=0.1,
-                stated_step_ms=10.0,
+                stated_step_ms=10.0 + number,  # equal ones would be looked at once
             )
         )
     return scheduling_pb2.DecideRequest(policy=policy, snapshot=made)

@@ -1,0 +1,35 @@
+"""The fields of the rows of a snapshot as lists: whoever checks them and whoever reads them ask each row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from google.protobuf.message import Message
+
+
+class RowColumns:
+    """Some rows of one type.
+
+    Args:
+        rows: The messages; they do not change any more.
+
+    Attributes:
+        rows: The messages.
+    """
+
+    def __init__(self, rows: Iterable[Message]) -> None:
+        self.rows: Sequence[Any] = [*rows]
+        self._columns: dict[str, Sequence[Any]] = {}
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        """Return the values of a field, a row after the other."""
+        known = self._columns.get(name)
+        if known is None:
+            known = self._columns[name] = [*map(attrgetter(name), self.rows)]
+        return known
