@@ -15,8 +15,8 @@ def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
     """Whether the vectors of a feature version mean on this device what this program's mean.
 
     Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed. Version 6
-    counts what attention, activations, normalizations and mixed precision keep as autograd does; most vectors stayed, and
-    a model that learned before is served for the moment in which it is learned anew (`LEARNING_VERSION`).
+    counts what attention, activations, normalizations and mixed precision keep as autograd does; most vectors stayed,
+    and a model that learned before is served for the moment in which it is learned anew (`LEARNING_VERSION`).
 
     Args:
         feature_version: That a model was trained with.

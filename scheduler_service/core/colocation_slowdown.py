@@ -126,7 +126,8 @@ def expected_slowdowns(
             if not is_trial_asked:
                 trial_ratio, is_trial_asked = fair_turns_ratio(residents, gpu, predictions), True
             if trial_ratio is not None:
-                ratio = pairwise_sum_ratio = ratio if is_known else trial_ratio
+                if not _outranks_fair_turns(victim, residents[1 - place], gpu, predictions):
+                    ratio = pairwise_sum_ratio = trial_ratio
                 yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known=True, doubt=doubt, may_try=True)
                 continue
         yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
@@ -193,6 +194,16 @@ def _sure_slowdown(victim: Resident, other: Resident, gpu: Gpu, predictions: Pre
     sizes = victim.micro_batch_size, other.micro_batch_size
     pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
     return _without_doubt(pair) if pair is not None and _is_sure(pair) else None
+
+
+def _outranks_fair_turns(victim: Resident, other: Resident, gpu: Gpu, predictions: Predictions) -> bool:
+    """Say whether a pair was measured or is reliably predicted.
+
+    What two graphs unlike the measured ones let expect says less than what was measured of both jobs alone.
+    """
+    sizes = victim.micro_batch_size, other.micro_batch_size
+    pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
+    return pair is not None and (pair.level is Level.OBSERVED or _is_sure(pair))
 
 
 def _is_sure(pair: PairPrediction) -> bool:

@@ -8,12 +8,12 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.records import Phase, Share
+from scheduler_service.core.records import Level, Phase, Share
 from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
 from scheduler_service.core.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, node, prediction
+from tests.support.scheduling import GIB, node, pair, prediction
 
 WINDOW_MS = 2_000
 DAY_MS = 86_400_000
@@ -132,6 +132,21 @@ def test_no_trial_begins_that_is_expected_to_break_a_consent() -> None:
     play.measured_alone("a", utilization_ratio=0.9)
     assert launched(play.unsure("b", key="key-a")) == []
     assert play.code("b") == "SLOWDOWN_TOO_HIGH"
+
+
+@pytest.mark.parametrize(
+    ("known", "started"),
+    [({"in_domain": False}, ["b"]), ({}, []), ({"in_domain": False, "level": Level.OBSERVED}, [])],
+    ids=["guessed from graphs", "reliably predicted", "measured"],
+)
+def test_a_pair_that_is_only_guessed_from_unlike_graphs_is_tried_by_what_was_measured_of_both(
+    known: dict[str, Any], started: list[str]
+) -> None:
+    play = TrialPlay()
+    play.unsure("a")
+    play.measured_alone("a")
+    play.tell(events.PairPredictionsArrived, pairs=(pair("key-a", "key-a", 0.9, **known),))
+    assert launched(play.submit("b", graph="f" * 64, steps_total=1_000_000, key="key-a")) == started
 
 
 def test_no_trial_begins_without_room_for_both_measured_peaks_and_their_margins() -> None:

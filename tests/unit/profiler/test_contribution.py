@@ -191,7 +191,7 @@ def test_networks_that_are_slow_leave_pairs_a_quarter_of_the_time(
 def test_a_network_that_does_not_end_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = FakeClock()
     stuck = choose_networks(calibration())[1]
-    bench = FakeBench(clock=clock, each=10_000, **{stuck: 1e9})
+    bench = FakeBench(-1, clock, each=10_000, **{stuck: 1e9})
     found, _ = run(monkeypatch, tmp_path / "mine.json", bench, clock=clock)
     measured = found.content["measured"]
     assert [name for name, row in measured.items() if row["status"] == "failed"] == [stuck]
