@@ -69,3 +69,10 @@ def test_rows_of_a_snapshot_are_its_bytes(pairs: list[PAIR]) -> None:
     unread = UnreadSnapshot.FromString(snapshot.SerializeToString())
     assert [*unread.pair_predictions] == [pair.SerializeToString() for pair in pairs]
     assert (unread.now_ms, unread.base_token, len(unread.nodes)) == (7, "x", 0)
+
+
+def test_the_rows_that_are_read_so_have_only_what_can_be_read_so() -> None:
+    """A later field must be a number or text below 16, and stand in the lists of this file."""
+    fields = {field.name: field for field in PAIR.DESCRIPTOR.fields}
+    assert fields.keys() == {*NUMBERS, "victim_job_key", "other_job_key", "device"}
+    assert all(field.number < 16 and field.message_type is None and not field.is_repeated for field in fields.values())
