@@ -14,20 +14,12 @@ from math import inf
 
 import numpy as np
 
-from scheduler_service.core.capacity import (
-    Resident,
-    expected_bytes,
-    resident_on,
-    samples_per_gpu,
-)
+from scheduler_service.core.capacity import Resident
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
-from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.ratio_sums import exceeds, rounded_sum
-from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.class_prices import (
@@ -39,6 +31,7 @@ from scheduler_service.policies.placement.class_prices import (
     PricedClasses,
 )
 from scheduler_service.policies.placement.horus_costs import CostModel
+from scheduler_service.policies.placement.horus_prices import HorusPrices
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
@@ -64,16 +57,6 @@ class _Option:
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenClass:
-    """What a load class adds to the price of any job; `ratios` = the utilization of each job there."""
-
-    kind: Kind
-    used_bytes: int
-    free_bytes: int
-    ratios: tuple[float, ...]
-
-
 class HorusPlacement:
     """Jobs go to their cheapest GPUs, free or not; what earlier jobs took is gone for later ones.
 
@@ -88,6 +71,7 @@ class HorusPlacement:
         self._ledger = Ledger(view)
         self._inventory = view.index.inventory
         self._columns = view.index.arrays.for_one_round()
+        self._load_prices = HorusPrices(view, costs, self._columns.classes)
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         name = (HorusPlacement, repr(costs), view.nodes_per_job_max, id(view.index.prediction_changes))
         kept = self._columns.notes.get(name)
@@ -98,18 +82,10 @@ class HorusPlacement:
         self._is_later_turn = bool(view.index.turn_memo)
         self._rules = name
         self._open_numbers: list[int] = []
-        self._known_classes: dict[int, _OpenClass] = {}
         self._seen = 0
-        self._asked: JobRequest | None = None
-        self._residents: dict[Kind, Resident | None] = {}
         self._note_open_classes()
         self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
         self._full = full_reason(view)
-
-    def _is_open(self, load: LoadClass) -> bool:
-        """Such a GPU could take some job."""
-        has_slot = len(load.residents) < self._costs.max_jobs_per_gpu
-        return has_slot and not load.is_releasing and self._memory_left(load.gpu, load.memory_used_bytes) > 0
 
     def key(self, job: PendingJob) -> object:
         """Return the shape of a job."""
@@ -185,21 +161,9 @@ class HorusPlacement:
     def _unasked_costs(self, request: JobRequest) -> Costs:
         """Return what each load class would cost a job if all jobs there consented."""
         column = self._known_costs(request).unasked
-        first, classes = column.count, self._columns.classes
-        values = column.grow_to(len(classes))
-        own: dict[Kind, tuple[int, float] | None] = {}
-        for number in self._open_from(first):
-            one = self._known_classes.get(number) or self._know(number)
-            if one.kind not in own:
-                resident = self._resident(request, classes[number].gpu)
-                own[one.kind] = None
-                if resident is not None:
-                    own[one.kind] = resident.memory_reserved_bytes, self._utilization(resident, one.kind[0])
-            job = own[one.kind]
-            if job is not None:
-                total_ratio = rounded_sum((job[1], *one.ratios))
-                if not one.ratios or not self._exceeds_limits(job[0], one.free_bytes, total_ratio):
-                    values[number] = self._cost(one.kind, one.used_bytes + job[0], total_ratio)
+        first = column.count
+        values = column.grow_to(len(self._columns.classes))
+        self._load_prices.put_unasked(request, self._open_from(first), values)
         return values
 
     def _costs_of_classes(self, request: JobRequest) -> Costs:
@@ -208,7 +172,7 @@ class HorusPlacement:
         first, classes = known.costs.count, self._columns.classes
         values = known.costs.grow_to(len(classes))
         for number in self._open_from(first):
-            price = self._price(request, classes[number])
+            price = self._load_prices.price(request, classes[number])
             if isinstance(price, tuple):
                 values[number] = price[1]
             else:
@@ -226,42 +190,10 @@ class HorusPlacement:
     def _note_open_classes(self) -> None:
         """Keep the numbers of the classes that could take some job; the others need no price."""
         classes = self._columns.classes
-        self._open_numbers += [number for number in range(self._seen, len(classes)) if self._is_open(classes[number])]
+        self._open_numbers += [
+            number for number in range(self._seen, len(classes)) if self._load_prices.is_open(classes[number])
+        ]
         self._seen = len(classes)
-
-    def _know(self, number: int) -> _OpenClass:
-        load = self._columns.classes[number]
-        known = self._known_classes[number] = _OpenClass(
-            kind=kind_of(load.gpu),
-            used_bytes=load.memory_used_bytes,
-            free_bytes=self._memory_left(load.gpu, load.memory_used_bytes),
-            ratios=tuple([self._utilization(one, load.gpu.device) for one in load.residents]),
-        )
-        return known
-
-    def _price(self, request: JobRequest, load: LoadClass) -> tuple[Resident, float] | Reason:
-        """Filter a GPU loaded so and price it (lines 8 and 14); hosts are looked at elsewhere."""
-        gpu, residents = load.gpu, load.residents
-        resident = self._resident(request, gpu)
-        if resident is None:
-            prediction = self._view.predictions.job(request.key, gpu.device)
-            needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
-            numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
-            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        refusal = sharing_obstacle(resident, residents, gpu, self._view.predictions) if residents else None
-        if refusal is not None:
-            return refusal
-        utilization_ratio = rounded_sum(self._utilization(other, gpu.device) for other in (resident, *residents))
-        need_bytes = resident.memory_reserved_bytes
-        limit = self._limit_obstacle(load, need_bytes, utilization_ratio)
-        if limit is not None:
-            return limit
-        return resident, self._cost(kind_of(gpu), load.memory_used_bytes + need_bytes, utilization_ratio)
-
-    def _cost(self, kind: Kind, used_bytes: int, utilization_ratio: float) -> float:
-        device, memory_bytes = kind
-        ratio = used_bytes / memory_bytes
-        return self._costs.cost(memory_ratio=ratio, utilization_ratio=utilization_ratio, device=device)
 
     def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
         """Look at one GPU with everything that matters, to report why."""
@@ -270,7 +202,7 @@ class HorusPlacement:
         if obstacle is not None:
             return obstacle
         residents, used = self._ledger.residents(gpu_id), self._ledger.memory_used_bytes(gpu_id)
-        price = self._price(
+        price = self._load_prices.price(
             request, LoadClass(gpu=gpu, residents=residents, memory_used_bytes=used, is_releasing=False)
         )
         if isinstance(price, Reason):
@@ -290,38 +222,6 @@ class HorusPlacement:
         if not self._ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus):
             return host_reason(request)
         return None
-
-    def _limit_obstacle(self, load: LoadClass, need_bytes: int, utilization_ratio: float) -> Reason | None:
-        """The over-commit limits; a job alone may use a whole GPU whatever they are."""
-        gpu, free_bytes = load.gpu, self._memory_left(load.gpu, load.memory_used_bytes)
-        if not load.residents or not self._exceeds_limits(need_bytes, free_bytes, utilization_ratio):
-            return None
-        if need_bytes > free_bytes:
-            numbers = {"needed_bytes": need_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
-            return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        ratios = {"utilization_ratio": utilization_ratio, "utilization_max_ratio": self._costs.utilization_max_ratio}
-        return Reason(code="UTILIZATION_TOO_HIGH", numbers=ratios, gpu_ids=(gpu.gpu_id,))
-
-    def _exceeds_limits(self, need_bytes: int, free_bytes: int, utilization_ratio: float) -> bool:
-        return need_bytes > free_bytes or exceeds(utilization_ratio, self._costs.utilization_max_ratio)
-
-    def _memory_left(self, gpu: Gpu, used_bytes: int) -> int:
-        return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes
-
-    def _resident(self, request: JobRequest, gpu: Gpu) -> Resident | None:
-        """Return a job as it would be on a kind of GPU; it is asked about many GPUs in a row."""
-        kind = kind_of(gpu)
-        if self._asked is not request:
-            self._asked, self._residents = request, {}
-        if kind not in self._residents:
-            prediction = self._view.predictions.job(request.key, gpu.device)
-            self._residents[kind] = resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
-        return self._residents[kind]
-
-    def _utilization(self, resident: Resident, device: str) -> float:
-        """A job about which nothing is known is taken to use the whole GPU."""
-        prediction = self._view.predictions.job(resident.request.key, device)
-        return prediction.utilization_ratio if prediction is not None else 1.0
 
     def _wait_reason(self, request: JobRequest, costs: Costs) -> Reason:
         """Return the reason that was nearest to a start."""
@@ -393,7 +293,7 @@ class HorusPlacement:
     def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
         arrays = self._columns
         gpu_ids = tuple(arrays.gpu_ids[position] for position in chosen)
-        resident = self._resident(request, self._view.gpus[gpu_ids[0]].gpu)
+        resident = self._load_prices.resident(request, self._view.gpus[gpu_ids[0]].gpu)
         if resident is None:
             raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
         table = self._table(request, gpu_ids)
@@ -401,7 +301,9 @@ class HorusPlacement:
         numbers = {"cost": cost} | ({"curve_pairs_count": float(pairs)} if pairs else {})
         start = start_on(self._ledger, resident, gpu_ids, numbers=numbers, candidates=table)
         arrays.place(resident, chosen)
-        self._open_count -= sum(not self._is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
+        self._open_count -= sum(
+            not self._load_prices.is_open(arrays.classes[arrays.class_of[position]]) for position in chosen
+        )
         return start
 
     def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
