@@ -370,7 +370,8 @@ def test_an_agent_that_leaves_lets_its_jobs_run_unless_asked_to_end_them(
         own_scheduler.wait_for_start("job-2")
         assert agent.terminate() == 0
         assert json.loads((agent.state / "jobs" / "job-2.1" / "exit.json").read_text())["cause"] == "agent_exit"
-        assert own_scheduler.wait_for_exit("job-2").exit_class == "stopped"
+        # Whether it has come as far as its handler of signals is chance.
+        assert own_scheduler.wait_for_exit("job-2").exit_class in ("stopped", "checkpointed")
 
 
 def test_an_agent_returns_to_a_scheduler_that_was_away(

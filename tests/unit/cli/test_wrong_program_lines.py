@@ -40,7 +40,7 @@ def status_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     program, verb = PROGRAM_COMMANDS[words[0]]
     monkeypatch.setenv(SHOWN_AS, "cotenant" if verb else f"cotenant {words[0]}")
     monkeypatch.setattr(sys, "argv", [program, *([verb] if verb else []), *words[1:]])
-    return int(importlib.import_module(f"{program}.__main__")._start())
+    return int(importlib.import_module(f"{program}.__main__")._load()())
 
 
 def test_wrong_lines_of_the_programs_end_as_the_golden_file_says(
