@@ -13,12 +13,11 @@ from google.protobuf.message import Message
 from cotenant.structured_log import start_logging
 from cotenant.v1 import prediction_pb2
 from predictor_service.commands.predict import naming_file, open_predictor, read_graph_file
-from predictor_service.commands.train import make_first_version
+from predictor_service.commands.train import ensure_version
 from predictor_service.errors import invalid_field
 from predictor_service.grpc_api.translate_answers import job_response, pairs_response, risk_response
 from predictor_service.grpc_api.translate_requests import job_question, pairs_question, risk_question
 from predictor_service.inference.predictor import Predictor
-from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -30,8 +29,7 @@ _PATH: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 def predict_many_command(questions: Path, settings: Settings) -> None:
     """Answer the requests in QUESTIONS, a JSON file of graphs (paths), jobs, pairs and risk, as JSON."""
     start_logging("predictor", "error")
-    if VersionStore(settings.state_dir / "models").current() is None:
-        make_first_version(settings, lambda line: click.echo(line, err=True))
+    ensure_version(settings, lambda line: click.echo(line, err=True))
     try:
         answers = _answer(open_predictor(settings.state_dir), json.loads(questions.read_text(encoding="utf-8")))
     except (ParseError, ValueError) as error:

@@ -32,7 +32,7 @@ from predictor_service.commands.profiles import profiles
 from predictor_service.commands.public_models import train_public_models_command
 from predictor_service.commands.retrain import retrain_command
 from predictor_service.commands.serve import serve
-from predictor_service.commands.train import make_first_version, train_command
+from predictor_service.commands.train import ensure_version, train_command
 from predictor_service.errors import (
     CallerError,
     PredictorError,
@@ -43,7 +43,6 @@ from predictor_service.errors import (
 from predictor_service.features.device_names import resolve_device
 from predictor_service.features.job_settings import check_settings
 from predictor_service.inference.records import JobQuestion
-from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import SETTINGS, Settings
 from predictor_service.system_clock import now_ms
 
@@ -138,9 +137,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
     )
     # Before a training that would take its time for nothing.
     resolve_device(question.device, max(question.device_memory_bytes, 0))
-    store = VersionStore(settings.state_dir / "models")
-    if store.current() is None:
-        make_first_version(settings, lambda line: click.echo(line, err=True))
+    ensure_version(settings, lambda line: click.echo(line, err=True))
     with naming_file(graph):
         answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))

@@ -14,11 +14,14 @@ from predictor_service.errors import ModelError
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.registry.public_version import PackedVersion, read_public_version
+from predictor_service.registry.staleness import learned_by_older_rules
+from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import hash_datasets, read_datasets
 from predictor_service.retraining.public_rows import TEACHING_SETS
 from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
+_COMES_WITH_IT: Final = "comes with the program"
 _log = logging.getLogger(__name__)
 Tell = Callable[[str], None]
 
@@ -34,12 +37,35 @@ def train_command(settings: Settings) -> None:
     click.echo(make_first_version(settings, lambda line: _log.info("first_version", extra={"reason": line})))
 
 
-def make_first_version(settings: Settings, tell: Tell) -> str:
+def ensure_version(settings: Settings, tell: Tell) -> None:
+    """Serves a first version where there is none, or only one that came with an older program, for who asks no service.
+
+    A service learns anew by itself what was learned by older rules (`ModelUpkeep`).
+    """
+    name = VersionStore(settings.state_dir / "models").current()
+    if name is None:
+        make_first_version(settings, tell)
+    elif _came_with_older_program(settings, name):
+        make_first_version(settings, tell, "models of an older program")
+
+
+def _came_with_older_program(settings: Settings, name: str) -> bool:
+    registry = ModelRegistry(settings.state_dir / "models", current_user())
+    try:
+        if not learned_by_older_rules(registry.store.manifest(name)):
+            return False
+        return any(event.version == name and event.why == _COMES_WITH_IT for event in registry.history.events())
+    finally:
+        registry.close()
+
+
+def make_first_version(settings: Settings, tell: Tell, why: str = "no model yet") -> str:
     """Serves a first version and returns its name: the one that comes with the program, or one that is trained.
 
     Args:
         settings: State folder, data sets and seed.
         tell: Receives what is done, one line each.
+        why: What is told of the need for it.
 
     Raises:
         TrainingDataError: There is no data set, or nothing can be learned.
@@ -47,9 +73,9 @@ def make_first_version(settings: Settings, tell: Tell) -> str:
     packed = _read_packed(tell)
     found = serve_packed(settings, packed)
     if found is not None:
-        tell("no model yet: taking over the models that come with the program")
+        tell(f"{why}: taking over the models that come with the program")
         return found
-    tell("no model yet: training once, some twenty seconds")
+    tell(f"{why}: training once, some twenty seconds")
     return _train(settings, packed)
 
 
@@ -60,7 +86,7 @@ def serve_packed(settings: Settings, packed: PackedVersion | None) -> str | None
     own = {name: sha256 for name, sha256 in packed.manifest.datasets.items() if name not in TEACHING_SETS}
     if own != hash_datasets(settings.datasets):
         return None
-    return _serve(settings, packed.manifest, packed.files, "comes with the program")
+    return _serve(settings, packed.manifest, packed.files, _COMES_WITH_IT)
 
 
 def _read_packed(tell: Tell) -> PackedVersion | None:

@@ -10,11 +10,11 @@ import pytest
 
 from cotenant.profile_schema import SoloRow
 from predictor_service.commands import train as train_commands
-from predictor_service.commands.train import make_first_version
+from predictor_service.commands.train import ensure_version, make_first_version
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.fitting.known_rows import name_rows
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
-from predictor_service.registry.manifest import Manifest
+from predictor_service.registry.manifest import Manifest, seal
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.public_version import PackedVersion
 from predictor_service.retraining import retraining_run
@@ -181,3 +181,34 @@ def test_own_models_defend_themselves_once_they_are_served(tmp_path: Path) -> No
     doubled = retrained(tmp_path / "state", tmp_path / "b", own_rows(25.0))
     assert doubled.outcome is RetrainingOutcome.REFUSED
     assert not served(tmp_path / "state").targets[DEVICE][MEMORY.name].is_public
+
+
+def test_who_asks_no_service_is_answered_by_what_comes_with_the_program_today(
+    tmp_path: Path, package: PackedVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = seal(dataclasses.replace(package.manifest, learning_version=package.manifest.learning_version - 1))
+    before = dataclasses.replace(package, manifest=older)
+    settings, told = Settings(state_dir=tmp_path, datasets=standin_datasets(), seed=SEED), list[str]()
+    monkeypatch.setattr(train_commands, "read_public_version", lambda: before)
+    ensure_version(settings, told.append)
+    assert served(tmp_path).version == older.version != package.manifest.version
+    monkeypatch.setattr(train_commands, "read_public_version", lambda: package)
+    ensure_version(settings, told.append)
+    assert served(tmp_path).version == package.manifest.version
+    ensure_version(settings, told.append)
+    assert told == [
+        "no model yet: taking over the models that come with the program",
+        "models of an older program: taking over the models that come with the program",
+    ]
+
+
+def test_what_an_operator_learned_by_older_rules_is_not_replaced_by_what_comes_with_the_program(
+    tmp_path: Path, package: PackedVersion
+) -> None:
+    older = seal(dataclasses.replace(package.manifest, learning_version=package.manifest.learning_version - 1))
+    registry = ModelRegistry(tmp_path / "models", "a test")
+    registry.add(older, package.files, "learned from own rows")
+    registry.promote(older.version, "learned from own rows")
+    registry.close()
+    ensure_version(Settings(state_dir=tmp_path, datasets=standin_datasets(), seed=SEED), lambda line: None)
+    assert served(tmp_path).version == older.version
