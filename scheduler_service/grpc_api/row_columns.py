@@ -1,4 +1,4 @@
-"""The fields of the rows of a snapshot as lists: whoever checks them and whoever reads them ask each row once."""
+"""The fields of the rows of a snapshot as lists, so that checking and reading ask each row once."""
 
 from __future__ import annotations
 
