@@ -1,11 +1,12 @@
 """Twenty actors on Ray: whole GPUs, half GPUs wherever Ray puts them, and GPUs shared by cotenant's decisions.
 
-    python -m benchmarks.ray_sharing [--repeats 5] [--jobs 20]
+    python -m benchmarks.ray_sharing [--repeats 5] [--first-seed 0] [--jobs 20]
 
 Needs the environment of `make ray-test` and root rights (docs/ray.md). One node of two GPUs, which are cores of this
 machine: an actor keeps to the core that CUDA_VISIBLE_DEVICES names, and steps as a job of examples/jobs does: it waits
 for input, then computes, 20 to 40 s in all where it is alone. The three ways of a repeat run the same actors in the
 same order; their completion is counted from the submission of all, behind the start of the cluster.
+A repeat takes a quarter of an hour of a quiet machine; `--first-seed` goes on where an earlier run was stopped.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ WAYS = ("whole", "half", "cotenant")
 _MEMORY = "512MiB"
 
 
-def main(repeats: int = 5, jobs: int = 20) -> dict[str, object]:
+def main(repeats: int = 5, jobs: int = 20, first_seed: int = 0) -> dict[str, object]:
     """Return mean completions by repeat and way, and cotenant's over the others'; without Ray why nothing was done."""
     if missing_for_ray():
         return {"not_run": f"missing: {', '.join(missing_for_ray())}"}
     found = []
-    for seed in range(repeats):
+    for seed in range(first_seed, first_seed + repeats):
         words = ("--inside", str(seed), "--jobs", str(jobs))
         found.append(run_in_namespace("benchmarks.ray_sharing", *words, timeout_s=3_600))
         sys.stderr.write(f"repeat {seed}: {json.dumps(found[-1])}\n")
@@ -190,6 +191,7 @@ def run_repeat(seed: int, count: int) -> Mapping[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--inside", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -198,4 +200,4 @@ if __name__ == "__main__":
         told = importlib.import_module("benchmarks.ray_sharing").run_repeat(asked.inside, asked.jobs)
         print(json.dumps(told))
     else:
-        print(json.dumps(main(asked.repeats, asked.jobs), indent=2))
+        print(json.dumps(main(asked.repeats, asked.jobs, asked.first_seed), indent=2))
