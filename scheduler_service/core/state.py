@@ -224,7 +224,7 @@ class ClusterState:
         """Note what a move has cost a job, for others of its key."""
         use = self._living_keys.get(job.request.key)
         if use is not None:
-            self._living_keys[job.request.key] = replace(use, move_ms=job.move_ms)
+            self._living_keys[job.request.key] = replace(use, move_ms=job.moves.move_ms)
 
     def move_ms_of(self, key: str) -> int:
         """Return what a move cost a living job of this key; 0 = not known."""
