@@ -69,7 +69,7 @@ def _ask_about_pairs_with(
             device=device,
             members=(
                 *(pair_member(state, member, device) for member in keys),
-                *(_smaller_members(state, key, device) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
+                *(_smaller_members(state, key) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
             ),
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
@@ -93,7 +93,7 @@ def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
     return sorted(found)[-predictions.keys_max :]
 
 
-def _smaller_members(state: ClusterState, key: str, device: str) -> Iterator[PairMember]:
+def _smaller_members(state: ClusterState, key: str) -> Iterator[PairMember]:
     """Yield a new key with parts of its batch in a pass: the smaller, the less it disturbs a job that it joins."""
     use = state.living_keys[key]
     if use.settings is None:
