@@ -79,7 +79,7 @@ def launch(
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
-        moves=job.moves.changed(move_ms=job.moves.move_ms or state.move_ms_of(job.request.key)),
+        moves=job.moves.changed(move_ms=job.moves.move_ms or state.keys.move_ms_of(job.request.key)),
         paused_ms=0,
         gang=GangAttempt(is_prepared=preparation is not None) if is_gang else None,
         progressed_ran_ms=-1,

@@ -67,7 +67,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     job = with_loss(job, report) if job.request.target_loss else job
     state.put_job(tell_progress(state, job, step))
     if "moves" in changes and not job.moves.moved_at_ms:
-        state.note_move(state.jobs[job.job_id])
+        state.keys.note_move(state.jobs[job.job_id])
     _look_further(state, job, report, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)

@@ -50,14 +50,14 @@ def ask_about_pairs(state: ClusterState, key: str, device: str, step: EventEffec
     use = state.living_keys.get(key)
     if use is None or not use.may_share or state.predictions.awaits_pairs(key, device):
         return
-    if state.knows_all_pairs(key, device):  # as for nearly every job of a key that others have had before
+    if state.keys.knows_all_pairs(key, device):  # as for nearly every job of a key that others have had before
         return
     others = _unknown_partners(state, key, device)
     if others:
         _ask_about_pairs_with(state, key, device, others, step)
         state.predictions.await_pairs(key, device)
     else:
-        state.note_all_pairs_known(key, device)
+        state.keys.note_all_pairs_known(key, device)
 
 
 def _ask_about_pairs_with(
