@@ -97,13 +97,14 @@ def _reported(job: JobRecord, report: JobProgressed, *, is_newest: bool) -> Repo
     """Return the newest values; a report of fewer steps than are known only tells of a peak."""
     before = job.reported
     peak_bytes = max(before.memory_peak_bytes, report.memory_peak_bytes)
-    if not is_newest:
-        return before.changed(memory_peak_bytes=peak_bytes)
-    return ReportedValues(
-        loss=before.loss if report.loss is None else report.loss,
-        utilization_ratio=before.utilization_ratio if report.utilization_ratio is None else report.utilization_ratio,
-        memory_peak_bytes=peak_bytes,
-    )
+    loss = report.loss if is_newest and report.loss is not None else before.loss
+    utilization_ratio = before.utilization_ratio
+    if is_newest and report.utilization_ratio is not None:
+        utilization_ratio = report.utilization_ratio
+    # Most reports of a simulation say the same again.
+    if (loss, utilization_ratio, peak_bytes) == (before.loss, before.utilization_ratio, before.memory_peak_bytes):
+        return before
+    return before.changed(loss=loss, utilization_ratio=utilization_ratio, memory_peak_bytes=peak_bytes)
 
 
 def _training_neighbours(state: ClusterState, job: JobRecord, report: JobProgressed) -> tuple[str, ...]:
