@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.attack_points import MUTANTS, Mutant
+from benchmarks.attack_points import MUTANTS, POINTS, Mutant
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
@@ -97,10 +97,18 @@ def _outcome(repository: Path, mutant: Mutant) -> str:
         return "not_run"
 
 
+def listed() -> str:
+    """Returns every point: what happened, and the tests that hold it."""
+    tests = {point: [mutant.test for mutant in MUTANTS if mutant.point == point] for point in POINTS}
+    return "\n".join("\n    ".join([f"{point}  {happened}", *tests[point]]) for point, happened in POINTS.items())
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("points", nargs="*", help="e.g. 1A 12; all by default")
-    print(json.dumps(main(parser.parse_args().points), indent=1))
+    parser.add_argument("--list", action="store_true", help="print what happened and which tests hold it, run nothing")
+    arguments = parser.parse_args()
+    print(listed() if arguments.list else json.dumps(main(arguments.points), indent=1))
 
 
 if __name__ == "__main__":

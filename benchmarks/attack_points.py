@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -10,7 +11,7 @@ class Mutant:
     """One point of the attack.
 
     Attributes:
-        point: Its number there, with a letter where it has parts.
+        point: Its number in `POINTS`, with a letter where it has parts.
         test: What must fail without the line, as pytest names it.
         file: Where the line stands.
         line: Text that is there once.
@@ -26,6 +27,31 @@ class Mutant:
 
 _IO, _AGENT, _ACCESS = "tests/unit/scheduler_io", "tests/unit/agent", "tests/unit/access"
 _ADMISSION = "scheduler_service/grpc_api/agent_admission.py"
+
+POINTS: Mapping[str, str] = {
+    "1A": "a restored backup gave ids, fences and checkpoints again",
+    "1B": "the kept end of an old job finished a new one",
+    "1C": "a scheduler on an empty folder ended every job",
+    "1D": "a missing database started as an empty cluster",
+    "2": "a wiped node's jobs were lost at once, and ran twice",
+    "3": "two agents of one name evicted each other for ever",
+    "4": "any node ended any job",
+    "5": "escaped children ran twice",
+    "6": "a renamed node or a moved card was locked out for ever",
+    "7": "certificates had no roles",
+    "8": "the loopback port was root",
+    "9": "jobs forged ends and leases; tenants shared a user",
+    "10": "explaining stopped the event loop",
+    "11": "cancels cost the queue's square; watchers overflowed in silence",
+    "12": "damage was told as permissions, alterations and lost tails not at all",
+    "13": "databases and backups were readable by everyone",
+    "14": "metrics went to the network in plain text",
+    "15": "a launcher's child got no SIGTERM",
+    "16": "times stayed ahead after a clock jump",
+    "17": "the file never shrank",
+    "18": "plug-in paths, malformed messages, no bound of processes",
+}
+"""What happened, by the number of the point."""
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -271,7 +271,7 @@ def _window(world: World, pair: Outcome, slowdown_ratio: float | None, number: i
     )
     return StoredMeasurementWindow(
         window=MeasurementWindow(
-            stretch_id=f"{number:032x}",
+            window_id=f"{number:032x}",
             campaign="collected_00000000",
             device=DEVICE,
             job=victim,

@@ -37,7 +37,7 @@ def _windows(count: int) -> Iterator[MeasurementWindow]:
     for number in range(count):
         jobs = [_job(number // 40 * 10 + part) for part in (number % 10, (number + 1) % 10)]
         yield MeasurementWindow(
-            stretch_id=f"{number:032x}",
+            window_id=f"{number:032x}",
             campaign="collected_00000000",
             device="cpu-standin",
             job=jobs[0],
@@ -80,7 +80,7 @@ def _keep_unchecked(folder: Path, windows: list[MeasurementWindow]) -> None:
     with closing(sqlite3.connect(folder / "plain.sqlite", isolation_level=None)) as connection:
         connection.executescript("PRAGMA journal_mode = WAL; CREATE TABLE rows (id TEXT UNIQUE, content TEXT)")
         for start in range(0, len(windows), CALL):
-            rows = [(item.stretch_id, encode(item)) for item in windows[start : start + CALL]]
+            rows = [(item.window_id, encode(item)) for item in windows[start : start + CALL]]
             with connection:
                 connection.execute("BEGIN")
                 connection.executemany("INSERT INTO rows VALUES (?, ?)", rows)

@@ -25,7 +25,7 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.fitting.fit import FittingTask, fit_target, task_of
 from predictor_service.fitting.known_rows import split_learnable
 from predictor_service.learning.learning_task import LearningTask
-from predictor_service.learning.learning_task_reader import pool_problems
+from predictor_service.learning.learning_task_reader import pool_learning_tasks
 from predictor_service.registry.served_version import Bounded
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.retraining.datasets import read_datasets
@@ -50,7 +50,7 @@ def main() -> dict[str, Any]:
             if find_device_type(name) is None:
                 continue
             for target in SOLO_TARGETS:
-                learning_task, _ = split_learnable(pool_problems(datasets, target, name).learning_task)
+                learning_task, _ = split_learnable(pool_learning_tasks(datasets, target, name).learning_task)
                 if len(learning_task) >= ROWS_MIN:
                     figures[f"{name}, {target.name}"] = judge(
                         task_of(learning_task, LEVELS[-1], 0), name_parts(learning_task)

@@ -45,7 +45,7 @@ class FittedAdaptivePrediction:
     Attributes:
         selected: Name of the winner.
         candidates: Scored table, best first.
-        columns: How a problem becomes a table.
+        columns: How a learning task becomes a table.
         middle: Median of each column, standing in for what a row lacks.
         models: Every regressor, fitted on all rows.
         bounds: Residuals of the winner on held-out rows, in ln(1 + slowdown).
@@ -89,7 +89,7 @@ class AdaptivePrediction:
     name: str = "aip"
 
     def fit(self, learning_task: LearningTask, seed: int) -> FittedAdaptivePrediction:
-        """Learns from all rows of a problem; see `learning_task.Method`."""
+        """Learns from all rows of a learning task; see `learning_task.Method`."""
         columns = learn_columns(learning_task, self.level, with_graph=False)
         raw = columns.table(learning_task)
         known = [column[np.isfinite(column)] for column in raw.T]

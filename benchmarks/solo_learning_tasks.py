@@ -1,4 +1,4 @@
-"""The learning problems that `solo_accuracy` scores, read from the public sets."""
+"""The learning tasks that `solo_accuracy` scores, read from the public sets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ from cotenant.v1 import (
 )
 
 UPLOAD_CHUNK_BYTES = 512 * 1024
-MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
+MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
+"""As much as the scheduler takes and answers in one message."""
 READ_CALL_DEADLINE_S = 24 * 3600.0
 
 # The port is looked for from the right: an address of IPv6 has colons of its own.

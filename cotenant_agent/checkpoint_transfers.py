@@ -186,7 +186,7 @@ class CheckpointTransfers:
         try:
             pieces = read_pieces(self._directory_of(order), self._limit_bytes)
             while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-                if await self._is_over(order, piece=piece):
+                if await self._send_piece(order, piece=piece):
                     return
         except (CommandRefusedError, OSError, ValueError) as refusal:
             error = str(refusal)
@@ -195,7 +195,7 @@ class CheckpointTransfers:
             return
         _log.info("checkpoint_sent", extra={"job_id": order.job_id, "reason": error})
         try:
-            await self._is_over(order, error=error[:_ERROR_CHARACTERS_MAX])
+            await self._send_piece(order, error=error[:_ERROR_CHARACTERS_MAX])
         except grpc.aio.AioRpcError as broken:
             _log.warning("checkpoint_not_sent", extra={"job_id": order.job_id, "reason": broken.details()})
 
@@ -212,9 +212,10 @@ class CheckpointTransfers:
             raise CommandRefusedError("UNKNOWN_CLUSTER", "it is of a cluster that this node left")
         return next((path for path in known if path.is_dir()), known[0])
 
-    async def _is_over(
+    async def _send_piece(
         self, order: messages.SendCheckpoint, *, piece: messages.CheckpointPiece | None = None, error: str = ""
     ) -> bool:
+        """Send a piece, or why there are no more; returns whether the receiver wants none any more."""
         if self._stub is None:
             return True
         request = messages.SendCheckpointPieceRequest(

@@ -24,7 +24,7 @@ class Checkpoint:
     Attributes:
         directory: Where it lies.
         step: Optimizer steps in it.
-        written_ns: Age of the manifest's file, in nanoseconds since 1970.
+        written_ns: When the manifest's file was written, in nanoseconds since 1970.
         world_size: Ranks that trained what it holds; 1 = one process, or an older helper wrote it.
     """
 
@@ -107,7 +107,7 @@ def _shards(manifest: Mapping[str, object] | None, *, may_be_part: bool = False)
     names = [name for shard in shards for name in _names(shard)]
     world_size = read_integer(dict(manifest), "world_size")
     is_whole_gang = len(ranks) == world_size and ranks == list(range(len(ranks)))
-    # A part may hold the last ranks of the world, its parameter servers, beside some in the middle.
+    # A part may hold the last ranks of the world, its parameter servers, and some in the middle.
     is_part = ranks == sorted(set(ranks)) and all(0 <= rank < world_size for rank in ranks)
     has_all = is_whole_gang or (may_be_part and is_part)
     is_whole = has_all and sorted(names) == _names(manifest)

@@ -257,7 +257,7 @@ class Conversation:
         observations = [attempt.observe(readings) for attempt, _ in alive]
         self._windows.add(observations, readings, boot_ms())
         due = self._windows.due()
-        self._sent_windows[sequence] = frozenset(window.stretch_id for window in due)
+        self._sent_windows[sequence] = frozenset(window.window_id for window in due)
         self._sent_windows.pop(sequence - _SENT_BEATS_KEPT, None)
         return messages.Heartbeat(
             sequence=sequence,

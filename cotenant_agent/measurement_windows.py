@@ -151,7 +151,7 @@ class MeasurementWindowRecorder:
         left = [
             measurement_window
             for measurement_window in self._finished
-            if measurement_window.stretch_id not in window_ids
+            if measurement_window.window_id not in window_ids
         ]
         self._finished = deque(left, maxlen=WINDOWS_KEPT_MAX)
 
@@ -176,7 +176,7 @@ class MeasurementWindowRecorder:
         is_alone = not others
         self._finished.append(
             MeasurementWindow(
-                stretch_id=self._make_id(),
+                window_id=self._make_id(),
                 campaign=self._campaign,
                 device=self._devices.get(observed.living_attempt.gpu_ids[0], ""),
                 job=job,

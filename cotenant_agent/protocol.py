@@ -323,7 +323,7 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
 def window_to_message(window: MeasurementWindow) -> resources_pb2.MeasurementWindow:
     """What was measured of a job; what is unknown is unset."""
     return resources_pb2.MeasurementWindow(
-        window_id=window.stretch_id,
+        window_id=window.window_id,
         campaign=window.campaign,
         device=window.device,
         job=_job_to_message(window.job),

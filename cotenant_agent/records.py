@@ -371,7 +371,7 @@ class LivingAttempt:
 class MeasurementWindow:
     """Steps of one job, alone or with the same co-located jobs throughout; see the contract's message of that name."""
 
-    stretch_id: str
+    window_id: str
     campaign: str
     device: str
     job: MeasuredJob

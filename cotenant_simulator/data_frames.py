@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant.extras import missing_extra_line
-from cotenant_simulator.comparison.experiment import POLICIES_MAX, SEED_MAX, SEEDS_MAX, Experiment, Scenarios
+from cotenant_simulator.comparison.experiment import POLICIES_MAX, SEED_MAX, SEEDS_MAX, Scenarios
 from cotenant_simulator.comparison.figures import JOB_COLUMNS, POLICY_COLUMNS, job_row, policy_rows, run_row
 from cotenant_simulator.comparison.options import options_of
 from cotenant_simulator.comparison.runs import Runs, run_all
@@ -90,10 +90,10 @@ def simulate(
             runs = run_all(experiment, has_jobs=True, scenarios=Scenarios(experiment))
         except TraceError as error:
             raise InputError(str(error).replace(str(Path(folder) / _FRAME_FILE), "the data frame")) from error
-    return _as_frames(frames, experiment, runs)
+    return _as_frames(frames, runs)
 
 
-def _as_frames(frames: Any, experiment: Experiment, runs: Runs) -> Comparison:  # noqa: ANN401 (the module)
+def _as_frames(frames: Any, runs: Runs) -> Comparison:  # noqa: ANN401 (the module)
     rows = [run_row(seed, policy) for seed, policy in runs.policies]
     jobs = [job_row(seed, job) for seed, job in runs.jobs]
     skipped = (f"{count} lines left out, {reason}" for reason, count in runs.skipped.items())

@@ -96,6 +96,10 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
         {"README.md": "`core/engine.py` and `core/motor.py`\n", "scheduler_service/core/engine.py": ""},
         "core/motor.py does not exist",
     ),
+    "no_number_is_read_back_from_a_reason": (
+        {"scheduler_service/core/room.py": "def f(hold): return hold.reason.numbers.get('gpu_memory_bytes')\n"},
+        "room.py:1: a number is read back",
+    ),
     "retired_names_stay_away": (
         {
             "tests/support/renames/retired.toml": 'applied = true\n[identifiers]\nslot = "gpu_slot"\n',

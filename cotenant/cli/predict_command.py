@@ -108,7 +108,7 @@ def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags:
 
     with asked_jobs(files, is_allowed=yes, check=check) as jobs:
         if len(jobs) > 1:
-            fits = predict_together(session, together_questions(session, jobs, devices, flags), jobs, flags["offline"])
+            fits = predict_together(session, together_questions(session, jobs, devices, flags), flags["offline"])
         elif flags["max_batch"] or len(devices) > 1 or len(batch_sizes) > 1:
             fits = predict_each(session, each_questions(session, jobs[0], devices, flags), flags)
         else:

@@ -10,7 +10,6 @@ import click
 
 from cotenant import quantities
 from cotenant.cli.formats import emit_data, message_to_dict
-from cotenant.cli.graph_input import AskedJob
 from cotenant.cli.job_views import level_name
 from cotenant.cli.predict_questions import is_unconfigured
 from cotenant.cli.session import Session, show
@@ -119,7 +118,7 @@ def _each_row(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.
     return Row(cells=cells, styles=((6, _FITS[verdict][1]),))
 
 
-def predict_together(session: Session, questions: Questions, jobs: Sequence[AskedJob], offline: bool) -> bool:
+def predict_together(session: Session, questions: Questions, offline: bool) -> bool:
     """Shows jobs that share one device; returns whether the bounds of their memory fit together."""
     answers = ask(session, questions, offline=offline)
     if answers.pairs is None or answers.risk is None or questions.pairs is None:

@@ -106,7 +106,7 @@ class Bridge:
             job = waiting.get(decision.job_id)
             if job is None:
                 continue
-            obstacle = slots.obstacle(job, decision) if _is_start(decision) and self._places else ""
+            obstacle = slots.obstacle(decision) if _is_start(decision) and self._places else ""
             if obstacle or not (_is_start(decision) and self._places):
                 notes.append((job, f"cotenant: waits: {obstacle}" if obstacle else _advice(job, decision)))
                 continue
@@ -214,7 +214,7 @@ class _Slots:
         """Return the node of a GPU."""
         return self._node_of[gpu_id]
 
-    def obstacle(self, job: EngineJob, decision: scheduling_pb2.Decision) -> str:
+    def obstacle(self, decision: scheduling_pb2.Decision) -> str:
         """Say why the engine cannot carry a start out; empty = it can."""
         parts = decision.start.assignments
         if len(parts) != 1:

@@ -244,7 +244,7 @@ class Observer:
 
     def _ended(self) -> list[ObservedWindow]:
         due = self._recorder.due()
-        self._recorder.mark_delivered({window.stretch_id for window in due})
+        self._recorder.mark_delivered({window.window_id for window in due})
         return [self._told(window, window.job) for window in due if isinstance(window.job, ForeignMeasuredJob)]
 
     def _told(self, window: MeasurementWindow, job: ForeignMeasuredJob) -> ObservedWindow:

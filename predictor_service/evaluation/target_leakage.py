@@ -25,7 +25,7 @@ def remove_leaks(learning_task: LearningTask) -> tuple[LearningTask, tuple[str, 
     """Takes out every number of the job (the victim) of which the measured value is an exact line.
 
     Returns:
-        The problem without these numbers, and their names.
+        The learning task without these numbers, and their names.
     """
     columns = _columns(learning_task)
     leaks = tuple(name for name in sorted(columns) if _is_line(*columns[name]))

@@ -43,7 +43,7 @@ class FittingMethod:
     name: str = "cotenant"
 
     def fit(self, learning_task: LearningTask, seed: int) -> FittedMethod:
-        """Learns from all rows of a problem; see `learning_task.Method`."""
+        """Learns from all rows of a learning task; see `learning_task.Method`."""
         known = learnable_rows(learning_task)
         if known is None:
             return described_method(learning_task.target, self.level).fit(learning_task, seed)

@@ -52,8 +52,8 @@ def record_windows(
         recorded=added.recorded,
         already_recorded=added.repeated,
         refused=[
-            prediction_pb2.RefusedMeasurementWindow(window_id=stretch_id[:_ID_CHARACTERS_MAX], reason=reason)
-            for stretch_id, reason in (*refused, *added.refused)
+            prediction_pb2.RefusedMeasurementWindow(window_id=window_id[:_ID_CHARACTERS_MAX], reason=reason)
+            for window_id, reason in (*refused, *added.refused)
         ],
     )
 
@@ -62,7 +62,7 @@ def _window(message: resources_pb2.MeasurementWindow) -> MeasurementWindow:
     job = _job(message.job)
     device = find_device_type(message.device)
     return MeasurementWindow(
-        stretch_id=message.window_id,
+        window_id=message.window_id,
         campaign=message.campaign,
         device=device.name if device else "",
         job=job,

@@ -1,8 +1,8 @@
-"""One learning problem, and what a method must be able to do with it.
+"""One learning task, and what a method must be able to do with it.
 
-A problem is one target of one device type: measured values, and what is known of the jobs behind each of them before
-they ran. Importers and profilers write the rows, `problem_reader` turns them into problems, methods learn from them,
-`evaluation` judges. Nothing that identifies a row (its id, the hash in a job's key) is a feature.
+A learning task is one target of one device type: measured values, and what is known of the jobs behind each of them
+before they ran. Importers and profilers write the rows, `learning_task_reader` turns them into learning tasks, methods
+learn from them, `evaluation` judges. Nothing that identifies a row (its id, the hash in a job's key) is a feature.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IndexArray = npt.NDArray[np.intp]
 LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
 """What may be held out together, weakest first."""
 ALL_DEVICES: Final = "all"
-"""Stands for the device type of a problem that pools several."""
+"""Stands for the device type of a learning task that pools several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class JobFacts:
         raw: Numbers as the data set publishes them.
         graph: Numbers that we computed from the graph or from a description of it.
         labels: Text-valued features, among them mode, share_mode and campaign.
-        solo: Measured alone; empty in problems whose target is such a measurement.
+        solo: Measured alone; empty in learning tasks whose target is such a measurement.
     """
 
     job_key: str
@@ -107,7 +107,7 @@ class LearningTask:
         return len(self.jobs)
 
     def subset(self, indices: Sequence[int] | IndexArray) -> LearningTask:
-        """Returns the problem of some rows, in the order of the indices."""
+        """Returns the learning task of some rows, in the order of the indices."""
         places = [int(index) for index in indices]
         return dataclasses.replace(
             self,
@@ -219,5 +219,5 @@ class Method(Protocol):
         ...
 
     def fit(self, learning_task: LearningTask, seed: int) -> FittedMethod:
-        """Learns from all rows of a problem."""
+        """Learns from all rows of a learning task."""
         ...

@@ -1,4 +1,4 @@
-"""From measured rows to learning problems, with every row that is left out counted by its reason."""
+"""From measured rows to learning tasks, with every row that is left out counted by its reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ANOTHER_DEVICE: Final = "another device type"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReadLearningTask:
-    """A problem and what did not become part of it.
+    """A learning task and what did not become part of it.
 
     Attributes:
         learning_task: May have no rows.
@@ -62,7 +62,7 @@ def list_campaigns(profiles: MeasuredProfiles, target: Target, device: str) -> l
 def read_learning_task(
     profiles: MeasuredProfiles, target: Target, device: str, campaign: str | None = None
 ) -> ReadLearningTask:
-    """Builds one problem.
+    """Builds one learning task.
 
     Args:
         profiles: Measured rows.
@@ -72,7 +72,7 @@ def read_learning_task(
             the solo time of its own campaign.
 
     Returns:
-        The problem with rows in file order.
+        The learning task with rows in file order.
     """
     excluded: Counter[str] = Counter()
     selection = _Selection(profiles, device, campaign, excluded)
@@ -82,7 +82,7 @@ def read_learning_task(
     else:
         rows = list(_solo_rows(selection, target))
     campaigns = sorted({row.jobs[0].labels["campaign"] for row in rows})
-    learning_task = _problem(rows, target, device, campaign or "+".join(campaigns))
+    learning_task = _learning_task(rows, target, device, campaign or "+".join(campaigns))
     return ReadLearningTask(learning_task=learning_task, excluded=dict(sorted(excluded.items())))
 
 
@@ -90,7 +90,7 @@ def _not_measured(target: Target) -> str:
     return f"no {target.quantity} measured"
 
 
-def _problem(rows: Sequence[_Row], target: Target, device: str, campaign: str) -> LearningTask:
+def _learning_task(rows: Sequence[_Row], target: Target, device: str, campaign: str) -> LearningTask:
     return LearningTask(
         target=target,
         device=device,
@@ -102,8 +102,8 @@ def _problem(rows: Sequence[_Row], target: Target, device: str, campaign: str) -
     )
 
 
-def pool_problems(sets: Sequence[MeasuredProfiles], target: Target, device: str) -> ReadLearningTask:
-    """Builds the problem of several data sets that know the same jobs: what a job does alone is the mean of them all.
+def pool_learning_tasks(sets: Sequence[MeasuredProfiles], target: Target, device: str) -> ReadLearningTask:
+    """Builds the learning task of several sets that know the same jobs: what a job does alone is the mean of them all.
 
     Args:
         sets: At least one.
@@ -111,7 +111,7 @@ def pool_problems(sets: Sequence[MeasuredProfiles], target: Target, device: str)
         device: Device type by the name that the rows use.
 
     Returns:
-        The problem with the rows of one set after the other; rows of other device types are not counted.
+        The learning task with the rows of one set after the other; rows of other device types are not counted.
     """
     excluded: Counter[str] = Counter()
     selections = [_Selection(profiles, device, None, excluded) for profiles in sets]
@@ -122,7 +122,7 @@ def pool_problems(sets: Sequence[MeasuredProfiles], target: Target, device: str)
         rows = [row for each in selections for row in _solo_rows(each, target)]
     del excluded[_ANOTHER_DEVICE], excluded[_not_measured(target)]
     return ReadLearningTask(
-        learning_task=_problem(rows, target, device, "+".join(each.name for each in sets)), excluded=excluded
+        learning_task=_learning_task(rows, target, device, "+".join(each.name for each in sets)), excluded=excluded
     )
 
 
@@ -141,7 +141,7 @@ class _Selection:
     excluded: Counter[str]
 
     def refuses(self, row: SoloRow | PairRow) -> bool:
-        """Whether a row is not part of any problem of this device and campaign; counts why."""
+        """Whether a row is not part of any learning task of this device and campaign; counts why."""
         reason = self._reason(row)
         if reason:
             self.excluded[reason] += 1

@@ -45,7 +45,7 @@ class ScoredMethod(Protocol):
         ...
 
     def fit(self, learning_task: LearningTask, seed: int) -> ScoredFit:
-        """Learns from all rows of a problem."""
+        """Learns from all rows of a learning task."""
         ...
 
 
@@ -122,7 +122,7 @@ class WithAndWithoutGraphs:
         return self.method.name
 
     def fit(self, learning_task: LearningTask, seed: int) -> ScoredFit:
-        """Learns from all rows of a problem; see `learning_task.Method`."""
+        """Learns from all rows of a learning task; see `learning_task.Method`."""
         if find_missing_graphs(learning_task).all():
             return self.method.fit(learning_task, seed)
         return FittedWithAndWithout(self.method, learning_task, seed)

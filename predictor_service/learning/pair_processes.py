@@ -1,4 +1,4 @@
-"""Gaussian processes over the rows of a slowdown problem: one for each device type and campaign.
+"""Gaussian processes over the rows of a slowdown task: one for each device type and campaign.
 
 The same two jobs slow each other down differently on two device types, and in two campaigns of one type, by more than
 most models err. Where rows of several are learned together, each therefore has a process of its own, which sees all of
@@ -60,7 +60,7 @@ class _Part:
     """One process.
 
     Attributes:
-        rows: Of the whole problem, ascending.
+        rows: Of the whole learning task, ascending.
         seen: Those of `rows` that it learned from, by their places among them, ascending.
         model: What was learned.
     """
@@ -182,7 +182,7 @@ def _leave_out(part: _Part, learning_task: LearningTask, test: IndexArray) -> tu
     """Slowdown ratios and standard deviations of held-out rows, by the process as if it had seen none of them.
 
     Args:
-        part: Of the problem.
+        part: Of the learning task.
         learning_task: All rows of the part.
         test: Rows that are held out, whether the process has seen them or not.
     """

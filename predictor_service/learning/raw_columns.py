@@ -1,4 +1,4 @@
-"""The columns of a problem as a table: what the set publishes, what the schema names, what was measured alone.
+"""The columns of a learning task as a table: what the set publishes, what the schema names, what was measured alone.
 
 Learned from training rows only, so that a test row cannot add a column.
 """

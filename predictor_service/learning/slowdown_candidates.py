@@ -255,7 +255,7 @@ WAIT_CANDIDATES: Final[Mapping[str, Candidate]] = {
 
 
 def list_candidates(training_split: TrainingSplit) -> Mapping[str, Candidate]:
-    """Everything that can learn this lesson."""
+    """Returns the candidates that can learn from these rows."""
     jobs = (
         job
         for row in zip(training_split.learning_task.jobs, training_split.learning_task.others, strict=True)

@@ -170,7 +170,7 @@ def name_job(job: JobFacts) -> str:
 
 
 def collect_jobs(learning_task: LearningTask) -> list[JobFacts]:
-    """Distinct jobs of a problem, by name."""
+    """Distinct jobs of a learning task, by name."""
     jobs = {
         name_job(job): job
         for row in zip(learning_task.jobs, learning_task.others, strict=True)

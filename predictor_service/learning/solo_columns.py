@@ -24,7 +24,7 @@ _SHARES_MAX: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SoloColumns:
-    """How a problem becomes a table; learned from training rows.
+    """How a learning task becomes a table; learned from training rows.
 
     Attributes:
         raw: Published and computed figures.
@@ -55,7 +55,7 @@ class SoloColumns:
 
 
 def at_batches(learning_task: LearningTask) -> LearningTask:
-    """Puts the graph figures of every job at its batch; the problem itself stays as it is."""
+    """Puts the graph figures of every job at its batch; the learning task itself stays as it is."""
     jobs = tuple(
         dataclasses.replace(job, graph=figures_at(job.graph, job.micro_batch_size)) for job in learning_task.jobs
     )

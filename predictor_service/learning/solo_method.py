@@ -169,7 +169,7 @@ class SoloMethod:
     name: str = "cotenant"
 
     def fit(self, learning_task: LearningTask, seed: int) -> FittedSolo:
-        """Learns from all rows of a problem; see `learning_task.Method`."""
+        """Learns from all rows of a learning task; see `learning_task.Method`."""
         learning_task = _comparable(at_batches(learning_task))
         failed = find_failed_runs(learning_task)
         measured = _learn(learning_task, self.level, seed)

@@ -23,7 +23,7 @@ class SoloModels:
 
     Attributes:
         analytical_model: The anchor.
-        columns: How a problem becomes a table.
+        columns: How a learning task becomes a table.
         models: Candidates that correct physics, by name.
         untuned: Trees without an anchor; None where rows carry no choice.
         seen: Training values in the learned scale.
@@ -36,7 +36,7 @@ class SoloModels:
     seen: FloatArray
 
     def table(self, learning_task: LearningTask) -> FloatArray:
-        """Columns of the rows of a problem, as `at_batches` returns it."""
+        """Columns of the rows of a learning task, as `at_batches` returns it."""
         return self.columns.table(learning_task, self.analytical_model.analytical_estimate(learning_task))
 
     def encode_each(self, learning_task: LearningTask) -> dict[str, FloatArray]:

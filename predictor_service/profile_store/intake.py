@@ -100,7 +100,7 @@ def window_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Mea
     steps = max(1, round(window_ms / step_ms))
     digest = hashlib.sha256(json.dumps([entry.prediction_id, sorted(outcome.items())], default=str).encode())
     return MeasurementWindow(
-        stretch_id=digest.hexdigest()[:32],
+        window_id=digest.hexdigest()[:32],
         campaign=OUTCOME_CAMPAIGN,
         device=device.name if device else "",
         job=job,

@@ -63,7 +63,7 @@ class MeasurementWindow:
     """What was measured; None = not measured.
 
     Attributes:
-        stretch_id: 32 hexadecimal digits; equal for what is sent twice.
+        window_id: 32 hexadecimal digits; equal for what is sent twice.
         campaign: The machine that measured, by a name that reveals nothing about it.
         device: Device type.
         others: Jobs on the same device meanwhile; none = alone.
@@ -72,7 +72,7 @@ class MeasurementWindow:
         quality_flags: Reasons for doubt, of `QUALITY_FLAGS`.
     """
 
-    stretch_id: str
+    window_id: str
     campaign: str
     device: str
     job: MeasuredJob
@@ -96,7 +96,7 @@ class MeasurementWindow:
 def find_fault(window: MeasurementWindow) -> str:
     """Returns why a window is not kept; empty when it is. One of a few sentences, so that they can be counted."""
     names = (
-        (_WINDOW_ID, window.stretch_id),
+        (_WINDOW_ID, window.window_id),
         (_CAMPAIGN, window.campaign),
         *((_SHA256, job.graph_sha256) for job in (window.job, *window.others)),
     )
@@ -116,7 +116,7 @@ def _find_number_fault(window: MeasurementWindow) -> str:
     if device is None:
         return "its device type is unknown here"
     if not 1 <= window.steps <= STEPS_MAX or not WINDOW_MS_MIN <= window.window_ms <= WINDOW_MS_MAX:
-        return "its steps or their time are outside what a stretch can be"
+        return "its steps or their time are outside what a window can be"
     if window.step_ms > STEP_MS_MAX:
         return f"a step of more than {STEP_MS_MAX / 1000:g} s"
     if not 1 <= window.micro_batch_size <= window.job.settings.global_batch_size:
@@ -163,14 +163,14 @@ def encode(window: MeasurementWindow) -> str:
     return _ENCODER.encode({**content, **others, "job": _encode_job(window.job)})
 
 
-def decode(stretch_id: str, text: str) -> StoredMeasurementWindow:
+def decode(window_id: str, text: str) -> StoredMeasurementWindow:
     """Reads what `encode` wrote, in this version or another one."""
     try:
         content = json.loads(text)
         unknown = frozenset(content) - _KNOWN
         values = {_PLAIN[stored]: value for stored, value in content.items() if stored in _PLAIN}
         window = MeasurementWindow(
-            stretch_id=stretch_id,
+            window_id=window_id,
             **{
                 **values,
                 "job": _decode_job(content["job"]),
@@ -201,7 +201,7 @@ _STORED_NAMES: Final = {"micro_batch_size": "sub_batch"}
 _PLAIN: Final = {
     _STORED_NAMES.get(item.name, item.name): item.name
     for item in fields(MeasurementWindow)
-    if item.name not in ("stretch_id", "job", "others")
+    if item.name not in ("window_id", "job", "others")
 }
 """Fields by their names in the store."""
 _KNOWN: Final = frozenset(_PLAIN) | {"job", "others"}

@@ -108,7 +108,7 @@ def _rows_never_alone(windows: Iterable[MeasurementWindow], rows: ProfileRows, n
 
 def _solo_row(window: MeasurementWindow, names: Names) -> SoloRow:
     return dataclasses.replace(
-        _job_row(window, window.job, window.stretch_id, names),
+        _job_row(window, window.job, window.window_id, names),
         sub_batch=window.micro_batch_size,
         step_ms_mean=window.step_ms,
         steps=window.steps,
@@ -176,7 +176,7 @@ def _pair_row(window: MeasurementWindow, solo_step_ms: float, repeats: Counter[t
     measured = (window.campaign, window.device, window.job.key, *others)
     repeats[measured] += 1
     return PairRow(
-        run_id=window.stretch_id,
+        run_id=window.window_id,
         campaign=window.campaign,
         device=window.device,
         share_mode="time_slicing",

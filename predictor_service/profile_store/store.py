@@ -129,19 +129,19 @@ class ProfileStore:
             StoreFullError: The disk takes no more; nothing of this call is kept, and nothing else is lost.
         """
         if not self._days:
-            return IntakeResult(recorded=0, repeated=0, refused=[(item.stretch_id, KEEPS_NONE) for item in windows])
+            return IntakeResult(recorded=0, repeated=0, refused=[(item.window_id, KEEPS_NONE) for item in windows])
         refused: list[tuple[str, str]] = []
         new: list[MeasurementWindow] = []
         repeated = 0
         with self._writing() as connection:
             for window in windows:
                 fault = find_fault(window)
-                if not fault and _is_kept(connection, window.stretch_id):
+                if not fault and _is_kept(connection, window.window_id):
                     repeated += 1
                     continue
                 fault = fault or ("" if _has_room(connection, window.job.key, at_ms) else TOO_MANY)
                 if fault:
-                    refused.append((window.stretch_id, fault))
+                    refused.append((window.window_id, fault))
                 else:
                     _insert(connection, window, at_ms)
                     new.append(window)
@@ -168,7 +168,7 @@ class ProfileStore:
             rows = self._connection.execute(
                 "SELECT stretch_id, content, at_ms FROM stretches ORDER BY number DESC LIMIT ?", (newest,)
             ).fetchall()[::-1]
-        return [replace(decode(stretch_id, content), at_ms=at_ms) for stretch_id, content, at_ms in rows]
+        return [replace(decode(window_id, content), at_ms=at_ms) for window_id, content, at_ms in rows]
 
     def forget(self, *, before_ms: int | None = None, job_key: str | None = None, device: str | None = None) -> int:
         """Deletes what fulfils all conditions that are given, from the file as well.
@@ -265,8 +265,8 @@ class ProfileStore:
                 raise
 
 
-def _is_kept(connection: sqlite3.Connection, stretch_id: str) -> bool:
-    return connection.execute("SELECT 1 FROM stretches WHERE stretch_id = ?", (stretch_id,)).fetchone() is not None
+def _is_kept(connection: sqlite3.Connection, window_id: str) -> bool:
+    return connection.execute("SELECT 1 FROM stretches WHERE stretch_id = ?", (window_id,)).fetchone() is not None
 
 
 def _has_room(connection: sqlite3.Connection, job_key: str, at_ms: int) -> bool:
@@ -279,7 +279,7 @@ def _has_room(connection: sqlite3.Connection, job_key: str, at_ms: int) -> bool:
 def _insert(connection: sqlite3.Connection, window: MeasurementWindow, at_ms: int) -> None:
     connection.execute(
         "INSERT INTO stretches (stretch_id, at_ms, device, job_key, content) VALUES (?, ?, ?, ?, ?)",
-        (window.stretch_id, at_ms, window.device, window.job.key, encode(window)),
+        (window.window_id, at_ms, window.device, window.job.key, encode(window)),
     )
 
 

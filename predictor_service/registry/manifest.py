@@ -62,7 +62,7 @@ class NearRecord:
 
 OF_DEVICE: Final = "device_peaks"
 OF_ALL_TYPES: Final = "all_device_types"
-"""Anchors of step times by name: the roofline of the device type, and the model of all device types."""
+"""Bases of step times by name: the roofline of the device type, and the model of all device types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def collect_profiles(
     usable = list(_usable(stored, graphs, left_out))
     rows = make_rows(usable, _names(known))
     left_out += rows.left_out
-    windows_ms = {window.stretch_id: window.window_ms for window in usable}
+    windows_ms = {window.window_id: window.window_ms for window in usable}
     measured = [row for row in rows.solo if row.status == "ok"]
     solo = [_median_solo(members) for members in _long_enough(measured, windows_ms, left_out)]
     if not solo:

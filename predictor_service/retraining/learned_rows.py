@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from predictor_service.features.devices import DeviceType
 from predictor_service.fitting.learnable_rows import LearnableRows, select_learnable
-from predictor_service.learning.learning_task_reader import pool_problems
+from predictor_service.learning.learning_task_reader import pool_learning_tasks
 from predictor_service.retraining.datasets import Dataset
 from predictor_service.selection.targets import Target
 
@@ -24,6 +24,6 @@ def select_rows(
         device: Of the rows.
         is_public: See `select_learnable`.
     """
-    read = pool_problems(datasets, target, device.name)
+    read = pool_learning_tasks(datasets, target, device.name)
     rows = select_learnable(read.learning_task, is_public=is_public)
     return replace(rows, left_out=Counter(rows.left_out) + Counter(read.excluded))

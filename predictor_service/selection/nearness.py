@@ -1,9 +1,9 @@
 """How near a job is to what was measured, by what its graph does; what it is called does not count.
 
 A kind of job is what one sample costs in which mode, precision and optimizer; its settings are batch and waiting. A
-job is as strange as the nearest measured one makes it: 0 where that one is of the same kind, at settings no farther off
+job is as novel as the nearest measured one makes it: 0 where that one is of the same kind, at settings no farther off
 than measured settings of one kind are from each other; 1 where it is as far off as kinds of different families are, or
-at settings twice as far off. Strangeness is continuous between.
+at settings twice as far off. Novelty is continuous between.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ RELATED_MIN: Final = 30
 """Fewer networks of families with another network say nothing of how far apart such networks are."""
 NETWORKS_MAX: Final = 2_048
 FALSE_ALARM_RATIO: Final = 0.05
-"""Share of networks of known families that count as strange; about as many more are flagged by `domain`."""
+"""Share of networks of known families that count as novel; about as many more are flagged by `domain`."""
 OPERATORS: Final = tuple(family.value for family in OperatorFamily)
 _COUNTS: Final = [FEATURE_INDEX[f"log_{name}_nodes"] for name in OPERATORS]
 _IDENTITY: Final = [FEATURE_INDEX[name] for name in ("log_parameters", "log_flops_per_sample", "log_depth")] + _COUNTS

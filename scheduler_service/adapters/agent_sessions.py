@@ -141,7 +141,7 @@ class AgentSessions:
         self._sessions[node_id] = session
         return session
 
-    def parts_done_beside(self, session: AgentSession) -> dict[str, DoneParts]:
+    def parts_done_elsewhere(self, session: AgentSession) -> dict[str, DoneParts]:
         """Return what has only parameter servers left, by node other than that of a session."""
         others = (one for one in self._sessions.values() if one.node_id != session.node_id)
         return {one.node_id: one.done_parts for one in others if one.done_parts}

@@ -60,11 +60,11 @@ class MeasurementWindowRelay:
             answer = await self._stub.RecordMeasurementWindows(request, timeout=self._deadline_s)  # type: ignore[union-attr]
         except grpc.aio.AioRpcError as error:
             is_kept = error.code() in _LATER
-            found = {"stretches": len(batch), "status": error.code().name}
-            _log.warning("stretches_delayed" if is_kept else "stretches_dropped", extra=found)
+            found = {"windows": len(batch), "status": error.code().name}
+            _log.warning("windows_delayed" if is_kept else "windows_dropped", extra=found)
             if is_kept:
                 self._waiting.extendleft(reversed(batch[: WINDOWS_KEPT_MAX - len(self._waiting)]))
             return
         if answer.refused:
             reasons = sorted({refused.reason for refused in answer.refused})
-            _log.info("stretches_refused", extra={"stretches": len(answer.refused), "reasons": reasons})
+            _log.info("windows_refused", extra={"windows": len(answer.refused), "reasons": reasons})

@@ -108,7 +108,7 @@ class RunningScheduler:
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
-        self._tell_first_facts(loop, agents)
+        self._tell_first_facts(loop)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
             loop=loop,
@@ -253,7 +253,7 @@ class RunningScheduler:
             standstill=self._standstill,
         )
 
-    def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
+    def _tell_first_facts(self, loop: LiveLoop) -> None:
         """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
         if loop.sequence == 0:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))

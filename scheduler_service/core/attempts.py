@@ -9,13 +9,9 @@ from scheduler_service.core.attempt_orders import arrange, launch_commands, stop
 from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
-from scheduler_service.core.granted_checkpoints import grants_after
-from scheduler_service.core.job_records import (
-    AttemptExit,
-    AttemptMeasurements,
-    JobRecord,
-    with_history,
-)
+from scheduler_service.core.granted_checkpoints import granted_after
+from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements
+from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.preparation_records import Preparation
@@ -83,7 +79,7 @@ def launch(
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
-        move_ms=job.move_ms or state.move_ms_of(job.request.key),
+        moves=job.moves.changed(move_ms=job.moves.move_ms or state.keys.move_ms_of(job.request.key)),
         paused_ms=0,
         gang=GangAttempt(is_prepared=preparation is not None) if is_gang else None,
         progressed_ran_ms=-1,
@@ -182,11 +178,11 @@ def leave_gpus(
     return job.changed(
         **accruals(job, state.now_ms),
         fence=0,
-        **(grants_after(job) if has_steps else {}),
+        granted=granted_after(job) if has_steps else job.granted,
         after_stop=AfterStop.NOTHING,
         target=None,
         preparation=None,
-        moved_at_ms=0,
+        moves=job.moves.changed(moved_at_ms=0),
         pause=None,
         trial=None,
         gang=None,

@@ -113,10 +113,10 @@ class FreshIndex:
         """The GPUs as arrays."""
         if self._known_empty is None:
             return build_arrays(self._view)
-        columns = self._known_empty.arrays.for_one_view()
-        columns.put_loads(self._view, self._known_empty.occupied_in(self._view))
-        columns.put_hosts(self._view)
-        return columns
+        arrays = self._known_empty.arrays.for_one_view()
+        arrays.put_loads(self._view, self._known_empty.occupied_in(self._view))
+        arrays.put_hosts(self._view)
+        return arrays
 
     @property
     def counted_arrays(self) -> GpuArrays:
@@ -288,8 +288,8 @@ class KeptArrays:
     def count(self, view: SchedulingView) -> GpuArrays:
         """Return the arrays of which `jobs_on` is as of a view; to find the classes costs ten times as much."""
         arrays, occupancy = self._arrays, self._state.occupancy
-        is_crowded = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
-        if arrays is None or is_crowded or self._layout != occupancy.layout:
+        has_stale_classes = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
+        if arrays is None or has_stale_classes or self._layout != occupancy.layout:
             self._layout = occupancy.layout
             arrays = self._arrays = build_arrays(view)
             self._unclassed.clear()

@@ -23,7 +23,7 @@ from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 FORMAT_VERSION = 1
 """Raised when a reader of the version before could misread what is written."""
 
-_FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
+_FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"}), "JobRecord": frozenset({"memory_bytes"})}
 """What older versions wrote and no version reads any more, by record."""
 _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
     "StoredState": {"abandoned_attempts": "ghosts"},
@@ -31,10 +31,13 @@ _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
     "KeyUse": {"global_batch_size": "batch"},
     "JobRecord": {"micro_batch_size": "sub_batch"},
     "Target": {"micro_batch_size": "sub_batch"},
+    "GrantedCheckpoints": {"fences": "granted_fences", "node_ids": "granted_node_ids", "parts": "granted_parts"},
     "PairPrediction": {"micro_batch_size": "sub_batch"},
 }
 """Under which key a field is stored whose name has changed since, by record and field."""
-_FLAT_PARTS: Mapping[str, tuple[str, ...]] = {"JobRecord": ("measured", "counts", "exit")}
+_FLAT_PARTS: Mapping[str, tuple[str, ...]] = {
+    "JobRecord": ("measured", "counts", "exit", "granted", "moves", "reported")
+}
 """Fields whose record is stored as fields of the record around it: what was one wide record is still stored as one."""
 
 Encoder = Callable[[Any], Any]

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from scheduler_service.core.job_parts import GrantedCheckpoints
 from scheduler_service.core.job_records import JobRecord
 
 GRANTED_FENCES_MAX = 16
 
 
-def grants_after(job: JobRecord) -> dict[str, Any]:
-    """Return what the end of the present attempt changes of that: it comes first, and the oldest leave."""
+def granted_after(job: JobRecord) -> GrantedCheckpoints:
+    """Return them as they are when the present attempt has ended: it comes first, and the oldest leave."""
     # Where attempts ran that ended before this was kept is not known.
-    known = (*job.granted_node_ids, *[""] * (len(job.granted_fences) - len(job.granted_node_ids)))
-    parts = (*job.granted_parts, *[()] * (len(job.granted_fences) - len(job.granted_parts)))
+    granted = job.granted
+    known = (*granted.node_ids, *[""] * (len(granted.fences) - len(granted.node_ids)))
+    parts = (*granted.parts, *[()] * (len(granted.fences) - len(granted.parts)))
     first_node_id = next(iter(job.node_ids), "")
-    return {
-        "granted_fences": (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX],
-        "granted_node_ids": (first_node_id, *known)[:GRANTED_FENCES_MAX],
-        "granted_parts": (job.node_ids if job.gang is not None else (), *parts)[:GRANTED_FENCES_MAX],
-    }
+    return GrantedCheckpoints(
+        fences=(job.fence, *granted.fences)[:GRANTED_FENCES_MAX],
+        node_ids=(first_node_id, *known)[:GRANTED_FENCES_MAX],
+        parts=(job.node_ids if job.gang is not None else (), *parts)[:GRANTED_FENCES_MAX],
+    )
 
 
 def checkpoint_sources(job: JobRecord, node_id: str, fence: int) -> tuple[str, ...]:
@@ -30,12 +30,13 @@ def checkpoint_sources(job: JobRecord, node_id: str, fence: int) -> tuple[str, .
         node_id: Who asks.
         fence: Under which it was written.
     """
-    if fence not in job.granted_fences:
+    granted = job.granted
+    if fence not in granted.fences:
         return ()
     if job.gang is not None and node_id != job.node_ids[0]:
         # All ranks go on from the checkpoint that the first node has chosen, and has by now.
         return job.node_ids[:1] if fence == job.gang.resumed_fence else ()
-    place = job.granted_fences.index(fence)
-    parts = job.granted_parts[place : place + 1]
-    found = (*job.granted_node_ids[place : place + 1], *(parts[0] if parts else ()))
+    place = granted.fences.index(fence)
+    parts = granted.parts[place : place + 1]
+    found = (*granted.node_ids[place : place + 1], *(parts[0] if parts else ()))
     return tuple(dict.fromkeys(filter(None, found)))

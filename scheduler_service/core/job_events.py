@@ -212,12 +212,14 @@ def _with_last_steps(
     exit_class: str,
     exit_code: int = 0,
 ) -> JobRecord:
-    measured = job.measured
+    measured, reported = job.measured, job.reported
     if event.memory_peak_bytes > measured.attempt_peak_bytes:
         measured = measured.changed(attempt_peak_bytes=event.memory_peak_bytes)
+    if event.memory_peak_bytes > reported.memory_peak_bytes:
+        reported = reported.changed(memory_peak_bytes=event.memory_peak_bytes)
     return job.changed(
         steps_done=max(job.steps_done, event.steps_done),
-        memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
+        reported=reported,
         measured=measured,
         exit=job.exit.changed(exit_class=exit_class, exit_code=exit_code),
     )
@@ -233,7 +235,7 @@ def _finish(job: JobRecord) -> Reason:
     done, total = job.steps_done, steps_to_complete(job)
     numbers = {"steps_done": done, "steps_total": total}
     if job.request.target_loss and done:
-        newest = {} if job.loss is None else {"newest_loss": job.loss}
+        newest = {} if job.reported.loss is None else {"newest_loss": job.reported.loss}
         reached = {"steps_done": done, "target_loss": job.request.target_loss}
         return Reason(code="FINISHED_WITH_TARGET", numbers=reached | newest)
     if 0 < total < done:

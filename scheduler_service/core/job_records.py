@@ -9,6 +9,16 @@ from typing import Any
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record
 from scheduler_service.core.gang_records import GangAttempt
+from scheduler_service.core.job_parts import (
+    AttemptExit,
+    AttemptMeasurements,
+    GrantedCheckpoints,
+    JobCounts,
+    JobEvent,
+    MoveHistory,
+    ReportedValues,
+    Target,
+)
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.rank_watch import RankWatch
@@ -34,102 +44,6 @@ ENDED_HISTORY_MAX = 20
 HOLDING_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEvent:
-    """One noteworthy fact in a job's life."""
-
-    at_ms: int
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""
-
-    assignments: tuple[Assignment, ...]
-    micro_batch_size: int
-    accumulation_steps: int
-    memory_reserved_bytes: int
-    reason: Reason
-    predicted_slowdown_ratio: float | None = None
-    trial_with: str = ""
-    memory_surge: MemorySurge | None = None
-    servers: int | None = None
-
-
-@quick_record
-class AttemptMeasurements(CopiedRecord):
-    """What was measured in windows of the present attempt, and what of it was reported; a launch begins with nothing.
-
-    Attributes:
-        neighbours_since_ms: When the set of co-located jobs last changed; older windows mix two situations.
-        windows_seen: Windows reported.
-        was_shared: It had a co-located job at some time.
-        observed_slowdown_ratio: Moving average measured while sharing; None = never shared or no solo time known.
-        solo_window_ms: Measured alone, without doubtful windows.
-        solo_utilization_ratio: Of the newest of these windows.
-        solo_windows_step_ms: Step times of the newest few of them.
-        attempt_peak_bytes: Largest peak.
-        memory_now_bytes: The most that it used since the report before the newest; 0 = it does not say.
-        told_peak_bytes: The largest that was reported to the predictor.
-        is_outcome_recorded: Its steps were reported to the predictor.
-    """
-
-    neighbours_since_ms: int = 0
-    windows_seen: int = 0
-    was_shared: bool = False
-    observed_slowdown_ratio: float | None = None
-    solo_window_ms: int = 0
-    solo_utilization_ratio: float | None = None
-    solo_windows_step_ms: tuple[float, ...] = ()
-    attempt_peak_bytes: int = 0
-    memory_now_bytes: int = 0
-    told_peak_bytes: int = 0
-    is_outcome_recorded: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobCounts(CopiedRecord):
-    """How often what happened to a job.
-
-    Attributes:
-        launch_refusals: In a row.
-        out_of_memory_alone: Those among `out_of_memory` without a co-located job.
-        migrations: Moves to other GPUs that were carried out.
-        reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
-        trials: Times that it joined another job on trial.
-        broken_trials: Those that broke, in either role.
-        lost_preparations: Attempts that ended while they were prepared.
-        peak_collisions: Stops because its peak of memory met another job's.
-        stragglers_replaced: Moves because one of its ranks was too slow.
-        lent_pauses: Pauses in which another job was measured on its GPU.
-    """
-
-    restarts: int = 0
-    launch_refusals: int = 0
-    out_of_memory: int = 0
-    out_of_memory_alone: int = 0
-    preemptions: int = 0
-    migrations: int = 0
-    reshapes: int = 0
-    trials: int = 0
-    broken_trials: int = 0
-    lost_preparations: int = 0
-    peak_collisions: int = 0
-    stragglers_replaced: int = 0
-    lent_pauses: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptExit(CopiedRecord):
-    """How the newest attempt ended; empty while one lives."""
-
-    exit_class: str = ""
-    exit_code: int = 0
-    exit_detail: str = ""
-
-
 @quick_record
 class JobRecord(CopiedRecord):
     """One job as the engine knows it.
@@ -139,9 +53,7 @@ class JobRecord(CopiedRecord):
         reason: Why the job is in its phase; for a pending job see `ClusterState.decisions`.
         attempt: Launches so far.
         fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
-        granted_fences: Fences whose checkpoints may be resumed, newest first.
-        granted_node_ids: Where the attempts with these fences ran, or rank 0 of them did; empty = not known.
-        granted_parts: All nodes of those of them that were gangs across nodes; empty = it was on one.
+        granted: Earlier attempts whose checkpoints may be resumed.
         node_ids: Nodes of the present attempt.
         memory_reserved_bytes: Reserved on each of its GPUs.
         memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
@@ -156,9 +68,7 @@ class JobRecord(CopiedRecord):
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         preparation: The attempt that is prepared for that; None = there is none.
-        moved_at_ms: When an attempt was told to stop for the present or next move; 0 = for none, or its cost is known.
-        move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
-        prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
+        moves: What moving has cost it.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
@@ -181,9 +91,7 @@ class JobRecord(CopiedRecord):
     finished_at_ms: int = 0
     attempt: int = 0
     fence: int = 0
-    granted_fences: tuple[int, ...] = ()
-    granted_node_ids: tuple[str, ...] = ()
-    granted_parts: tuple[tuple[str, ...], ...] = ()
+    granted: GrantedCheckpoints = GrantedCheckpoints()
     assignments: tuple[Assignment, ...] = ()
     node_ids: tuple[str, ...] = ()
     micro_batch_size: int = 0
@@ -193,10 +101,7 @@ class JobRecord(CopiedRecord):
     steps_done: int = 0
     checkpoint_step: int = -1
     step_ms: float = 0.0
-    loss: float | None = None
-    utilization_ratio: float | None = None
-    memory_bytes: int = 0
-    memory_peak_bytes: int = 0
+    reported: ReportedValues = ReportedValues()
     solo_step_ms: float = 0.0
     predicted_slowdown_ratio: float | None = None
     attained_gpu_ms: int = 0
@@ -210,9 +115,7 @@ class JobRecord(CopiedRecord):
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
     preparation: Preparation | None = None
-    prepared_attempt: int = 0
-    moved_at_ms: int = 0
-    move_ms: int = 0
+    moves: MoveHistory = MoveHistory()
     trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
@@ -233,6 +136,10 @@ class JobRecord(CopiedRecord):
     def measuring(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the measurements
         """Return a copy with other measurements of the present attempt."""
         return self.changed(measured=self.measured.changed(**values))
+
+    def moving(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the history of its moves
+        """Return a copy of which more is known of its moves."""
+        return self.changed(moves=self.moves.changed(**values))
 
     def exiting(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the exit
         """Return a copy of which more is known how its newest attempt ended."""
@@ -375,7 +282,7 @@ def running_view(job: JobRecord) -> RunningJob:
         is_on_trial=is_on_trial(job),
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
-        move_ms=job.move_ms,
+        move_ms=job.moves.move_ms,
         memory_surge=job.memory_surge,
         lent_ms=job.lent_ms,
         lent_pauses=job.counts.lent_pauses,

@@ -15,10 +15,11 @@ from dataclasses import replace
 
 from scheduler_service.core.attempts import end, restart
 from scheduler_service.core.capacity import memory_point
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, unfolded
+from scheduler_service.core.decisions import Decision, Hold, HoldRest, unfolded
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobFailed
 from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.queue_terms import is_device_named
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import MemoryAutopsy, Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
@@ -47,7 +48,7 @@ def out_of_memory(state: ClusterState, job: JobRecord, event: JobFailed, step: E
         job = _demanding(job, min(more, capacity)).counting(out_of_memory=1)
         restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
     else:
-        _try_alone_again(state, _demanding(job, capacity).counting(out_of_memory=1), numbers, step)
+        _try_alone_again(state, _demanding(job, capacity).counting(out_of_memory=1), capacity, numbers, step)
 
 
 def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -> None:
@@ -58,34 +59,40 @@ def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -
         decision: Lets one job wait, or several.
         step: Asks for another decision.
     """
-    if isinstance(decision, HoldRest):
-        for hold in _too_large_of(decision):
-            let_try_alone(state, hold, step)
-        return
-    if decision.reason.code != _TOO_LARGE:
-        return
-    largest = max((gpu.memory_bytes for node in state.nodes.values() for gpu in node.gpus), default=0)
-    if decision.reason.numbers.get("gpu_memory_bytes") != largest:
-        return
-    words = describe_reason(decision.reason)
-    for job_id in decision.job_ids if isinstance(decision, HoldMany) else (decision.job_id,):
-        job = state.jobs.get(job_id)
-        if job is not None and job.memory_autopsy is None and not job.request.memory_request_bytes:
-            request = replace(job.request, memory_request_bytes=largest)
-            message = f"tried alone, since a prediction may be wrong: {words}"
+    largest_bytes: dict[tuple[str, ...], int] = {}
+    for hold in _too_large_of(decision):
+        job = state.jobs.get(hold.job_id)
+        if job is None or job.memory_autopsy is not None or job.request.memory_request_bytes:
+            continue
+        devices = job.request.terms.devices
+        if devices not in largest_bytes:
+            largest_bytes[devices] = _largest_usable_bytes(state, devices)
+        if largest_bytes[devices]:
+            request = replace(job.request, memory_request_bytes=largest_bytes[devices])
+            message = f"tried alone, since a prediction may be wrong: {describe_reason(hold.reason)}"
             state.put_job(with_history(job, at_ms=state.now_ms, kind="memory", message=message, request=request))
             step.wakes_at_ms.append(state.now_ms + 1)
 
 
-def _too_large_of(rest: HoldRest) -> Sequence[Hold]:
-    """Return the holds of jobs whose shape waits for that reason."""
-    if not any(reason.code == _TOO_LARGE for reason in rest.reasons.values()):
+def _too_large_of(decision: Decision) -> Sequence[Hold]:
+    """Return the holds of jobs that wait for no other reason than that."""
+    others = decision.reasons.values() if isinstance(decision, HoldRest) else ()
+    if not any(one.code == _TOO_LARGE for one in (decision.reason, *others)):
         return ()
-    return [one for one in unfolded((rest,)) if isinstance(one, Hold) and one.reason.code == _TOO_LARGE]
+    return [one for one in unfolded((decision,)) if isinstance(one, Hold) and one.reason.code == _TOO_LARGE]
 
 
-def _try_alone_again(state: ClusterState, job: JobRecord, numbers: dict[str, float], step: EventEffects) -> None:
-    capacity = int(numbers["gpu_memory_bytes"])
+def _largest_usable_bytes(state: ClusterState, devices: tuple[str, ...]) -> int:
+    """Return the memory of the largest GPUs of these types; 0 = there are none, or the largest are away now."""
+    kinds = {(gpu.device, gpu.memory_bytes) for node in state.nodes.values() for gpu in node.gpus}
+    largest = max((size for device, size in kinds if is_device_named(devices, device)), default=0)
+    usable = (gpu for gpu in state.occupancy.inventory.gpus.values() if is_device_named(devices, gpu.device))
+    return largest if any(gpu.memory_bytes == largest for gpu in usable) else 0
+
+
+def _try_alone_again(
+    state: ClusterState, job: JobRecord, capacity: int, numbers: dict[str, float], step: EventEffects
+) -> None:
     if _may_be_halved(job):
         half = job.micro_batch_size // 2
         job = _limited(job, half)

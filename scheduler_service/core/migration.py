@@ -18,7 +18,8 @@ from scheduler_service.core.attempts import (
 )
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import JobRecord, Target, with_history
+from scheduler_service.core.job_parts import Target
+from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.preparation import can_prepare, give_up_preparation, order_preparation
 from scheduler_service.core.prepared_attempts import discard_unlaunched
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -50,7 +51,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         message=f"to {gpus}: {decision.reason.code}",
         phase=Phase.STOPPING,
         after_stop=AfterStop.MOVE,
-        moved_at_ms=0 if is_prepared else state.now_ms,
+        moves=job.moves.changed(moved_at_ms=0 if is_prepared else state.now_ms),
         target=target,
         pause=None,
         reason=decision.reason,
@@ -74,9 +75,9 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
     is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
     is_reshape = is_reshape or target.servers not in (None, job.request.replicas.servers)
     left_behind = state.occupancy.neighbours(job)
-    preparation, moved_at_ms = job.preparation, job.moved_at_ms
+    preparation, moves = job.preparation, job.moves
     job = leave_gpus(state, job.changed(preparation=None), step, has_steps=True)
-    job = job.changed(steps_done=max(job.checkpoint_step, 0), moved_at_ms=moved_at_ms)
+    job = job.changed(steps_done=max(job.checkpoint_step, 0), moves=moves)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,

@@ -17,6 +17,7 @@ from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.first_measurements import go_on_measuring
+from scheduler_service.core.job_parts import MoveHistory, ReportedValues
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
@@ -44,28 +45,29 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     changes["paused_ms"] = max(job.paused_ms, report.paused_ms)
     changes["steps_done"] = max(job.steps_done, report.steps_done)
     changes["checkpoint_step"] = max(job.checkpoint_step, report.checkpoint_step)
-    changes["memory_peak_bytes"] = max(job.memory_peak_bytes, report.memory_peak_bytes)
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
-        others = _training_beside(state, job, report)
+        others = _training_neighbours(state, job, report)
         if _is_clean(state, job, report, others):
             if job.trial is not None:
                 slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
-            # Beside a job that starts up, or that was never measured, nothing is told of the two.
+            # Next to a job that starts up, or that was never measured, nothing is told of the two.
             if not others or job.trial is None or job.trial.is_sharing:
                 changes["solo_step_ms"], learned = _learned(state, job, report, others, step)
                 measurements |= learned
-    if has_window and job.moved_at_ms and job.phase is Phase.RUNNING:
-        changes |= _cost_of_move(state, job, report)
+    if has_window and job.moves.moved_at_ms and job.phase is Phase.RUNNING:
+        changes["moves"] = _with_cost_of_move(state, job, report)
     if report.steps_done > job.steps_done:
         changes["progressed_ran_ms"], changes["stalled_since_ms"] = changes["ran_ms"], 0
-    if report.steps_done >= job.steps_done:
-        changes |= _newest_values(job, report, has_window=has_window)
+    is_newest = report.steps_done >= job.steps_done
+    if is_newest and has_window:
+        changes["step_ms"] = report.window_ms / report.window_steps
+    changes["reported"] = _reported(job, report, is_newest=is_newest)
     changes["measured"] = measured.changed(**measurements)
     job = job.changed(**changes)
     job = with_loss(job, report) if job.request.target_loss else job
     state.put_job(tell_progress(state, job, step))
-    if "move_ms" in changes:
-        state.note_move(state.jobs[job.job_id])
+    if "moves" in changes and not job.moves.moved_at_ms:
+        state.keys.note_move(state.jobs[job.job_id])
     _look_further(state, job, report, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)
@@ -82,23 +84,30 @@ def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, st
         look_for_straggler(state, job.job_id, report, step)
 
 
-def _cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> dict[str, Any]:
+def _with_cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> MoveHistory:
     """Return what the move to the present attempt cost: the time since the stop, less the steps made since."""
     steps = report.steps_done - max(job.checkpoint_step, 0)
-    lost_ms = state.now_ms - job.moved_at_ms - steps * report.window_ms / report.window_steps
-    return {"moved_at_ms": 0, "move_ms": max(1, round(lost_ms))} if steps > 0 else {}
+    if steps <= 0:
+        return job.moves
+    lost_ms = state.now_ms - job.moves.moved_at_ms - steps * report.window_ms / report.window_steps
+    return job.moves.changed(moved_at_ms=0, move_ms=max(1, round(lost_ms)))
 
 
-def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
-    return {
-        "loss": job.loss if report.loss is None else report.loss,
-        "utilization_ratio": job.utilization_ratio if report.utilization_ratio is None else report.utilization_ratio,
-        "memory_bytes": report.memory_bytes or job.memory_bytes,
-        "step_ms": report.window_ms / report.window_steps if has_window else job.step_ms,
-    }
+def _reported(job: JobRecord, report: JobProgressed, *, is_newest: bool) -> ReportedValues:
+    """Return the newest values; a report of fewer steps than are known only tells of a peak."""
+    before = job.reported
+    peak_bytes = max(before.memory_peak_bytes, report.memory_peak_bytes)
+    loss = report.loss if is_newest and report.loss is not None else before.loss
+    utilization_ratio = before.utilization_ratio
+    if is_newest and report.utilization_ratio is not None:
+        utilization_ratio = report.utilization_ratio
+    # Most reports of a simulation say the same again.
+    if (loss, utilization_ratio, peak_bytes) == (before.loss, before.utilization_ratio, before.memory_peak_bytes):
+        return before
+    return before.changed(loss=loss, utilization_ratio=utilization_ratio, memory_peak_bytes=peak_bytes)
 
 
-def _training_beside(state: ClusterState, job: JobRecord, report: JobProgressed) -> tuple[str, ...]:
+def _training_neighbours(state: ClusterState, job: JobRecord, report: JobProgressed) -> tuple[str, ...]:
     """Return the co-located jobs; of a job that is measured while the other one is paused there are none."""
     others = state.occupancy.neighbours(job)
     if not others or job.trial is None or job.trial.is_sharing:

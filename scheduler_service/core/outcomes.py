@@ -13,7 +13,8 @@ from typing import Any
 
 from scheduler_service.core.commands import RecordOutcome
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
+from scheduler_service.core.job_parts import AttemptMeasurements
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import INCOMPLETE_RUN, UNSTEADY
 from scheduler_service.core.state import ClusterState
 
@@ -23,7 +24,7 @@ WINDOW_AT_END_MS_MIN = 1_000
 WINDOWS_LOOKED_AT = 8
 """Newest windows alone that tell whether steps scatter."""
 UNSTEADY_RATIO = 0.1
-"""Median deviation of the windows' step times, as a share of their median; agents judge stretches by the same."""
+"""Median deviation of the windows' step times, as a share of their median; agents judge windows by the same."""
 
 
 def tell_progress(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:

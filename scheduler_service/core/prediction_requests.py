@@ -50,14 +50,14 @@ def ask_about_pairs(state: ClusterState, key: str, device: str, step: EventEffec
     use = state.living_keys.get(key)
     if use is None or not use.may_share or state.predictions.awaits_pairs(key, device):
         return
-    if state.knows_all_pairs(key, device):  # as for nearly every job of a key that others have had before
+    if state.keys.knows_all_pairs(key, device):  # as for nearly every job of a key that others have had before
         return
     others = _unknown_partners(state, key, device)
     if others:
         _ask_about_pairs_with(state, key, device, others, step)
         state.predictions.await_pairs(key, device)
     else:
-        state.note_all_pairs_known(key, device)
+        state.keys.note_all_pairs_known(key, device)
 
 
 def _ask_about_pairs_with(
@@ -69,7 +69,7 @@ def _ask_about_pairs_with(
             device=device,
             members=(
                 *(pair_member(state, member, device) for member in keys),
-                *(_smaller_members(state, key, device) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
+                *(_smaller_members(state, key) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
             ),
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
@@ -93,7 +93,7 @@ def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
     return sorted(found)[-predictions.keys_max :]
 
 
-def _smaller_members(state: ClusterState, key: str, device: str) -> Iterator[PairMember]:
+def _smaller_members(state: ClusterState, key: str) -> Iterator[PairMember]:
     """Yield a new key with parts of its batch in a pass: the smaller, the less it disturbs a job that it joins."""
     use = state.living_keys[key]
     if use.settings is None:

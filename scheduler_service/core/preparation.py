@@ -17,7 +17,8 @@ from scheduler_service.core.commands import PrepareJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import AttemptPrepared, PreparationEnded, PreparationReport
 from scheduler_service.core.gang_records import GangAttempt
-from scheduler_service.core.job_records import JobRecord, Target, with_history
+from scheduler_service.core.job_parts import Target
+from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.prepared_attempts import discard_commands, next_attempt
 from scheduler_service.core.records import PREPARED_PARTS, PREPARED_STARTS, AfterStop, Assignment, Phase, Reason
@@ -64,7 +65,7 @@ def order_preparation(state: ClusterState, job: JobRecord, target: Target, step:
         node_id=node_ids[0],
         other_node_ids=node_ids[1:],
     )
-    state.put_job(job.changed(preparation=preparation, prepared_attempt=attempt))
+    state.put_job(job.changed(preparation=preparation).moving(prepared_attempt=attempt))
     step.wakes_at_ms.append(preparation.until_ms)
     step.commands += preparation_commands(state, state.jobs[job.job_id])
 
@@ -197,7 +198,7 @@ def _hand_over(state: ClusterState, job: JobRecord, step: EventEffects, *, messa
         return
     preparation = replace(job.preparation, is_handing_over=True)
     handed = with_history(job, at_ms=state.now_ms, kind="preparation", message=message, preparation=preparation)
-    handed = handed.changed(moved_at_ms=state.now_ms)
+    handed = handed.moving(moved_at_ms=state.now_ms)
     state.put_job(handed)
     step.commands += stop_commands(handed)
 
@@ -212,7 +213,7 @@ def _stay(state: ClusterState, job: JobRecord, message: str) -> None:
         phase=Phase.RUNNING,
         after_stop=AfterStop.NOTHING,
         target=None,
-        moved_at_ms=0,
+        moves=job.moves.changed(moved_at_ms=0),
         reason=Reason(code="MOVE_WITHDRAWN"),
     )
     state.put_job(stayed)

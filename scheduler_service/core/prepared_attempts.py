@@ -10,7 +10,7 @@ from scheduler_service.core.state import ClusterState
 def next_attempt(state: ClusterState, job: JobRecord) -> tuple[int, int]:
     """Return a number and a fence that no attempt of a job has had, not even one that was only prepared."""
     state.next_fence += 1
-    return max(job.attempt, job.prepared_attempt) + 1, state.next_fence - 1
+    return max(job.attempt, job.moves.prepared_attempt) + 1, state.next_fence - 1
 
 
 def discard_commands(job: JobRecord, *, ended_node_id: str | None = None) -> list[StopJob]:

@@ -54,7 +54,7 @@ def alter_job(state: ClusterState, event: JobAltered, step: EventEffects) -> Non
     message = f"priority {event.priority}, share {event.share.value}, max slowdown {event.max_slowdown_ratio:g}"
     altered = with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, launch=event.launch)
     state.put_job(altered)
-    if request.share is not Share.NEVER and state.note_sharing(altered):
+    if request.share is not Share.NEVER and state.keys.note_sharing(altered.request.key):
         for device in state.devices:
             ask_about_pairs(state, request.key, device, step)
     step.is_decision_due |= refresh_hold(state, event.job_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from types import MappingProxyType
 
 from cotenant.device_calibration import DeviceCalibration
@@ -22,7 +21,7 @@ from scheduler_service.core.job_records import (
     RejectedDecision,
     has_same_occupancy,
 )
-from scheduler_service.core.key_use import KeyUse, with_job, without_job
+from scheduler_service.core.key_use import KeyUse, KeyUses
 from scheduler_service.core.occupancy import Occupancy
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.progress_extrapolation import ReportedJobs
@@ -44,6 +43,7 @@ class ClusterState:
     Attributes:
         settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
+        keys: What living jobs of one key share; `living_keys` is its own.
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
         on_trial: Jobs that joined another one on trial, in the order of their launches.
@@ -61,6 +61,8 @@ class ClusterState:
         self.policy = ""
         self.parameters: Mapping[str, object] = {}
         self.predictions = PredictionStore()
+        self.keys = KeyUses(self.predictions.changes)
+        self.living_keys = self.keys.living
         self.decided_at_ms = 0
         self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
         self.ended_jobs_max = ended_jobs_max
@@ -78,16 +80,8 @@ class ClusterState:
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
         self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
         self._pauses: dict[str, None] = {}
-        self._living_keys: dict[str, KeyUse] = {}
-        self._sharing_began = 0
-        self._pairs_known: dict[str, dict[str, tuple[int, int]]] = {}
         self._devices: dict[str, int] = {}
         self._calibrations: dict[str, DeviceCalibration] = {}
-
-    @property
-    def living_keys(self) -> Mapping[str, KeyUse]:
-        """Keys with a graph that a living job uses."""
-        return MappingProxyType(self._living_keys)
 
     @property
     def devices(self) -> Mapping[str, int]:
@@ -144,7 +138,7 @@ class ClusterState:
         before = self._jobs.get(job_id)
         self._jobs[job_id] = job
         if before is None and not job.has_ended:
-            self._add_key_use(job)
+            self.keys.add(job)
         if job.request.terms is not NO_TERMS:
             self.register.note(job, before)
         if before is None or before.phase is not phase:
@@ -190,56 +184,10 @@ class ClusterState:
         elif job.phase is Phase.STARTING:
             self._running.drop(job.job_id)  # a job that was moved is the newest again
         if job.has_ended:
-            self._end_key_use(job, before)
+            if before is not None:
+                self.keys.end(job.request.key)
             self.decisions.forget(job.job_id)
             self._forget_oldest()
-
-    def _add_key_use(self, job: JobRecord) -> None:
-        key = job.request.key
-        if not key or not job.graph_sha256:
-            return
-        before = self._living_keys.get(key)
-        self._living_keys[key] = use = with_job(before, job)
-        self._sharing_began += use.may_share and (before is None or not before.may_share)
-
-    def note_sharing(self, job: JobRecord) -> bool:
-        """Note that a waiting job consents to share by now; True where no other one of its key did."""
-        use = self._living_keys.get(job.request.key)
-        if use is None or use.may_share:
-            return False
-        self._living_keys[job.request.key] = replace(use, may_share=True)
-        self._sharing_began += 1
-        return True
-
-    def knows_all_pairs(self, key: str, device: str) -> bool:
-        """Say whether a living key was found to have no unknown pair on a device, and nothing has come since."""
-        present = self.predictions.changes.count, self._sharing_began
-        return self._pairs_known.get(key, {}).get(device) == present
-
-    def note_all_pairs_known(self, key: str, device: str) -> None:
-        """Note that nothing is unknown of a living key's pairs with the others now."""
-        self._pairs_known.setdefault(key, {})[device] = self.predictions.changes.count, self._sharing_began
-
-    def note_move(self, job: JobRecord) -> None:
-        """Note what a move has cost a job, for others of its key."""
-        use = self._living_keys.get(job.request.key)
-        if use is not None:
-            self._living_keys[job.request.key] = replace(use, move_ms=job.move_ms)
-
-    def move_ms_of(self, key: str) -> int:
-        """Return what a move cost a living job of this key; 0 = not known."""
-        use = self._living_keys.get(key)
-        return use.move_ms if use is not None else 0
-
-    def _end_key_use(self, job: JobRecord, before: JobRecord | None) -> None:
-        use = self._living_keys.get(job.request.key)
-        if use is None or before is None:
-            return
-        if use.jobs == 1:
-            del self._living_keys[job.request.key]
-            self._pairs_known.pop(job.request.key, None)
-        else:
-            self._living_keys[job.request.key] = without_job(use)
 
     def set_hold(self, job_id: str, reason: Reason | None) -> None:
         """Hold a pending job back from the policy, or (None) show it again."""
@@ -263,7 +211,7 @@ class ClusterState:
 
     def touch_running(self, key: str) -> None:
         """Note that something else is predicted of a key than before, for its running jobs."""
-        use = self._living_keys.get(key)
+        use = self.living_keys.get(key)
         if use is not None and use.jobs > len(self.waiting.with_key(key)):
             self.occupancy.touched_job_ids.update(name for name, job in self._running.items() if job.request.key == key)
 
@@ -300,4 +248,5 @@ class ClusterState:
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""
-        self._living_keys, self._devices = dict(living_keys), dict(devices)
+        self.keys.load(living_keys)
+        self._devices = dict(devices)

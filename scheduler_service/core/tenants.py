@@ -157,7 +157,7 @@ class TenantUse:
             self._forget_least(now_ms)
 
     def _forget_least(self, now_ms: int) -> None:
-        """Keep what only so many tenants have had: where callers are not known, anybody may invent one."""
+        """Keep what only so many tenants have had: where callers are not known, any of them may invent one."""
         if len(self._used) > USED_TENANTS_MAX:
             idle = (tenant for tenant in self._used if tenant not in self._held)
             del self._used[min(idle, key=lambda tenant: (self.used_gpu_ms(tenant, now_ms), tenant))]

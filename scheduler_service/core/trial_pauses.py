@@ -13,9 +13,10 @@ from scheduler_service.core.attempts import stop
 from scheduler_service.core.decisions import Pause
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, LENT_CODE, order_pause, order_resume
 from scheduler_service.core.peak_pauses import PEAKS_NEAR, end_peak_pause
-from scheduler_service.core.records import PAUSED_MS_MAX, PAUSING_ENFORCEMENTS, AfterStop, Phase, Reason, TrialStage
+from scheduler_service.core.records import PAUSED_MS_MAX, AfterStop, Phase, Reason, TrialStage
 from scheduler_service.core.state import ClusterState
 
 WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
@@ -25,7 +26,8 @@ TRIAL_CODES = frozenset({"TRIAL_BROKEN", "TRIAL_MEMORY", "TRIAL_UNMEASURED", "ME
 
 def take_off(state: ClusterState, incoming: JobRecord, resident: JobRecord, reason: Reason, step: EventEffects) -> None:
     """Take the incoming job of a trial away from the other one."""
-    if _can_pause(state, incoming) and _ends_soon(state, resident) and not state.occupancy.free_gpu_ids:
+    can_pause = incoming.pause is None and pause_obstacle(state, incoming) is None
+    if can_pause and _ends_soon(resident) and not state.occupancy.free_gpu_ids:
         for job in (incoming, resident):
             state.put_job(job.changed(trial=None))
         order_pause(state, Pause(job_id=incoming.job_id, reason=reason), step)
@@ -61,13 +63,6 @@ def _is_lent_to(state: ClusterState, host: JobRecord) -> bool:
     return is_measuring and incoming is not None and incoming.phase is Phase.RUNNING
 
 
-def _can_pause(state: ClusterState, job: JobRecord) -> bool:
-    """One tree of processes, on a node that says that it can pause."""
-    node = state.nodes.get(job.node_ids[0])
-    can_pause = node is not None and not PAUSING_ENFORCEMENTS.isdisjoint(node.enforcements)
-    return can_pause and len(job.assignments) == 1 and job.pause is None
-
-
-def _ends_soon(state: ClusterState, job: JobRecord) -> bool:
+def _ends_soon(job: JobRecord) -> bool:
     steps_left = job.request.steps_total - job.steps_done
     return job.request.steps_total > 0 and job.solo_step_ms > 0 and steps_left * job.solo_step_ms <= WAIT_MS_MAX

@@ -84,7 +84,7 @@ def _too_few_gpus(request: JobRequest, inventory: Inventory) -> Reason | None:
 
 def _fits_nowhere(request: JobRequest, inventory: Inventory, predictions: Predictions) -> Reason | None:
     """Return the largest GPU's reason where every usable kind of GPU is too small for a job; None = one may do."""
-    largest: Reason | None = None
+    largest_bytes, found = 0, None
     samples = samples_per_gpu(request, request.gpus)
     for gpu in inventory.gpus.values():
         alone = micro_batch_size_alone(request, predictions.job(request.key, gpu.device), request.gpus, gpu)
@@ -93,6 +93,6 @@ def _fits_nowhere(request: JobRequest, inventory: Inventory, predictions: Predic
         reason = too_large_alone(request, samples, gpu, predictions)
         if reason is None:
             return None
-        if largest is None or reason.numbers["gpu_memory_bytes"] > largest.numbers["gpu_memory_bytes"]:
-            largest = replace(reason, gpu_ids=())
-    return largest
+        if gpu.memory_bytes > largest_bytes:
+            largest_bytes, found = gpu.memory_bytes, replace(reason, gpu_ids=())
+    return found

@@ -284,7 +284,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             sequence=heartbeat.sequence,
             renewed=renewed,
             position=self._identity.position(self._loop.sequence),
-            ended_parts=gang_messages.ended_parts(state.jobs, renewed, self._sessions.parts_done_beside(session)),
+            ended_parts=gang_messages.ended_parts(state.jobs, renewed, self._sessions.parts_done_elsewhere(session)),
         )
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 

@@ -10,7 +10,8 @@ from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of, measured_key, spec_message
 from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.decisions import Candidate
-from scheduler_service.core.job_records import JobEvent, JobRecord
+from scheduler_service.core.job_parts import JobEvent
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import (
@@ -178,7 +179,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         micro_batch_size=job.micro_batch_size,
         steps_done=job.steps_done,
         step_ms=job.step_ms,
-        loss=job.loss or 0.0,
+        loss=job.reported.loss or 0.0,
         solo_step_ms=job.solo_step_ms,
         measured_slowdown_ratio=job.measured.observed_slowdown_ratio,
         predicted_slowdown_ratio=job.predicted_slowdown_ratio,
@@ -190,8 +191,8 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         job_key=job.request.key,
         exit_class=job.exit.exit_class,
         exit_code=job.exit.exit_code,
-        memory_peak_bytes=job.memory_peak_bytes,
-        utilization_ratio=job.utilization_ratio or 0.0,
+        memory_peak_bytes=job.reported.memory_peak_bytes,
+        utilization_ratio=job.reported.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
         node_ids=job.node_ids if len(job.node_ids) > 1 else (),
         memory_reserved_bytes=job.memory_reserved_bytes,

@@ -43,7 +43,7 @@ _GROUPS_TOLD_MAX: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicCase:
-    """One public table by one rule; solo tasks are those of `solo_problems`, the others of `interference_rounds`."""
+    """One public table by one rule; solo tasks: `solo_learning_tasks`, the others: `interference_rounds`."""
 
     data: str
     level: str = ""

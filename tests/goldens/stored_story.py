@@ -151,7 +151,7 @@ def _job_truth(engine: SchedulerEngine, job_id: str) -> dict[str, Any]:
         "gpu_ids": [part.gpu_id for part in record.assignments],
         "steps_done": record.steps_done,
         "checkpoint_step": record.checkpoint_step,
-        "memory_peak_bytes": record.memory_peak_bytes,
+        "memory_peak_bytes": record.reported.memory_peak_bytes,
         "memory_floor_bytes": record.request.memory_floor_bytes,
         "restarts": record.counts.restarts,
         "exit": [record.exit.exit_class, record.exit.exit_code, record.exit.exit_detail],

@@ -47,7 +47,7 @@ def co_located(name: str, living: list[str]) -> tuple[str, ...]:
 def take_all(recorder: MeasurementWindowRecorder) -> Iterator[MeasurementWindow]:
     while due := recorder.due():
         yield from due
-        recorder.mark_delivered([measurement_window.stretch_id for measurement_window in due])
+        recorder.mark_delivered([measurement_window.window_id for measurement_window in due])
 
 
 @given(events=EVENTS)

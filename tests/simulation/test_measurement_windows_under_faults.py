@@ -131,7 +131,7 @@ def test_the_table_counts_every_kept_window_once(seed: int, tmp_path: Path) -> N
         may_lose = world.faults["scheduler_dies"] > 0
         run_to_the_end(world)
         kept = [item.window for item in store.read() if item.window is not None]
-        assert len(kept) == len({window.stretch_id for window in kept})
+        assert len(kept) == len({window.window_id for window in kept})
         assert may_lose or len(kept) == AGENTS * WINDOWS
         alone = {(item.campaign, item.job.key) for item in kept if not item.others}
         expected = Counter(

@@ -67,7 +67,10 @@ def _preparation_violations(job: JobRecord, next_fence: int) -> Iterator[str]:
         return
     if job.target is None:
         yield f"{job.job_id} prepares the attempt {preparation.attempt} and moves nowhere"
-    if not job.attempt < preparation.attempt <= job.prepared_attempt or not job.fence < preparation.fence < next_fence:
+    if (
+        not job.attempt < preparation.attempt <= job.moves.prepared_attempt
+        or not job.fence < preparation.fence < next_fence
+    ):
         yield f"{job.job_id} prepares {preparation} beside attempt {job.attempt} with fence {job.fence}"
 
 

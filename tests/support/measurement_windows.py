@@ -25,7 +25,7 @@ def job(number: int = 0, **settings: Any) -> MeasuredJob:
 def window(number: int = 0, /, **changes: Any) -> MeasurementWindow:
     """A window of 4,000 steps of 5 ms alone, with an id of its own."""
     plain = MeasurementWindow(
-        stretch_id=f"{number:032x}",
+        window_id=f"{number:032x}",
         campaign=CAMPAIGN,
         device="cpu-standin",
         job=job(),

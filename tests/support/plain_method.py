@@ -68,7 +68,7 @@ class FittedPlainMethod:
     Attributes:
         selected: Name of the winner.
         candidates: Scored table, best first.
-        columns: How a problem becomes a table.
+        columns: How a learning task becomes a table.
         middle: Median of each column, standing in for what a row lacks.
         models: Every candidate, fitted on all rows.
         bounds: Residuals of the winner over inner folds, in the learned scale.
@@ -120,7 +120,7 @@ class PlainMethod:
     candidate_names: tuple[str, ...] = tuple(CANDIDATES)
 
     def fit(self, learning_task: LearningTask, seed: int) -> FittedPlainMethod:
-        """Learns from all rows of a problem; see `learning_task.Method`."""
+        """Learns from all rows of a learning task; see `learning_task.Method`."""
         columns = learn_columns(learning_task, self.level, with_graph=True)
         table = columns.table(learning_task)
         middle = _medians(table)

@@ -25,6 +25,10 @@ AWAITING_THEIR_PROGRAM: dict[str, str] = {}
 CALLED_BY_TRAINING_SCRIPTS = frozenset({"cotenant.job", "cotenant.rank_times", "cotenant.ray"})
 BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})
 POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
+# They put reasons into words, and choose which of several is shown.
+WORDING_REASONS = frozenset(
+    {"scheduler_service/core/reason_texts.py", "scheduler_service/policies/placement/reasons.py"}
+)
 # Written so that the patterns do not find themselves.
 PROMISES = re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b|[N]otImplementedError|[p]ragma: no cover|pytest\.skip\(\)")
 PLACES = re.compile(
@@ -259,6 +263,27 @@ def the_makefile_is_small(tree: Tree) -> list[str]:
     return [f"Makefile: {count} targets, at most {MAKE_TARGETS_MAX}"] if count > MAKE_TARGETS_MAX else []
 
 
+def no_number_is_read_back_from_a_reason(tree: Tree) -> list[str]:
+    """Reasons explain: what is acted upon has a typed field of its own, or is computed where it is needed."""
+    complaints = []
+    for path, module in tree.python():
+        if path.startswith("scheduler_service/") and path not in WORDING_REASONS:
+            complaints += [
+                f"{path}:{node.lineno}: a number is read back from a reason: give it a field, or compute it again"
+                for node in ast.walk(module)
+                if isinstance(node, ast.Subscript | ast.Attribute) and _is_numbers_of_a_reason(node.value)
+            ]
+    return complaints
+
+
+def _is_numbers_of_a_reason(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Attribute) or node.attr != "numbers":
+        return False
+    holder = node.value
+    name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else ""
+    return name.endswith("reason")
+
+
 RULES: tuple[Rule, ...] = (
     files_are_short,
     functions_are_short,
@@ -274,4 +299,5 @@ RULES: tuple[Rule, ...] = (
     tests_are_named_by_sentences,
     the_makefile_is_small,
     retired_names_stay_away,
+    no_number_is_read_back_from_a_reason,
 )

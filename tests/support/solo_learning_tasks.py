@@ -40,7 +40,7 @@ def memory_problem(architectures: int = 24, seed: int = 0, size: float = 1.0) ->
             }
             jobs.append(_job(f"net{number}", f"family{number // 4}", batch, facts))
             measured.append(own * (1.5 * GIBIBYTE + 16 * parameters + 1.3 * saved * batch))
-    return _problem(MEMORY, jobs, np.array(measured))
+    return _learning_task(MEMORY, jobs, np.array(measured))
 
 
 def utilization_problem(architectures: int = 12, seed: int = 0) -> LearningTask:
@@ -54,7 +54,7 @@ def utilization_problem(architectures: int = 12, seed: int = 0) -> LearningTask:
             facts = {"parameters": 1e6, "forward_macs_per_sample": macs}
             jobs.append(_job(f"net{number}", f"family{number % 3}", batch, facts))
             measured.append(0.95 * work / (1.0 + work) + random.normal(0, 0.01))
-    return _problem(UTILIZATION, jobs, np.clip(measured, 0.0, 1.0))
+    return _learning_task(UTILIZATION, jobs, np.clip(measured, 0.0, 1.0))
 
 
 def step_problem(device: str, architectures: int = 16, seed: int = 0) -> LearningTask:
@@ -70,7 +70,7 @@ def step_problem(device: str, architectures: int = 16, seed: int = 0) -> Learnin
             arithmetic_ms = 6e3 * macs * batch / peaks.peak("fp32")
             traffic_ms = 2e3 * kept * batch / peaks.memory_bytes_per_s
             measured.append(2.0 + 2.0 * arithmetic_ms + 1.5 * traffic_ms)
-    return _problem(STEP, jobs, np.array(measured))
+    return _learning_task(STEP, jobs, np.array(measured))
 
 
 def joined(first: LearningTask, second: LearningTask) -> LearningTask:
@@ -101,7 +101,7 @@ def _job(architecture: str, family: str, batch: int, facts: dict[str, float], de
     )  # fmt: skip
 
 
-def _problem(
+def _learning_task(
     target: Target, jobs: list[JobFacts], measured: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> LearningTask:
     return LearningTask(

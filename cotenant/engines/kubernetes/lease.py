@@ -84,7 +84,7 @@ class ControllerLease:
             raise EngineUnreachableError(
                 f"the controller {holder} places pods in this cluster; this one waits until it has ended"
             )
-        # Refused where anybody was faster.
+        # Refused where another holder was faster.
         self._api.order("PUT", f"{_PATH}/{NAME}", self._lease(self._identity, _version(found)))
 
     def _has_expired(self, version: str, at_ms: int) -> bool:

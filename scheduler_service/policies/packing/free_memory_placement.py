@@ -66,10 +66,10 @@ class FreeMemoryPlacement:
         self._ledger = Ledger(view)
         self._inventory = view.index.inventory
         (self._gpu,) = self._inventory.gpus.values()
-        self._columns = columns = view.index.arrays.for_one_round()
-        self._priced = _priced_classes(view, columns)
+        self._arrays = arrays = view.index.arrays.for_one_round()
+        self._priced = _priced_classes(view, arrays)
         self._full = full_reason(view)
-        self._open_count = int(np.array(_open_classes(columns), dtype=bool)[columns.class_of].sum())
+        self._open_count = int(np.array(_open_classes(arrays), dtype=bool)[arrays.class_of].sum())
         self._first_known: AlikeGpus | None = None
 
     def key(self, job: PendingJob) -> object:
@@ -96,11 +96,11 @@ class FreeMemoryPlacement:
         worker = self._worker(request)
         if worker is None:
             return impossible_reason(self._view, self._inventory, request) or self._too_large(request)
-        columns = self._columns
-        costs = self._known(worker).costs.values[columns.class_of]
-        room = columns.hosts_with_room(request, 1)
+        arrays = self._arrays
+        costs = self._known(worker).costs.values[arrays.class_of]
+        room = arrays.hosts_with_room(request, 1)
         if room is not None:
-            costs = np.where(room[columns.node_of], costs, inf)
+            costs = np.where(room[arrays.node_of], costs, inf)
         chosen = self._choose(request, costs)
         return self._start(worker, chosen) if chosen is not None else self._wait_reason(worker, costs)
 
@@ -118,7 +118,7 @@ class FreeMemoryPlacement:
 
     def _known(self, worker: Resident) -> ClassCosts:
         """Return what each load class costs a worker, less being better; only new classes are looked at."""
-        classes = self._columns.classes
+        classes = self._arrays.classes
         known = self._priced.of(shape_of(worker.request), len(classes))
         first = known.costs.count
         costs = known.costs.grow_to(len(classes))
@@ -158,7 +158,7 @@ class FreeMemoryPlacement:
         chosen: list[int] = []
         on_node: Counter[int] = Counter()
         for position in self._admitted(request, in_order[np.isfinite(costs[in_order])], on_node):
-            on_node[int(self._columns.node_of[position])] += 1
+            on_node[int(self._arrays.node_of[position])] += 1
             chosen.append(position)
             if len(chosen) == gpus:
                 return chosen
@@ -167,16 +167,16 @@ class FreeMemoryPlacement:
     def _admitted(self, request: JobRequest, positions: Positions, on_node: Counter[int]) -> Iterator[int]:
         """Yield the GPUs whose hosts have room for one more worker beside those that are counted there."""
         for position in positions:
-            node = int(self._columns.node_of[position])
-            room = self._columns.hosts_with_room(request, on_node[node] + 1)
+            node = int(self._arrays.node_of[position])
+            room = self._arrays.hosts_with_room(request, on_node[node] + 1)
             if room is None or room[node]:
                 yield int(position)
 
     def _start(self, worker: Resident, chosen: Sequence[int]) -> Start:
-        columns = self._columns
-        start = start_on(self._ledger, worker, [columns.gpu_ids[position] for position in chosen])
-        columns.place(worker, chosen)
-        self._open_count -= sum(not _is_open(columns.classes[columns.class_of[position]]) for position in chosen)
+        arrays = self._arrays
+        start = start_on(self._ledger, worker, [arrays.gpu_ids[position] for position in chosen])
+        arrays.place(worker, chosen)
+        self._open_count -= sum(not _is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
         self._first_known = None
         return start
 
@@ -192,7 +192,7 @@ class FreeMemoryPlacement:
                 return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": widest})
             return host_reason(request)
         if request.cpu_cores or request.host_memory_bytes:
-            entries = (self._view.gpus[gpu_id] for gpu_id in self._columns.gpu_ids)
+            entries = (self._view.gpus[gpu_id] for gpu_id in self._arrays.gpu_ids)
             obstacles = [one for one in (self._obstacle_on(worker, entry) for entry in entries) if one is not None]
             return nearest_obstacle(obstacles) if obstacles else self._full
         return self._nearest(worker)
@@ -223,10 +223,10 @@ class FreeMemoryPlacement:
     def _first_of_classes(self) -> AlikeGpus:
         """Return the load classes that are left, each with the GPU of it whose id is first."""
         if self._first_known is None:
-            columns = self._columns
-            by_name = _positions_by_name(columns)
-            numbers, firsts = np.unique(columns.class_of[by_name], return_index=True)
-            self._first_known = AlikeGpus(numbers, [columns.gpu_ids[position] for position in by_name[firsts]])
+            arrays = self._arrays
+            by_name = _positions_by_name(arrays)
+            numbers, firsts = np.unique(arrays.class_of[by_name], return_index=True)
+            self._first_known = AlikeGpus(numbers, [arrays.gpu_ids[position] for position in by_name[firsts]])
         return self._first_known
 
 
@@ -235,27 +235,27 @@ def _is_open(load: LoadClass) -> bool:
     return not load.is_releasing and load.memory_used_bytes < load.gpu.memory_bytes
 
 
-def _priced_classes(view: SchedulingView, columns: GpuArrays) -> PricedClasses:
-    """Return the prices that go with the columns."""
+def _priced_classes(view: SchedulingView, arrays: GpuArrays) -> PricedClasses:
+    """Return the prices that go with the arrays."""
     changes = view.index.prediction_changes
     name = (FreeMemoryPlacement, id(changes), view.opportunistic_tau_ratio)
-    kept = columns.notes.get(name)
+    kept = arrays.notes.get(name)
     if not isinstance(kept, PricedClasses):
-        columns.notes[name] = kept = PricedClasses(changes)
+        arrays.notes[name] = kept = PricedClasses(changes)
     return kept
 
 
-def _open_classes(columns: GpuArrays) -> Sequence[bool]:
+def _open_classes(arrays: GpuArrays) -> Sequence[bool]:
     """Return by number which load classes could take some job; kept, since classes only become more."""
-    kept = columns.notes.get(_OPEN)
+    kept = arrays.notes.get(_OPEN)
     if not isinstance(kept, list):
-        columns.notes[_OPEN] = kept = []
-    kept += [_is_open(load) for load in columns.classes[len(kept) :]]
+        arrays.notes[_OPEN] = kept = []
+    kept += [_is_open(load) for load in arrays.classes[len(kept) :]]
     return kept
 
 
-def _positions_by_name(columns: GpuArrays) -> Positions:
-    kept = columns.notes.get(_BY_NAME)
+def _positions_by_name(arrays: GpuArrays) -> Positions:
+    kept = arrays.notes.get(_BY_NAME)
     if not isinstance(kept, np.ndarray):
-        columns.notes[_BY_NAME] = kept = np.argsort(np.array(columns.gpu_ids))
+        arrays.notes[_BY_NAME] = kept = np.argsort(np.array(arrays.gpu_ids))
     return kept

@@ -45,7 +45,7 @@ from scheduler_service.policies.placement.starts import start_on
 
 Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
 GPUS_IN_ARRAYS_MIN = 64
-"""On smaller clusters looking at each GPU costs less than building columns."""
+"""On smaller clusters looking at each GPU costs less than building arrays."""
 JOBS_IN_ARRAYS_MIN = 2
 """And so for a single job on a cluster of any size: its one look at each GPU is cheaper than a column entry for it."""
 _WHOLE_DEVICE = Demand(compute_ratio=1.0, base_ratio=1.0)
@@ -86,14 +86,14 @@ class OjppPacking:
         self._free = free_by_kind_and_node(view)
         self._in_use: dict[Kind, dict[str, None]] = {}
         self._update_in_use(gpu_id for gpu_id, entry in view.gpus.items() if entry.job_ids)
-        self._packing = self._columns()
-        self._balance.columns = self._packing
+        self._packing = self._arrays()
+        self._balance.arrays = self._packing
         self._full = full_reason(view)
         self._demands: dict[object, Demand] = {}
         self._asked: tuple[Resident, Demand] | None = None
 
-    def _columns(self) -> PackingArrays | None:
-        """Return the columns of a large cluster with GPUs of one kind, where jobs wait; else GPUs are looked at."""
+    def _arrays(self) -> PackingArrays | None:
+        """Return the arrays of a large cluster with GPUs of one kind, where jobs wait; else GPUs are looked at."""
         is_large = len(self._view.gpus) >= GPUS_IN_ARRAYS_MIN and self._view.nodes_per_job_max == 0
         if (
             not is_large
@@ -138,7 +138,7 @@ class OjppPacking:
         if self.closed() is not None:
             return self._full
         obstacles: list[Reason] = []
-        offers = self._offers_from_columns(request)
+        offers = self._offers_from_arrays(request)
         mapping = self._mapper.map_job(offers)
         if mapping is None:
             offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
@@ -181,11 +181,11 @@ class OjppPacking:
             for node_id, there in by_node.items()
         ]
 
-    def _offers_from_columns(self, request: JobRequest) -> list[Offer]:
-        """Return what the GPUs offer where there are columns; empty = each has to be looked at."""
+    def _offers_from_arrays(self, request: JobRequest) -> list[Offer]:
+        """Return what the GPUs offer where there are arrays; empty = each has to be looked at."""
         packing = self._packing
         if packing is None or not packing.is_usable:
-            self._packing = self._balance.columns = None
+            self._packing = self._balance.arrays = None
             return []
         (gpu,) = self._inventory.gpus.values()
         worker = self._worker_or_obstacle(request, gpu)
@@ -193,7 +193,7 @@ class OjppPacking:
             return []
         devices = packing.devices(worker)
         if devices is None:
-            self._packing = self._balance.columns = None
+            self._packing = self._balance.arrays = None
             return []
         free = self._free_with_room(worker, kind_of(gpu), [])
         return [self._offer(worker, devices, free)]

@@ -1,4 +1,4 @@
-"""GPUs in use as columns for packing: sums of demands, the jobs there, and how much each of them is slowed down.
+"""GPUs in use as arrays for packing: sums of demands, the jobs there, and how much each of them is slowed down.
 
 One expression over all GPUs keeps Eq. 1-7 for a worker that would come and ranks those that stay; without it every job
 of a round looks at every GPU in use, and a thousand jobs look a million times.
@@ -155,12 +155,12 @@ class PackingArrays:
         kind = self._asked_type_of(worker)
         if kind is None:
             return None
-        columns, request = self._gpus, worker.request
+        gpus, request = self._gpus, worker.request
         is_valid, own, worst = self._slowdowns(worker, kind)
         is_valid &= (self._jobs > 0) & ~self._is_closed & (self._free_bytes >= worker.memory_reserved_bytes)
-        room = columns.hosts_with_room(request, 1)
+        room = gpus.hosts_with_room(request, 1)
         if room is not None:
-            is_valid &= room[columns.node_of[self._positions]]
+            is_valid &= room[gpus.node_of[self._positions]]
         leftover = self._leftover(self._demand_of(worker), is_valid)
         valid = np.flatnonzero(is_valid)
         score, tie = leftover[valid], np.zeros(len(valid))
@@ -262,7 +262,7 @@ class PackingArrays:
         )
 
     def _join(self, worker: Resident, column: int) -> bool:
-        """Add one worker to a GPU's columns; False = the table of pairs is too small for it."""
+        """Add one worker to a GPU's arrays; False = the table of pairs is too small for it."""
         kind = self._type_of(worker)
         if kind is None:
             return False

@@ -41,11 +41,11 @@ class WorkerBalance:
         ledger: Where every job is, kept up to date by its owner.
 
     Attributes:
-        columns: Returns slowdowns faster than the ledger, where there is any.
+        arrays: Returns slowdowns faster than the ledger, where there is any.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.columns: KnownSlowdowns | None = None
+        self.arrays: KnownSlowdowns | None = None
         self._ledger = ledger
         self._gpu_ids = {
             job_id: tuple(part.gpu_id for part in job.assignments if part.gpu_id in ledger.view.gpus)
@@ -80,8 +80,8 @@ class WorkerBalance:
             incoming_job: The job that would come.
             incoming_gpu_ids: Where it would be.
         """
-        if self.columns is not None:
-            known = self.columns.slowdowns_of(job_id, incoming_job, incoming_gpu_ids)
+        if self.arrays is not None:
+            known = self.arrays.slowdowns_of(job_id, incoming_job, incoming_gpu_ids)
             if known is not None:
                 return known
         return [

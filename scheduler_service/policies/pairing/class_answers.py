@@ -26,7 +26,7 @@ NOTHING = PairAnswer()
 
 
 class PairAnswers:
-    """The answers of one table of columns.
+    """The answers that belong to one set of arrays.
 
     Args:
         known: Answers one by one, up to date.
@@ -142,11 +142,11 @@ def _grown(size: int, wanted: int) -> int:
     return size if wanted <= size else max(2 * size, wanted)
 
 
-def answers_of(view: SchedulingView, columns: GpuArrays) -> PairAnswers:
-    """Return the answers that are kept with the columns of a view."""
-    kept, known = columns.notes.get(PairAnswers), known_answers_of(view)
+def answers_of(view: SchedulingView, arrays: GpuArrays) -> PairAnswers:
+    """Return the answers that are kept with the arrays of a view."""
+    kept, known = arrays.notes.get(PairAnswers), known_answers_of(view)
     if isinstance(kept, PairAnswers) and kept.known.predictions is view.predictions and kept.catch_up():
         kept.known = known
         return kept
-    columns.notes[PairAnswers] = fresh = PairAnswers(known, view.index.prediction_changes)
+    arrays.notes[PairAnswers] = fresh = PairAnswers(known, view.index.prediction_changes)
     return fresh

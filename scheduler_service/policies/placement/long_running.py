@@ -27,7 +27,7 @@ class LongRunning:
     It never says so of a job for which room could be made: hosts, kinds of GPU and ages of jobs are not looked at.
 
     Args:
-        ledger: Of the round; free GPUs that it has given away are held by nobody who makes room.
+        ledger: Of the round; free GPUs that it has given away count as held by jobs that make no room.
         measures: Of the one job on each GPU, by position, instead of its remaining time; -inf = it makes no room.
     """
 
@@ -75,7 +75,7 @@ class LongRunning:
             yield limit_ms, self._node_ids[number]
 
     def unheld(self, node_id: str) -> Sequence[str]:
-        """Return the GPUs of a node that are not held by one job that stays: nobody holds them, or somebody else."""
+        """Return the GPUs of a node that are not held by one job that stays: no job holds them, or several do."""
         return self._unheld_by_node().get(node_id, ())
 
     def unheld_nodes(self) -> Collection[str]:
@@ -98,7 +98,7 @@ class LongRunning:
         return [self._gpu_ids[position] for position in slots[self._least_ms[slots] >= remaining_ms].tolist()]
 
     def least_ms(self, gpu_ids: Iterable[str]) -> float:
-        """Return how long the jobs on these GPUs run at least; infinite = nobody is known to hold any of them."""
+        """Return how long the jobs on these GPUs run at least; infinite = no job is known to hold any of them."""
         return min((float(self._least_ms[self._position_of[gpu_id]]) for gpu_id in gpu_ids), default=inf)
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
@@ -116,7 +116,7 @@ class LongRunning:
         return self._by_node[:, columns - gpus] if gpus <= columns else np.full(len(self._node_ids), -inf)
 
     def _close_given_away(self) -> None:
-        """Have the GPUs that this round has given away held by nobody who makes room."""
+        """Have the GPUs that this round has given away count as held by jobs that make no room."""
         if self._ledger.taken_count() > self._given_away:
             given_away = [*islice(self._ledger.taken_gpu_ids(), self._given_away, None)]
             self._given_away += len(given_away)

@@ -136,7 +136,7 @@ class PreemptionPlanner:
         return best
 
     def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
-        """Return the GPU that a job of one takes where nobody need leave for it and its host does not matter.
+        """Return the GPU that a job of one takes where no job need leave for it and its host does not matter.
 
         Most jobs that wait for GPUs to be released have been told so before, and are told again in every round.
         """

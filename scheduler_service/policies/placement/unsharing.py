@@ -59,8 +59,8 @@ def with_jobs_apart(view: SchedulingView, decisions: Sequence[Decision]) -> Sequ
         view: What the policy saw.
         decisions: Its answer.
     """
-    is_crowded = len(view.index.free_gpu_ids) + len(view.index.single_job_gpu_ids) < len(view.gpus)
-    if not view.can_move or not view.index.free_gpu_ids or not is_crowded:
+    has_shared_gpus = len(view.index.free_gpu_ids) + len(view.index.single_job_gpu_ids) < len(view.gpus)
+    if not view.can_move or not view.index.free_gpu_ids or not has_shared_gpus:
         return decisions
     return [*decisions, *_Separation(view, decisions).moves()]
 

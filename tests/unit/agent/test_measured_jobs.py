@@ -80,7 +80,7 @@ def test_a_next_agent_reads_it_from_the_job_directory(
 def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
     job = MeasuredJob(graph_sha256="cd", settings=JobSettings(global_batch_size=1 << 70))
     window = MeasurementWindow(
-        stretch_id="0" * 32,
+        window_id="0" * 32,
         campaign="collected_00000000",
         device="cpu-standin",
         job=job,

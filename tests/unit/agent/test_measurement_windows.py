@@ -171,8 +171,8 @@ def take_all(recorder: MeasurementWindowRecorder) -> list[str]:
     delivered: list[str] = []
     while due := recorder.due():
         assert len(due) <= WINDOWS_PER_BEAT_MAX
-        recorder.mark_delivered([item.stretch_id for item in due])
-        delivered += [item.stretch_id for item in due]
+        recorder.mark_delivered([item.window_id for item in due])
+        delivered += [item.window_id for item in due]
     return delivered
 
 

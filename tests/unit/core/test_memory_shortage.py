@@ -9,6 +9,7 @@ import pytest
 from scheduler_service.core import codec, events
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.memory_shortage import HALVINGS_MAX
+from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
@@ -119,10 +120,13 @@ def test_no_less_than_one_sample_is_tried_at_once(batch: int) -> None:
     assert play.phase() is Phase.FAILED
 
 
-def predicted_too_large(play: Play, **changes: Any) -> None:
+def predicted_too_large(play: Play, *devices: str, **changes: Any) -> None:
     play.submit(graph="g", **changes)
-    play.tell(events.PredictionArrived, prediction=prediction(memory=memory(9, 10)))
-    play.tell(events.PairPredictionsFailed, device=DEVICE, keys=("key-j0",), code="UNAVAILABLE", message="not asked")
+    for device in devices or (DEVICE,):
+        play.tell(events.PredictionArrived, prediction=prediction(device=device, memory=memory(9, 10)))
+        play.tell(
+            events.PairPredictionsFailed, device=device, keys=("key-j0",), code="UNAVAILABLE", message="not asked"
+        )
 
 
 @pytest.mark.parametrize("policy", ["fifo", "horus", "sjf_bsbf", "best_fit"])
@@ -151,6 +155,24 @@ def test_a_prediction_that_was_right_is_found_out_once() -> None:
     for _ in range(2):
         run_out(play)
     assert (play.phase(), record(play).reason.code) == (Phase.FAILED, "OUT_OF_MEMORY")
+
+
+@pytest.mark.parametrize("policy", ["fifo", "horus", "sjf_bsbf", "best_fit"])
+def test_a_prediction_alone_locks_no_job_out_that_names_smaller_devices(policy: str) -> None:
+    play = Play(policy)
+    play.tell(events.NodeJoined, node=node("large", [gpu("large.0", device="other", memory_bytes=80 * GIB)]))
+    predicted_too_large(play, DEVICE, "other", terms=QueueTerms(devices=(DEVICE,)))
+    play.tell(events.TimerFired)
+    assert (play.phase(), record(play).gpu_ids) == (Phase.STARTING, ("n0.0",))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "horus", "sjf_bsbf", "best_fit"])
+def test_a_prediction_alone_locks_no_job_out_where_the_first_device_is_not_the_largest(policy: str) -> None:
+    play = Play(policy)
+    play.tell(events.NodeJoined, node=node("a", [gpu("a.0", memory_bytes=4 * GIB)]))
+    predicted_too_large(play)
+    play.tell(events.TimerFired)
+    assert (play.phase(), record(play).gpu_ids) == (Phase.STARTING, ("n0.0",))
 
 
 def test_what_the_owner_states_is_believed_and_a_larger_device_that_is_away_is_waited_for() -> None:

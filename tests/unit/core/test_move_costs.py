@@ -30,13 +30,13 @@ def test_a_move_costs_the_time_from_the_stop_to_the_first_step_after_it() -> Non
     scene.wish(migrate("n1.1"))
     stopped_at_ms = scene.now_ms
     scene.stopped()
-    assert scene.job.move_ms == 0
+    assert scene.job.moves.move_ms == 0
     go_on(scene, after_ms=20_000)
-    assert scene.job.move_ms == scene.now_ms - stopped_at_ms - 3 * 400
-    assert scene.engine.state.running["j0"].move_ms == scene.job.move_ms
-    before = scene.job.move_ms
+    assert scene.job.moves.move_ms == scene.now_ms - stopped_at_ms - 3 * 400
+    assert scene.engine.state.running["j0"].move_ms == scene.job.moves.move_ms
+    before = scene.job.moves.move_ms
     scene.report(events.JobProgressed, steps_done=9, window_steps=2, window_ms=800)
-    assert scene.job.move_ms == before, "once"
+    assert scene.job.moves.move_ms == before, "once"
 
 
 def test_the_time_in_which_the_next_attempt_is_prepared_costs_nothing() -> None:
@@ -47,7 +47,7 @@ def test_the_time_in_which_the_next_attempt_is_prepared_costs_nothing() -> None:
     stopped_at_ms = scene.now_ms
     scene.stopped()
     go_on(scene, after_ms=1_000)
-    assert scene.job.move_ms == scene.now_ms - stopped_at_ms - 3 * 400
+    assert scene.job.moves.move_ms == scene.now_ms - stopped_at_ms - 3 * 400
 
 
 def test_what_a_move_cost_is_kept_over_a_crash() -> None:
@@ -56,7 +56,7 @@ def test_what_a_move_cost_is_kept_over_a_crash() -> None:
     scene.stopped()
     go_on(scene, after_ms=20_000)
     restored = SchedulerEngine.restore(scene.engine.snapshot(), make_policy=lambda name, values: scene.policy)
-    assert restored.state.jobs["j0"].move_ms == scene.job.move_ms > 20_000
+    assert restored.state.jobs["j0"].moves.move_ms == scene.job.moves.move_ms > 20_000
 
 
 def test_a_job_that_was_requeued_and_not_moved_measures_nothing() -> None:
@@ -65,7 +65,7 @@ def test_a_job_that_was_requeued_and_not_moved_measures_nothing() -> None:
     scene.tell(events.NodeLost, node_id="n1")
     scene.stopped()
     go_on(scene, after_ms=20_000)
-    assert scene.job.move_ms == 0
+    assert scene.job.moves.move_ms == 0
 
 
 class OfAKind(Moving):
@@ -84,7 +84,7 @@ def test_a_job_that_was_never_moved_is_taken_to_cost_what_the_last_one_of_its_ki
     scene.stopped()
     go_on(scene, after_ms=20_000)
     scene.tell(events.JobSubmitted, request=job("late", key="k"))
-    assert scene.engine.state.jobs["late"].move_ms == scene.job.move_ms > 20_000
+    assert scene.engine.state.jobs["late"].moves.move_ms == scene.job.moves.move_ms > 20_000
 
 
 class Disturbed:

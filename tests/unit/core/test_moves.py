@@ -10,7 +10,7 @@ import pytest
 from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Decision, Migrate, Reshape
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements
+from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
@@ -103,7 +103,7 @@ def test_a_new_attempt_begins_without_measurements_and_exit_of_the_one_before() 
     moving.wish(migrate("n1.1"))
     moving.stopped()
     assert moving.job.step_ms == 500.0
-    assert moving.job.memory_peak_bytes == 9
+    assert moving.job.reported.memory_peak_bytes == 9
     assert moving.job.measured == AttemptMeasurements(neighbours_since_ms=moving.now_ms)
     assert moving.job.exit == AttemptExit()
 

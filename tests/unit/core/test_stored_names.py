@@ -9,10 +9,18 @@ import pytest
 
 from scheduler_service.core import codec
 from scheduler_service.core.errors import CodecError
-from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobCounts, JobRecord
+from scheduler_service.core.job_parts import (
+    AttemptExit,
+    AttemptMeasurements,
+    GrantedCheckpoints,
+    JobCounts,
+    MoveHistory,
+    ReportedValues,
+)
+from scheduler_service.core.job_records import JobRecord
 from tests.support.scheduling import job
 
-PARTS = ("measured", "counts", "exit")
+PARTS = ("measured", "counts", "exit", "granted", "moves", "reported")
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,9 @@ def _measured_job() -> JobRecord:
         measured=AttemptMeasurements(windows_seen=4, solo_windows_step_ms=(1.0,)),
         counts=JobCounts(restarts=5),
         exit=AttemptExit(exit_class="lost"),
+        granted=GrantedCheckpoints(fences=(7,)),
+        moves=MoveHistory(move_ms=8),
+        reported=ReportedValues(loss=0.5),
     )
 
 
@@ -58,6 +69,7 @@ def test_the_parts_of_a_job_are_stored_among_its_own_fields() -> None:
     assert stored.keys().isdisjoint(PARTS)
     assert (stored["step_ms"], stored["solo_windows_step_ms"], stored["restarts"]) == (2.0, [1.0], 5)
     assert (stored["steps_done"], stored["windows_seen"], stored["exit_class"]) == (3, 4, "lost")
+    assert (stored["granted_fences"], stored["move_ms"], stored["loss"]) == ([7], 8, 0.5)
     assert codec.decode(JobRecord, stored) == _measured_job()
 
 

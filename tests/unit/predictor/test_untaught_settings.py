@@ -106,7 +106,7 @@ def test_memory_never_falls_as_the_batch_grows_whatever_is_set(predictor: Predic
 def test_what_was_measured_with_such_settings_teaches_no_model_of_jobs_without() -> None:
     job = MeasuredJob(graph_sha256="0" * 64, settings=JobSettings(global_batch_size=8, activation_checkpointing=True))
     window = MeasurementWindow(
-        stretch_id="0" * 32, campaign="test", device=GPU, job=job, micro_batch_size=8, steps=10, window_ms=10_000,
+        window_id="0" * 32, campaign="test", device=GPU, job=job, micro_batch_size=8, steps=10, window_ms=10_000,
         utilization_ratio=0.5, sm_activity_ratio=None, memory_peak_bytes=1 << 30, source=Source.OUTCOME,
     )  # fmt: skip
     assert "activation checkpointing" in _refuse(window)

@@ -29,5 +29,5 @@ def test_writers_with_connections_of_their_own_keep_everything_once(tmp_path: Pa
     with ThreadPoolExecutor(WRITERS) as pool:
         recorded = sum(pool.map(lambda writer: write(path, writer), range(WRITERS)))
     with closing(ProfileStore(path)) as store:
-        kept = [item.window.stretch_id for item in store.read() if item.window is not None]
+        kept = [item.window.window_id for item in store.read() if item.window is not None]
     assert recorded == len(kept) == len(set(kept)) == (WRITERS + 1) * EACH

@@ -58,9 +58,9 @@ def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:
 
 def test_a_job_that_an_agent_measured_is_not_stored_twice() -> None:
     reported = window(1, source=Source.OUTCOME, campaign="outcomes")
-    assert [row.run_id for row in make_rows([reported]).solo] == [reported.stretch_id]
+    assert [row.run_id for row in make_rows([reported]).solo] == [reported.window_id]
     rows = make_rows([reported, window(2)])
-    assert [row.run_id for row in rows.solo] == [window(2).stretch_id]
+    assert [row.run_id for row in rows.solo] == [window(2).window_id]
     assert rows.left_out == {DUPLICATE_REPORT: 1}
 
 

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[ProfileStore]:
 
 
 def ids(store: ProfileStore) -> list[str]:
-    return [item.window.stretch_id for item in store.read() if item.window is not None]
+    return [item.window.window_id for item in store.read() if item.window is not None]
 
 
 def test_what_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_an_id_counts_once_within_a_call_and_across_calls(store: ProfileStore) -
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"stretch_id": "alice"}, "not of its form"),
+        ({"window_id": "alice"}, "not of its form"),
         ({"campaign": "collected_alice-pc"}, "not of its form"),
         ({"device": ""}, "device type is unknown"),
-        ({"steps": 0}, "outside what a stretch can be"),
-        ({"window_ms": 10}, "outside what a stretch can be"),
-        ({"window_ms": 10**15}, "outside what a stretch can be"),
+        ({"steps": 0}, "outside what a window can be"),
+        ({"window_ms": 10}, "outside what a window can be"),
+        ({"window_ms": 10**15}, "outside what a window can be"),
         ({"steps": 2, "window_ms": 20_000_000}, "a step of more than 3600 s"),
         ({"micro_batch_size": 17}, "micro-batch"),
         ({"utilization_ratio": 70.0}, "outside 0 to 1"),

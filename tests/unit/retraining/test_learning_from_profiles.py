@@ -39,7 +39,7 @@ def job_of(row: SoloRow) -> MeasuredJob:
 def as_window(number: int, job: MeasuredJob, step_ms: float, others: tuple[MeasuredJob, ...] = ()) -> MeasurementWindow:
     steps = round(WINDOW_MS / step_ms)
     return MeasurementWindow(
-        stretch_id=f"{number:032x}",
+        window_id=f"{number:032x}",
         campaign=CAMPAIGN,
         device="cpu-standin",
         job=job,

@@ -12,7 +12,7 @@ from predictor_service.fitting.known_rows import read_known_rows, split_learnabl
 from predictor_service.inference.batch_curve import JobSamples
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import MeasuredGraph
-from predictor_service.learning.learning_task_reader import pool_problems
+from predictor_service.learning.learning_task_reader import pool_learning_tasks
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 from tests.support.measured_dataset import DEVICE, job_settings, write_dataset
@@ -24,7 +24,7 @@ def test_a_step_of_a_divided_batch_does_not_teach_what_a_step_of_its_part_takes(
     dataset = read_dataset(tmp_path)
     divided = dataclasses.replace(dataset.solo[0], sub_batch=dataset.solo[0].batch // 2, run_id="divided")
     mixed = dataclasses.replace(dataset, solo=(*dataset.solo, divided))
-    known, left_out = split_learnable(pool_problems([mixed], MEMORY, DEVICE).learning_task)
+    known, left_out = split_learnable(pool_learning_tasks([mixed], MEMORY, DEVICE).learning_task)
     assert len(known) == len(dataset.solo)
     assert left_out == {"its batch was divided": 1}
 
@@ -34,7 +34,7 @@ def test_training_and_serving_build_equal_vectors_and_anchors(tmp_path: Path) ->
     dataset, device = read_dataset(tmp_path), DEVICE_TYPES[DEVICE]
     rows = {row.run_id: row for row in dataset.solo}
     for target in (UTILIZATION, MEMORY, STEP):
-        known, _ = split_learnable(pool_problems([dataset], target, DEVICE).learning_task)
+        known, _ = split_learnable(pool_learning_tasks([dataset], target, DEVICE).learning_task)
         learned = read_known_rows(known)
         assert learned.features is not None
         assert len(known)

@@ -13,6 +13,7 @@ from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.checkpoint_transfers import PIECES_WAITING_MAX, TRANSFERS_MAX, CheckpointTransfers
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.core.gang_records import GangAttempt
+from scheduler_service.core.job_parts import GrantedCheckpoints
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import CHECKPOINT_TRANSFERS, Assignment, Phase
 from scheduler_service.errors import (
@@ -29,10 +30,14 @@ PIECE = messages.CheckpointPiece(contents=b"abc")
 GRANTED = messages.GrantedCheckpoint(fence=1)
 
 
+def granted(*node_ids: str) -> GrantedCheckpoints:
+    return GrantedCheckpoints(fences=(1,), node_ids=node_ids)
+
+
 def record(**changes: Any) -> JobRecord:
     fields: dict[str, Any] = {
         "request": job("j"), "phase": Phase.STARTING, "attempt": 2, "fence": 2, "node_ids": ("new",),
-        "assignments": (Assignment(gpu_id="new.0", rank=0),), "granted_fences": (1,), "granted_node_ids": ("old",),
+        "assignments": (Assignment(gpu_id="new.0", rank=0),), "granted": granted("old"),
     }  # fmt: skip
     return JobRecord(**{**fields, **changes})
 
@@ -107,7 +112,13 @@ def test_only_the_agent_that_was_ordered_the_launch_gets_a_checkpoint_that_it_gr
 
 
 @pytest.mark.parametrize(
-    "changes", [{"phase": Phase.RUNNING}, {"node_ids": ("old",)}, {"granted_node_ids": ()}, {"granted_node_ids": ("",)}]
+    "changes",
+    [
+        {"phase": Phase.RUNNING},
+        {"node_ids": ("old",)},
+        {"granted": GrantedCheckpoints(fences=(1,))},
+        {"granted": GrantedCheckpoints(fences=(1,), node_ids=("",))},
+    ],
 )
 def test_a_job_that_is_not_being_launched_there_has_no_checkpoint_to_give(changes: dict[str, Any]) -> None:
     refused(AgentProtocolError, Relay(**changes))
@@ -117,7 +128,7 @@ GANG: dict[str, Any] = {
     "node_ids": ("old", "new"),
     "assignments": (Assignment(gpu_id="old.0", rank=0), Assignment(gpu_id="new.0", rank=1)),
     "gang": GangAttempt(rendezvous_port=1, resumed_fence=1, started_node_ids=("old",)),
-    "granted_node_ids": ("gone",),
+    "granted": granted("gone"),
 }
 
 

@@ -1,4 +1,4 @@
-"""From measured rows to learning problems."""
+"""From measured rows to learning tasks."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The problems that the benchmark of jobs alone scores."""
+"""The learning tasks that the benchmark of jobs alone scores."""
 
 from __future__ import annotations
 

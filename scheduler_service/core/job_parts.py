@@ -1,0 +1,147 @@
+"""The parts of a job's record: what happened to it, what was measured of it, where it goes on.
+
+Each is stored among the record's own fields, so that a log does not tell how records are cut (`codec`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler_service.core.copied_record import CopiedRecord, quick_record
+from scheduler_service.core.opportunistic_sharing import MemorySurge
+from scheduler_service.core.records import Assignment, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """One noteworthy fact in a job's life."""
+
+    at_ms: int
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""
+
+    assignments: tuple[Assignment, ...]
+    micro_batch_size: int
+    accumulation_steps: int
+    memory_reserved_bytes: int
+    reason: Reason
+    predicted_slowdown_ratio: float | None = None
+    trial_with: str = ""
+    memory_surge: MemorySurge | None = None
+    servers: int | None = None
+
+
+@quick_record
+class AttemptMeasurements(CopiedRecord):
+    """What was measured in windows of the present attempt, and what of it was reported; a launch begins with nothing.
+
+    Attributes:
+        neighbours_since_ms: When the set of co-located jobs last changed; older windows mix two situations.
+        windows_seen: Windows reported.
+        was_shared: It had a co-located job at some time.
+        observed_slowdown_ratio: Moving average measured while sharing; None = never shared or no solo time known.
+        solo_window_ms: Measured alone, without doubtful windows.
+        solo_utilization_ratio: Of the newest of these windows.
+        solo_windows_step_ms: Step times of the newest few of them.
+        attempt_peak_bytes: Largest peak.
+        memory_now_bytes: The most that it used since the report before the newest; 0 = it does not say.
+        told_peak_bytes: The largest that was reported to the predictor.
+        is_outcome_recorded: Its steps were reported to the predictor.
+    """
+
+    neighbours_since_ms: int = 0
+    windows_seen: int = 0
+    was_shared: bool = False
+    observed_slowdown_ratio: float | None = None
+    solo_window_ms: int = 0
+    solo_utilization_ratio: float | None = None
+    solo_windows_step_ms: tuple[float, ...] = ()
+    attempt_peak_bytes: int = 0
+    memory_now_bytes: int = 0
+    told_peak_bytes: int = 0
+    is_outcome_recorded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCounts(CopiedRecord):
+    """How often what happened to a job.
+
+    Attributes:
+        launch_refusals: In a row.
+        out_of_memory_alone: Those among `out_of_memory` without a co-located job.
+        migrations: Moves to other GPUs that were carried out.
+        reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
+        trials: Times that it joined another job on trial.
+        broken_trials: Those that broke, in either role.
+        lost_preparations: Attempts that ended while they were prepared.
+        peak_collisions: Stops because its peak of memory met another job's.
+        stragglers_replaced: Moves because one of its ranks was too slow.
+        lent_pauses: Pauses in which another job was measured on its GPU.
+    """
+
+    restarts: int = 0
+    launch_refusals: int = 0
+    out_of_memory: int = 0
+    out_of_memory_alone: int = 0
+    preemptions: int = 0
+    migrations: int = 0
+    reshapes: int = 0
+    trials: int = 0
+    broken_trials: int = 0
+    lost_preparations: int = 0
+    peak_collisions: int = 0
+    stragglers_replaced: int = 0
+    lent_pauses: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptExit(CopiedRecord):
+    """How the newest attempt ended; empty while one lives."""
+
+    exit_class: str = ""
+    exit_code: int = 0
+    exit_detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantedCheckpoints(CopiedRecord):
+    """Which earlier attempts wrote checkpoints that may be resumed, newest first.
+
+    Attributes:
+        fences: Theirs.
+        node_ids: Where the attempts with these fences ran, or rank 0 of them did; empty = not known.
+        parts: All nodes of those of them that were gangs across nodes; empty = it was on one.
+    """
+
+    fences: tuple[int, ...] = ()
+    node_ids: tuple[str, ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveHistory(CopiedRecord):
+    """What moves to other GPUs have cost a job.
+
+    Attributes:
+        moved_at_ms: When an attempt was told to stop for the present or next move; 0 = for none, or its cost is known.
+        move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
+        prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
+    """
+
+    moved_at_ms: int = 0
+    move_ms: int = 0
+    prepared_attempt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedValues(CopiedRecord):
+    """What a job's newest reports say, over all attempts; None = nothing yet."""
+
+    loss: float | None = None
+    utilization_ratio: float | None = None
+    memory_peak_bytes: int = 0
