@@ -1,6 +1,7 @@
 """Programs that tests start over and over, forked from a process that has loaded them.
 
-Loading takes four fifths of the CPU time of a start, and tests start schedulers and agents two hundred times. What runs
+Loading takes four fifths of the CPU time of a start, and tests start schedulers and agents two hundred times, and the
+command line a hundred times. What runs
 is the program's own main module with its arguments, environment and folder, in a process of its own, which is stopped
 and killed as any other; only its parent and its command line are those of the process that it was forked from. What a
 test starts differently (`up`, the demo, other environments) is loaded anew, and so is all that benchmarks start.
@@ -21,6 +22,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +32,7 @@ from typing import IO, Final, Protocol
 LOADED: Final[Mapping[str, str]] = {
     "scheduler_service": "scheduler_service.commands.main",
     "cotenant_agent": "cotenant_agent.commands",
+    "cotenant": "cotenant.cli.submit_command",
 }
 """The programs, and what their main modules import."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -187,6 +190,36 @@ def start_program(
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
     )
+
+
+def run_program(
+    program: str, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Starts a program and waits for its end, as `subprocess.run` does.
+
+    Args:
+        program: A package.
+        arguments: Its own.
+        folder: In which it runs.
+        environment: All of its environment.
+        timeout_s: It is killed when it takes longer.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start_program(
+            program, arguments, folder=folder, environment=environment, output=output, errors=errors
+        )
+        try:
+            status = process.wait(timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+        for file in (output, errors):
+            file.seek(0)
+        printed, told = (file.read().decode(errors="replace") for file in (output, errors))
+    return subprocess.CompletedProcess([program, *arguments], status, printed, told)
 
 
 def living_programs(*texts: str) -> list[int]:
