@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -29,12 +29,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-LOADED: Final[Mapping[str, str]] = {
-    "scheduler_service": "scheduler_service.commands.main",
-    "cotenant_agent": "cotenant_agent.commands",
-    "cotenant": "cotenant.cli.submit_command",
+LOADED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "services": {
+        "scheduler_service": ["scheduler_service.commands.main"],
+        "cotenant_agent": ["cotenant_agent.commands"],
+        "cotenant": ["cotenant.cli.submit_command"],
+    },
+    # The first optimizer of a process imports what compiles networks, for as long as torch itself takes.
+    "trainings": {"examples.training.train": ["torch._dynamo", "examples.training.tasks"]},
 }
-"""The programs, and what their main modules import."""
+"""By the process that has loaded them: the programs, and what their main modules import."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _REQUEST_BYTES_MAX: Final = 1 << 17
 _NUMBER: Final = struct.Struct("i")
@@ -104,12 +108,17 @@ class ForkedProcess:
 
 
 class Loader:
-    """The process that has loaded the programs, seen from the one that runs tests."""
+    """The process that has loaded some programs, seen from the one that runs tests.
 
-    def __init__(self) -> None:
+    Args:
+        name: Which, see `LOADED`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._programs = LOADED[name]
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.support.loaded_programs", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.loaded_programs", name, str(theirs.fileno())]
             self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._lock = threading.Lock()
         self._environment = {name: os.environ.get(name) for name in _IMPORTS_DEPEND_ON}
@@ -118,7 +127,9 @@ class Loader:
 
     def can_start(self, program: str, environment: Mapping[str, str]) -> bool:
         """Tells whether a program would import here what it imports in that environment."""
-        return program in LOADED and all(environment.get(name) == value for name, value in self._environment.items())
+        return program in self._programs and all(
+            environment.get(name) == value for name, value in self._environment.items()
+        )
 
     def start(
         self, program: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], files: list[int]
@@ -148,10 +159,16 @@ class Loader:
         self._process.wait()
 
 
-@functools.cache
-def loader() -> Loader:
-    """Returns the loader of this process, which every worker has for itself."""
-    return Loader()
+_LOADERS: dict[str, Loader] = {}
+"""Of this process; every worker has its own."""
+
+
+def _loader_of(program: str) -> Loader | None:
+    for name, programs in LOADED.items():
+        if program in programs:
+            _LOADERS[name] = _LOADERS.get(name) or Loader(name)
+            return _LOADERS[name]
+    return None
 
 
 _IS_ON = False
@@ -182,10 +199,11 @@ def start_program(
         output: Where it writes; None = where this process does.
         errors: Where it writes errors.
     """
-    if _IS_ON and loader().can_start(program, environment):
+    found = _loader_of(program) if _IS_ON else None
+    if found is not None and found.can_start(program, environment):
         with Path(os.devnull).open("rb") as nothing:
             files = [nothing.fileno(), output.fileno() if output is not None else 1, errors.fileno()]
-            return loader().start(program, arguments, folder, environment, files)
+            return found.start(program, arguments, folder, environment, files)
     command = [sys.executable, "-m", program, *arguments]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
@@ -224,12 +242,12 @@ def run_program(
 
 def living_programs(*texts: str) -> list[int]:
     """Returns the forked programs that run with all of the texts in their arguments."""
-    return loader().living(*texts) if loader.cache_info().currsize else []
+    return [pid for one in _LOADERS.values() for pid in one.living(*texts)]
 
 
-def _serve(channel: int) -> None:
+def _serve(name: str, channel: int) -> None:
     """Fork what is asked for, and tell of each end, until the asking process is gone; returns in a child as well."""
-    for module in LOADED.values():
+    for module in itertools.chain.from_iterable(LOADED[name].values()):
         importlib.import_module(module)
     requests = socket.socket(fileno=channel)
     reading, writing = os.pipe()
@@ -289,4 +307,4 @@ def _become(files: Sequence[int], program: str, arguments: list[str], folder: st
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(sys.argv[1], int(sys.argv[2]))
