@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import loaded_programs
-from tests.support.agent import wait_until
+from tests.support.agent import prepare_baseline, wait_until
 from tests.support.loaded_programs import ForkedProcess, Process, living_programs, run_program, start_program
 
 ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
@@ -44,6 +44,7 @@ def test_the_forked_command_line_prints_and_ends_as_python_does_it(tmp_path: Pat
 
 def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     endless = [*ENDLESS, "--state-dir", str(tmp_path / "state")]
+    prepare_baseline(tmp_path / "state")
     with pytest.raises(subprocess.TimeoutExpired):
         run_program("cotenant_agent", endless, folder=tmp_path, environment=dict(os.environ), timeout_s=0.3)
     assert living_programs(str(tmp_path)) == []
@@ -61,6 +62,7 @@ def test_it_runs_in_its_own_folder_with_its_own_environment(tmp_path: Path) -> N
 
 
 def test_it_is_found_by_its_arguments_and_killed_as_any_other(tmp_path: Path) -> None:
+    prepare_baseline(tmp_path / "state")
     forked = started(tmp_path, *ENDLESS, "--state-dir", str(tmp_path / "state"))
     assert living_programs(str(tmp_path)) == [forked.pid]
     assert forked.poll() is None
