@@ -55,8 +55,9 @@ def test_it_runs_in_its_own_folder_with_its_own_environment(tmp_path: Path) -> N
     assert forked.wait(60) == 2
     assert "soon" in (tmp_path / "err").read_text()
     assert "COTENANT_AGENT_SAMPLE_MS" not in os.environ
+    prepare_baseline(tmp_path / "state")
     forked = started(tmp_path, *ENDLESS, "--state-dir", "state")
-    wait_until((tmp_path / "state").exists, "the agent makes its state here")
+    wait_until((tmp_path / "state" / "jobs").exists, "the agent keeps its state here")
     forked.terminate()
     assert forked.wait(60) == 0
 
