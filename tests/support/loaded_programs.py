@@ -180,6 +180,12 @@ def load_once() -> None:
     _IS_ON = True
 
 
+def load_program(program: str) -> None:
+    """Start the process that forks a program, if it was not: later it would be one that a test has left behind."""
+    if _IS_ON:
+        _loader_of(program)
+
+
 def start_program(
     program: str,
     arguments: Sequence[str],
