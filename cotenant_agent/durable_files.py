@@ -16,7 +16,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
     """Replace a file, whose directory exists, in one step that survives a power cut."""
     temporary = _temporary(path)
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file)
+        file.write(json.dumps(value))
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

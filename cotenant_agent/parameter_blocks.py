@@ -36,4 +36,4 @@ def leave_assignment(servers: ServerGroup | None, folder: Path, owner: Owner | N
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         if owner is not None:
             os.fchown(file.fileno(), *owner)
-        json.dump(content, file)
+        file.write(json.dumps(content))

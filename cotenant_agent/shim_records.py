@@ -32,7 +32,7 @@ def write_record(name: str, record: dict[str, Any]) -> None:
     """Replace a JSON object of the attempt's directory for good: temporary file, fsync, rename, fsync."""
     temporary = f".{name}.shim"
     with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
-        json.dump(record, file)
+        file.write(json.dumps(record))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, name)  # noqa: PTH105

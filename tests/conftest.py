@@ -17,7 +17,7 @@ from xdist.remote import Producer
 
 from tests.support.cases import case_count
 from tests.support.loaded_programs import load_once
-from tests.support.quick_forests import remember_parameter_names
+from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
 from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test.
@@ -51,6 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         remember_parameter_names()
+        ask_once_per_boosting()
         gc.freeze()
         gc.enable()
 

@@ -14,6 +14,7 @@ import pytest
 from cotenant import process_tree
 from cotenant.default_policy import DEFAULT_POLICY
 from tests.support.callers import code_of_empty_call
+from tests.support.loaded_programs import load_program
 from tests.support.log_schema import read_lines
 from tests.support.real_cluster import ROOT, RealCluster, real_cluster
 
@@ -25,6 +26,7 @@ GRAPH = "examples/jobs/graphs/mlp.onnx"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     # Another test of this worker may have used processes of its own, whose tracker stays as long as the worker.
+    load_program("cotenant")
     staying = {process.pid for process in process_tree.descendants(os.getpid())}
     process_tree.adopt_orphans()
     with real_cluster(tmp_path_factory.mktemp("up")) as running:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +26,11 @@ from scheduler_service.commands.predictor_link import predictor_channel, probe_p
 from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.errors import PredictorError
 from scheduler_service.settings import Settings
-from tests.support.agent import wait_until
+from tests.support.agent import prepare_baseline, wait_until
 from tests.support.certificates import make_authority, make_certificate, make_expired_certificate
+from tests.support.loaded_programs import start_program
 from tests.support.log_schema import read_lines
+from tests.support.real_cluster import ROOT
 from tests.support.scheduler_process import SchedulerProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
@@ -212,10 +213,13 @@ def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: int) -> str:
     """The lines that an agent leaves until its conversation has failed a few times."""
     log = folder / "agent.log"
-    command = [sys.executable, "-m", "cotenant_agent", "run", "--scheduler", scheduler.address, "--node-id", "node-7"]
-    command += ["--state-dir", str(folder / "state"), "--standin-cores", "0", *flags]
+    prepare_baseline(folder / "state")
+    arguments = ["run", "--scheduler", scheduler.address, "--node-id", "node-7", "--state-dir", str(folder / "state")]
+    arguments += ["--standin-cores", "0", *flags]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = start_program(
+            "cotenant_agent", arguments, folder=ROOT, environment=dict(os.environ), output=output, errors=output
+        )
     try:
         wait_until(lambda: log.read_text().count("conversation_broken") >= failures, "the agent is refused")
     finally:

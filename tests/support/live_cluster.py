@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from cotenant.v1 import scheduling_pb2
 from tests.support.agent import STANDIN, AgentProcess, end_jobs, prepare_baseline
-from tests.support.real_cluster import COTENANT
+from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 PATIENCE_S = 120.0
@@ -46,14 +46,9 @@ class LiveCluster:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command line against this scheduler."""
         addresses = {"COTENANT_SCHEDULER": self.scheduler.address, "COTENANT_PREDICTOR": "127.0.0.1:9"}
-        return subprocess.run(
-            [*COTENANT, *arguments],
-            env={**os.environ, **addresses, "XDG_CONFIG_HOME": str(self.folder), "COLUMNS": "200"},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=self.patience_s,
+        environment = {**os.environ, **addresses, "XDG_CONFIG_HOME": str(self.folder), "COLUMNS": "200"}
+        return run_program(
+            "cotenant", arguments, folder=self.folder, environment=environment, timeout_s=self.patience_s
         )
 
     def cotenant(self, *arguments: str, status: int = 0) -> str:

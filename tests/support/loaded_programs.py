@@ -1,6 +1,7 @@
 """Programs that tests start over and over, forked from a process that has loaded them.
 
-Loading takes four fifths of the CPU time of a start, and tests start schedulers and agents two hundred times. What runs
+Loading takes four fifths of the CPU time of a start, and tests start schedulers and agents two hundred times, and the
+command line a hundred times. What runs
 is the program's own main module with its arguments, environment and folder, in a process of its own, which is stopped
 and killed as any other; only its parent and its command line are those of the process that it was forked from. What a
 test starts differently (`up`, the demo, other environments) is loaded anew, and so is all that benchmarks start.
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -21,17 +22,23 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-LOADED: Final[Mapping[str, str]] = {
-    "scheduler_service": "scheduler_service.commands.main",
-    "cotenant_agent": "cotenant_agent.commands",
+LOADED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "services": {
+        "scheduler_service": ["scheduler_service.commands.main"],
+        "cotenant_agent": ["cotenant_agent.commands"],
+        "cotenant": ["cotenant.cli.submit_command"],
+    },
+    # The first optimizer of a process imports what compiles networks, for as long as torch itself takes.
+    "trainings": {"examples.training.train": ["torch._dynamo", "examples.training.tasks"]},
 }
-"""The programs, and what their main modules import."""
+"""By the process that has loaded them: the programs, and what their main modules import."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _REQUEST_BYTES_MAX: Final = 1 << 17
 _NUMBER: Final = struct.Struct("i")
@@ -101,12 +108,17 @@ class ForkedProcess:
 
 
 class Loader:
-    """The process that has loaded the programs, seen from the one that runs tests."""
+    """The process that has loaded some programs, seen from the one that runs tests.
 
-    def __init__(self) -> None:
+    Args:
+        name: Which, see `LOADED`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._programs = LOADED[name]
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.support.loaded_programs", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.loaded_programs", name, str(theirs.fileno())]
             self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._lock = threading.Lock()
         self._environment = {name: os.environ.get(name) for name in _IMPORTS_DEPEND_ON}
@@ -115,7 +127,9 @@ class Loader:
 
     def can_start(self, program: str, environment: Mapping[str, str]) -> bool:
         """Tells whether a program would import here what it imports in that environment."""
-        return program in LOADED and all(environment.get(name) == value for name, value in self._environment.items())
+        return program in self._programs and all(
+            environment.get(name) == value for name, value in self._environment.items()
+        )
 
     def start(
         self, program: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], files: list[int]
@@ -145,10 +159,16 @@ class Loader:
         self._process.wait()
 
 
-@functools.cache
-def loader() -> Loader:
-    """Returns the loader of this process, which every worker has for itself."""
-    return Loader()
+_LOADERS: dict[str, Loader] = {}
+"""Of this process; every worker has its own."""
+
+
+def _loader_of(program: str) -> Loader | None:
+    for name, programs in LOADED.items():
+        if program in programs:
+            _LOADERS[name] = _LOADERS.get(name) or Loader(name)
+            return _LOADERS[name]
+    return None
 
 
 _IS_ON = False
@@ -158,6 +178,12 @@ def load_once() -> None:
     """Let programs be forked from now on."""
     global _IS_ON
     _IS_ON = True
+
+
+def load_program(program: str) -> None:
+    """Start the process that forks a program, if it was not: later it would be one that a test has left behind."""
+    if _IS_ON:
+        _loader_of(program)
 
 
 def start_program(
@@ -179,24 +205,55 @@ def start_program(
         output: Where it writes; None = where this process does.
         errors: Where it writes errors.
     """
-    if _IS_ON and loader().can_start(program, environment):
+    found = _loader_of(program) if _IS_ON else None
+    if found is not None and found.can_start(program, environment):
         with Path(os.devnull).open("rb") as nothing:
             files = [nothing.fileno(), output.fileno() if output is not None else 1, errors.fileno()]
-            return loader().start(program, arguments, folder, environment, files)
+            return found.start(program, arguments, folder, environment, files)
     command = [sys.executable, "-m", program, *arguments]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
     )
 
 
+def run_program(
+    program: str, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Starts a program and waits for its end, as `subprocess.run` does.
+
+    Args:
+        program: A package.
+        arguments: Its own.
+        folder: In which it runs.
+        environment: All of its environment.
+        timeout_s: It is killed when it takes longer.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start_program(
+            program, arguments, folder=folder, environment=environment, output=output, errors=errors
+        )
+        try:
+            status = process.wait(timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+        for file in (output, errors):
+            file.seek(0)
+        printed, told = (file.read().decode(errors="replace") for file in (output, errors))
+    return subprocess.CompletedProcess([program, *arguments], status, printed, told)
+
+
 def living_programs(*texts: str) -> list[int]:
     """Returns the forked programs that run with all of the texts in their arguments."""
-    return loader().living(*texts) if loader.cache_info().currsize else []
+    return [pid for one in _LOADERS.values() for pid in one.living(*texts)]
 
 
-def _serve(channel: int) -> None:
+def _serve(name: str, channel: int) -> None:
     """Fork what is asked for, and tell of each end, until the asking process is gone; returns in a child as well."""
-    for module in LOADED.values():
+    for module in itertools.chain.from_iterable(LOADED[name].values()):
         importlib.import_module(module)
     requests = socket.socket(fileno=channel)
     reading, writing = os.pipe()
@@ -256,4 +313,4 @@ def _become(files: Sequence[int], program: str, arguments: list[str], folder: st
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(sys.argv[1], int(sys.argv[2]))

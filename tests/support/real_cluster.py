@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.loaded_programs import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 COTENANT = (sys.executable, "-c", "from cotenant.cli.main import main; main()")
 
@@ -31,16 +33,7 @@ class RealCluster:
 
     def cotenant(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Runs one verb against the cluster."""
-        return subprocess.run(
-            [*COTENANT, *arguments],
-            env=self.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=timeout_s,
-        )
+        return run_program("cotenant", arguments, folder=ROOT, environment=self.environment, timeout_s=timeout_s)
 
 
 @contextmanager

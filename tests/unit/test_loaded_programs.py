@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import loaded_programs
-from tests.support.agent import wait_until
-from tests.support.loaded_programs import ForkedProcess, Process, living_programs, start_program
+from tests.support.agent import prepare_baseline, wait_until
+from tests.support.loaded_programs import ForkedProcess, Process, living_programs, run_program, start_program
 
 ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
 
@@ -34,18 +34,36 @@ def test_a_forked_program_answers_and_ends_as_python_does_it(tmp_path: Path, arg
     assert (tmp_path / "err").read_bytes() == expected.stderr
 
 
+@pytest.mark.parametrize("arguments", [["version"], ["ps", "--nonsense"], ["submit", "no-such-file.yaml"]])
+def test_the_forked_command_line_prints_and_ends_as_python_does_it(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "cotenant", *arguments]
+    expected = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, env=dict(os.environ), text=True)
+    done = run_program("cotenant", arguments, folder=tmp_path, environment=dict(os.environ), timeout_s=60)
+    assert (done.returncode, done.stdout, done.stderr) == (expected.returncode, expected.stdout, expected.stderr)
+
+
+def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    endless = [*ENDLESS, "--state-dir", str(tmp_path / "state")]
+    prepare_baseline(tmp_path / "state")
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_program("cotenant_agent", endless, folder=tmp_path, environment=dict(os.environ), timeout_s=0.3)
+    assert living_programs(str(tmp_path)) == []
+
+
 def test_it_runs_in_its_own_folder_with_its_own_environment(tmp_path: Path) -> None:
     forked = started(tmp_path, *ENDLESS, "--state-dir", "state", COTENANT_AGENT_SAMPLE_MS="soon")
     assert forked.wait(60) == 2
     assert "soon" in (tmp_path / "err").read_text()
     assert "COTENANT_AGENT_SAMPLE_MS" not in os.environ
+    prepare_baseline(tmp_path / "state")
     forked = started(tmp_path, *ENDLESS, "--state-dir", "state")
-    wait_until((tmp_path / "state").exists, "the agent makes its state here")
+    wait_until((tmp_path / "state" / "jobs").exists, "the agent keeps its state here")
     forked.terminate()
     assert forked.wait(60) == 0
 
 
 def test_it_is_found_by_its_arguments_and_killed_as_any_other(tmp_path: Path) -> None:
+    prepare_baseline(tmp_path / "state")
     forked = started(tmp_path, *ENDLESS, "--state-dir", str(tmp_path / "state"))
     assert living_programs(str(tmp_path)) == [forked.pid]
     assert forked.poll() is None
@@ -60,7 +78,7 @@ def test_it_is_found_by_its_arguments_and_killed_as_any_other(tmp_path: Path) ->
 
 def test_what_would_import_something_else_is_started_by_python(tmp_path: Path) -> None:
     for process in (
-        started(tmp_path, "version", program="cotenant"),
+        started(tmp_path, "--help", program="json.tool"),
         started(tmp_path, "--help", PYTHONPATH=str(tmp_path)),
     ):
         assert isinstance(process, subprocess.Popen)

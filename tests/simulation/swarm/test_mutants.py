@@ -12,14 +12,20 @@ from tests.simulation.swarm.world import run_seed
 SEEDS_MAX = 2_000
 FIRST_SEEDS = {
     "stale_fence_accepted": 41,
+    "early_loss": 2,
+    "checkpoint_of_another_lineage": 1,
     "starts_right_after_a_restore": 41,
     "forged_checkpoint_accepted": 139,
+    "double_count_of_a_gpu": 2,
+    "replay_without_a_record": 1,
     "incarnation_dropped": 13,
     "late_hello_believed": 511_188,
+    "lease_renewed_by_a_dead_session": 2,
     "rank_end_ignored": 19,
     "silent_ranks_unnoticed": 9,
     "ended_part_unnoticed": 114,
     "lost_part_ends_no_other": 354,
+    "gang_free_with_its_first_end": 3,
 }
 """Where the search begins, to save time; 0 = at the beginning."""
 

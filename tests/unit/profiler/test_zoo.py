@@ -34,6 +34,11 @@ PUBLISHED_PARAMETERS = {
     "yolov3": 61_949_149,
 }
 SPEECH_INSTANTS = 40
+LARGER = (
+    "densenet161", "densenet169", "densenet201", "resnet101", "resnet152", "resnext101_32x8d", "wide_resnet101_2",
+    "mnasnet0_5", "mnasnet0_75", "mnasnet1_3", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0",
+)  # fmt: skip
+"""The same layers in other numbers as in one that learns in every run; these do in `make test-all`."""
 
 
 @for_each(("name", "parameters"), PUBLISHED_PARAMETERS.items())
@@ -52,7 +57,16 @@ def first_batch(architecture: Architecture) -> Batch:
     return inputs[..., :SPEECH_INSTANTS], targets[..., : SPEECH_INSTANTS // 2]
 
 
-@pytest.mark.parametrize("name", zoo.names())
+def test_of_each_network_that_comes_in_several_sizes_one_learns_in_every_run() -> None:
+    always = set(zoo.names()) - set(LARGER)
+    assert {"densenet121", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "mnasnet1_0"} <= always
+    assert "shufflenet_v2_x0_5" in always
+    assert set(LARGER) <= set(zoo.names("full"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.endurance] if name in LARGER else []) for name in zoo.names()]
+)
 def test_every_architecture_learns_from_its_own_batch(name: str) -> None:
     architecture = zoo.find(name)
     torch.manual_seed(0)
