@@ -79,12 +79,9 @@ def shadow(
     # A trace has no starts of its own.
     warnings = draws.doubts(table, machines) if trace is None else []
     sys.stderr.write("".join(f"warning: {text}\n" for text in warnings))
-    runs = []
-    for seed in range(seeds):
-        sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
-        drawn = draws.draw_demands(table.jobs, known, max_slowdown_ratio=max_slowdown, seed=seed)
-        runs.append(draws.simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
-    sys.stderr.write("\n")
+    runs = draws.simulate_draws(
+        table.jobs, known, machines, policy=policy, max_slowdown_ratio=max_slowdown, error=error, seeds=seeds
+    )
     found = shadow_report(
         runs,
         past=table,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -141,6 +142,26 @@ def simulate_draw(trace: Trace, machines: Cluster, *, policy: str, error: float,
 
     predictions = f"noise:{error:g}" if error else "oracle"
     return ShadowRun(exclusive=simulated(BASELINE, "oracle"), shared=simulated(policy, predictions))
+
+
+def simulate_draws(
+    jobs: Sequence[PastJob],
+    known: MeasuredJobs,
+    machines: Cluster,
+    *,
+    policy: str,
+    max_slowdown_ratio: float,
+    error: float,
+    seeds: int,
+) -> list[ShadowRun]:
+    """Return one run for each seed; how far it is, is said on the way."""
+    runs = []
+    for seed in range(seeds):
+        sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
+        drawn = draw_demands(jobs, known, max_slowdown_ratio=max_slowdown_ratio, seed=seed)
+        runs.append(simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
+    sys.stderr.write("\n")
+    return runs
 
 
 def write_page(path: Path, text: str) -> None:

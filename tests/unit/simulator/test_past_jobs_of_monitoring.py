@@ -180,6 +180,14 @@ def test_tasks_and_actors_of_ray_that_had_whole_gpus_are_read_with_their_waits(t
     assert [doubt.split(":")[0] for doubt in found.doubts] == ["actors count until their last task ended"]
 
 
+def test_what_a_real_ray_told_is_read() -> None:
+    found = read_ray_tasks(Path(__file__).parent / "recorded" / "ray_tasks_2_60.json")
+    # Two tasks, one in a placement group, an actor with two calls that was killed, and a task that raised.
+    lasted_s = [(job.name, job.gpus, round((job.ended_at_ms - job.started_at_ms) / 1e3)) for job in found.jobs]
+    assert lasted_s == [("whole", 1, 22), ("whole", 1, 21), ("two", 2, 12), ("Actor.__init__", 1, 7), ("fails", 1, 4)]
+    assert found.skipped == {"a part of a GPU, shared already": 1, "no GPUs": 2, "not begun": 2}
+
+
 def test_rows_of_ray_that_are_no_jobs_are_counted_with_their_reason(tmp_path: Path) -> None:
     path = written(
         tmp_path,
