@@ -73,11 +73,9 @@ def shadow(
 
     sources = {"--sacct": sacct, "--dcgm": dcgm, "--ray-tasks": ray_tasks, "--observed": observed, "--trace": trace}
     table = draws.read_past_jobs(sources, profiles)
-    path = next(one for one in sources.values() if one is not None)
-    known = read_measured_jobs(measured)
+    path, known = next(one for one in sources.values() if one is not None), read_measured_jobs(measured)
     machines = draws.read_machines(cluster, known.device, gpu_memory_gib)
-    # A trace has no starts of its own.
-    warnings = draws.doubts(table, machines) if trace is None else []
+    warnings = draws.doubts(table, machines) if trace is None else []  # a trace has no starts of its own
     sys.stderr.write("".join(f"warning: {text}\n" for text in warnings))
     runs = draws.simulate_draws(
         table.jobs, known, machines, policy=policy, max_slowdown_ratio=max_slowdown, error=error, seeds=seeds
