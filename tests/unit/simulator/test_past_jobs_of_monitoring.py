@@ -66,7 +66,8 @@ def test_a_job_lasts_from_its_first_to_its_last_sample_with_what_it_used(tmp_pat
     assert spans_min(found) == {"team/train-x7k2p": (2, 12), "slurm/4711": (4, 8)}
     pod = found.jobs[0]
     assert (pod.name, pod.user, pod.gpus) == ("train", "team", 2)
-    assert (pod.utilization_ratio, pod.memory_bytes) == (pytest.approx(0.4), 8 * GIB)
+    assert pod.utilization_ratio == pytest.approx(0.4)
+    assert pod.memory_bytes == 8 * GIB
     assert found.skipped == {"series of a GPU without a job's labels": 1}
     assert not found.tells_submissions
 
@@ -162,12 +163,12 @@ def task(
 
 
 def test_tasks_and_actors_of_ray_that_had_whole_gpus_are_read_with_their_waits(tmp_path: Path) -> None:
-    group = {"required_resources": {"GPU_group_0_ab12": 2.0, "GPU_group_ab12": 2.0, "bundle_group_ab12": 0.001}}
+    group = {"GPU_group_0_ab12": 2.0, "GPU_group_ab12": 2.0, "bundle_group_ab12": 0.001}
     path = written(
         tmp_path,
         [
             task("t1"),
-            task("t2", minutes=(0, 3, 5), **group),
+            task("t2", minutes=(0, 3, 5), required_resources=group),
             task("c", kind="ACTOR_CREATION_TASK", minutes=(0, 2, 3), actor_id="a1"),
             task("m1", kind="ACTOR_TASK", gpus=0, minutes=(0, 4, 20), actor_id="a1"),
             task("m2", kind="ACTOR_TASK", gpus=0, minutes=(0, 21, 30), actor_id="a1"),
@@ -242,7 +243,8 @@ def test_observed_windows_are_jobs_from_the_first_to_the_last_of_each_machine(tm
     path.write_text("\n".join([*map(json.dumps, rows), "{", ""]))
     found = read_observed_jobs(path)
     assert spans_min(found) == {"n1:group/7": (0, 30), "n2:group/7": (7, 9)}
-    assert (found.jobs[0].utilization_ratio, found.jobs[0].memory_bytes) == (pytest.approx(0.5), 3 * GIB)
+    assert found.jobs[0].utilization_ratio == pytest.approx(0.5)
+    assert found.jobs[0].memory_bytes == 3 * GIB
     assert found.skipped == {"no job's window with its time": 3, "jobs that shared a GPU already": 1}
 
 
@@ -273,14 +275,13 @@ def test_a_job_whose_demands_were_measured_is_taken_for_one_that_is_about_as_bus
         trace = assume(read_device_series(path).jobs, measured, Consent(), seed=seed)
         kind = trace.truth.kind(trace.jobs[0].request.key, measured.device)
         assert kind is not None
-        assert (kind.memory_bytes, kind.utilization_ratio) == (700 * 2**20, pytest.approx(idle, abs=1e-4))
+        assert kind.memory_bytes == 700 * 2**20
+        assert kind.utilization_ratio == pytest.approx(idle, abs=1e-4)
         assert keys[trace.jobs[0].request.key.partition(" ")[0]].utilization_ratio <= idle + 0.1 + 1e-4
         # Its slowdowns are those of the measured job.
-        pair = [job.request.key for job in trace.jobs]
-        known = [key.partition(" ")[0] for key in pair]
-        assert trace.truth.measured_slowdown_ratio(*pair, measured.device) == measured.slowdowns.get(
-            (*known, measured.device)
-        )
+        victim, other = (job.request.key for job in trace.jobs)
+        known = measured.slowdowns.get((victim.partition(" ")[0], other.partition(" ")[0], measured.device))
+        assert trace.truth.measured_slowdown_ratio(victim, other, measured.device) == known
 
 
 def report(*flags: str) -> Result:
