@@ -123,11 +123,18 @@ class LogProgress:
             if (self._inode, self._offset) == before:
                 break
         else:
-            self._skip_to_end()
+            self.skip_to_end()
             found = self._search_next() or found
         found = self._search_text("\n") or found
         # What was held back while the job ran is told now, though nothing was written since.
         return self._report(found or (self._recognises and self._counter.steps > 0), now_ns)
+
+    def skip_to_end(self) -> None:
+        """Pass over what was written before, but for the newest 256 KiB: it tells no time of steps."""
+        self._rest = ""
+        with contextlib.suppress(OSError):
+            found = self._path.stat()
+            self._inode, self._offset = found.st_ino, max(0, found.st_size - _READ_BYTES)
 
     def _report(self, found: bool, now_ns: int) -> list[ProgressReport]:
         if not found:
@@ -213,12 +220,6 @@ class LogProgress:
         if self._counter.take(found.printed):
             self._loss = self._loss if found.loss is None else found.loss
             self._epoch = max(found.printed.epoch, 0)
-
-    def _skip_to_end(self) -> None:
-        self._rest = ""
-        with contextlib.suppress(OSError):
-            found = self._path.stat()
-            self._inode, self._offset = found.st_ino, max(0, found.st_size - _READ_BYTES)
 
     def _new_content(self) -> bytes:
         """What comes next, at most 256 KiB; a file that was begun is read to its end before its successor."""

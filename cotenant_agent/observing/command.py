@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Final
 
@@ -30,7 +31,7 @@ from cotenant_agent.standin_inventory import StandinInventory
 
 _NS_PER_S = 1_000_000_000
 _ENGINES: Final = MappingProxyType(
-    {"slurm": ("slurm",), "kubernetes": ("kubernetes",), "ray": ("ray",), "host": ("docker", "group")}
+    {"slurm": ("slurm",), "kubernetes": ("kubernetes",), "ray": ("ray",), "host": ("docker", "podman", "group")}
 )
 _SAMPLE_OF_CORES_S: Final = 0.05
 _SAMPLE_OF_GPUS_S: Final = 1.0
@@ -90,20 +91,25 @@ def observe(
         _wait(stop, interval_s, silent_jobs)
     silent = observer.silent_job_ids
     _tell(session, _of(kinds, observer.close(system_clock.steady_ns())), record=record)
-    _tell_unmeasured(silent, observer.wide_jobs, kinds)
+    _tell_unmeasured(silent, observer, kinds)
     if engine and not observer.seen_owners & set(kinds):
         others = f", only of {', '.join(sorted(observer.seen_owners))}" if observer.seen_owners else ""
         tell(f"no job of {engine} was on the devices of this machine{others}; without {engine} all are observed")
 
 
-def _tell_unmeasured(silent: Iterable[str], wide_jobs: Mapping[str, int], kinds: tuple[str, ...]) -> None:
+def _tell_unmeasured(silent: Iterable[str], observer: Observer, kinds: tuple[str, ...]) -> None:
     """Say of which jobs nothing was measured, and why."""
-    for job_id, devices in sorted(wide_jobs.items()):
+    for job_id, devices in sorted(observer.wide_jobs.items()):
         if _is_of(kinds, job_id):
             tell(f"{job_id}: it holds {devices} devices; only jobs on one are measured, co-located with such")
     for job_id in silent:
-        if _is_of(kinds, job_id) and job_id not in wide_jobs:
-            tell(f"{job_id}: it prints no steps into a file, and its utilization has no period; nothing is measured")
+        if _is_of(kinds, job_id) and job_id not in observer.wide_jobs:
+            cause = (
+                "what it prints is not shown to this account (run as root, or as its owner)"
+                if job_id in observer.hidden_job_ids
+                else "it prints no steps into a file"
+            )
+            tell(f"{job_id}: {cause}, and its utilization has no period; nothing is measured")
 
 
 def _until_signal() -> threading.Event:
@@ -151,7 +157,7 @@ def _tell(session: Session, windows: Iterable[ObservedWindow], *, record: bool) 
         if session.output.is_for_people:
             show(_line(one))
         else:
-            click.echo(json.dumps(_document(one)))
+            click.echo(json.dumps(_document(one, ended_at_ms=system_clock.wall_ms())))
     reportable = [window_to_message(one.window) for one in found if one.is_reportable]
     if record and reportable:
         try:
@@ -176,8 +182,10 @@ def _line(one: ObservedWindow) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _document(one: ObservedWindow) -> dict[str, object]:
+def _document(one: ObservedWindow, *, ended_at_ms: int) -> dict[str, object]:
     return {
+        "machine": socket.gethostname(),
+        "ended_at_ms": ended_at_ms,
         "job_id": one.job_id,
         "device": one.window.device,
         "co_located_job_ids": list(one.others),

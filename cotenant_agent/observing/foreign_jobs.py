@@ -26,6 +26,8 @@ JOBS_MAX: Final = 1_000
 _FILE_BYTES_MAX: Final = 1 << 20
 _OUTPUTS: Final = (1, 2)
 _PARENTS_MAX: Final = 64
+_BEGAN_FIELD: Final = 19
+"""Among those behind the program's name."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class ForeignJob:
         pids: Its processes on devices, lowest first.
         log: Where it prints; None = no file.
         tag: What its owner told of it in the environment; None = nothing.
+        began_ticks: When the leader of its process group began, since the machine did; 0 = not known, or no such job.
+        is_hidden: The files that it has open are not shown to this account.
     """
 
     job_id: str
@@ -47,6 +51,8 @@ class ForeignJob:
     pids: tuple[int, ...]
     log: Path | None = None
     tag: JobTag | None = None
+    began_ticks: int = 0
+    is_hidden: bool = False
 
 
 @dataclass(slots=True)
@@ -100,7 +106,14 @@ class ForeignJobs:
             log=next(logs, None),
             # How many ranks train together is not told here, and a batch on many GPUs is no job of one.
             tag=None if found.ranks_of else next(tags, None),
+            began_ticks=self._began_ticks(job_id),
+            is_hidden=not any(os.access(self._proc / str(pid) / "fd", os.R_OK | os.X_OK) for pid in pids),
         )
+
+    def _began_ticks(self, job_id: str) -> int:
+        owner, _, name = job_id.partition("/")
+        fields = self._stat(int(name)) if owner == "group" and name.isdecimal() else []
+        return int(fields[_BEGAN_FIELD]) if len(fields) > _BEGAN_FIELD and fields[_BEGAN_FIELD].isdecimal() else 0
 
     def _job_of(self, pid: int) -> tuple[str, str]:
         """Return the job of a process, empty = it is gone; and the job of Ray of which it is a rank."""

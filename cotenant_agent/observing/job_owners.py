@@ -1,4 +1,4 @@
-"""Which job of Slurm, Kubernetes or Docker a process belongs to, by its control group."""
+"""Which job of Slurm, Kubernetes, Docker or Podman a process belongs to, by its control group."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ _PATTERNS: Final = tuple(
             rf"/kubepods[^:]*?[/-]pod({_HEX}{{8}}(?:[-_]?{_HEX}{{4}}){{3}}[-_]?{_HEX}{{12}})(?=\.slice|/|$)",
         ),
         ("docker", rf"/docker[/-]({_HEX}{{64}})(?=\.scope|/|$)"),
+        # /machine.slice/libpod-ID.scope/..., or /libpod_parent/libpod-ID where there is no systemd.
+        ("podman", rf"/libpod-({_HEX}{{64}})(?=\.scope|/|$)"),
     )
 )
 _CHARACTERS_MAX: Final = 10_000
 _SHORT_CHARACTERS: Final = 12
+_CONTAINERS: Final = frozenset({"docker", "podman"})
 
 
 def owner_of(cgroups: str) -> str:
@@ -34,5 +37,5 @@ def owner_of(cgroups: str) -> str:
         match = pattern.search(text)
         if match is not None:
             name = match.group(1).replace("_", "-")
-            return f"{engine}/{name[:_SHORT_CHARACTERS] if engine == 'docker' else name}"
+            return f"{engine}/{name[:_SHORT_CHARACTERS] if engine in _CONTAINERS else name}"
     return ""

@@ -5,8 +5,10 @@ Of a job that prints no steps the period of its utilization counts instead, and 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from cotenant.engines.job_tag import JobTag
@@ -28,6 +30,8 @@ from cotenant_agent.records import (
 )
 
 _JOBS_REMEMBERED_MAX = 1_000
+_SOLO_WINDOWS_MAX = 5
+"""Of a job that was seen alone for long the newest count: it may take another time for a step than at its beginning."""
 _SILENCE_NS = 60_000_000_000
 """After so long without a step a job is taken for what it is now: its co-located jobs are measured with it."""
 
@@ -44,11 +48,18 @@ class ForeignMeasuredJob(MeasuredJob):
     """The same with the job's id, which never leaves this machine; without a graph nothing of it does.
 
     Attributes:
+        began_ticks: See `ForeignJob`: the kernel gives the numbers of processes again.
         is_by_period: Its steps are periods of its utilization.
     """
 
     job_id: str
+    began_ticks: int = 0
     is_by_period: bool = False
+
+    @property
+    def identity(self) -> tuple[str, int, bool]:
+        """What windows of the same job have in common."""
+        return self.job_id, self.began_ticks, self.is_by_period
 
 
 @dataclass(slots=True)
@@ -57,12 +68,16 @@ class _Watched:
 
     Attributes:
         key: Another one as soon as its steps are told by something else, so that no window mixes the two.
+        log: Where it prints; None = into no file.
+        began_ticks: When the first of its processes began, since the machine did; 0 = not known.
         progress: None = it prints into no file.
         seen_ns: When it was seen first.
         co_located: Jobs on its devices.
     """
 
     key: AttemptKey
+    log: Path | None
+    began_ticks: int
     progress: LogProgress | None
     seen_ns: int
     is_by_period: bool = False
@@ -129,15 +144,21 @@ class Observer:
         devices = {gpu.gpu_id: gpu.device for gpu in inventory.describe()}
         self._recorder = MeasurementWindowRecorder(campaign=campaign, devices=devices, make_id=make_id)
         self._watched: dict[str, _Watched] = {}
-        self._solo: dict[tuple[str, bool, bool], tuple[int, int]] = {}
+        self._solo: dict[tuple[tuple[str, int, bool], bool], deque[tuple[int, int]]] = {}
         self._seen = 0
         self._owners: set[str] = set()
         self._wide: dict[str, int] = {}
+        self._hidden: set[str] = set()
 
     @property
     def silent_job_ids(self) -> list[str]:
         """Jobs of which nothing tells any step."""
         return sorted(job_id for job_id, job in self._watched.items() if not job.track.steps_done)
+
+    @property
+    def hidden_job_ids(self) -> frozenset[str]:
+        """Jobs of other accounts, whose output this one may not see."""
+        return frozenset(self._hidden)
 
     @property
     def wide_jobs(self) -> Mapping[str, int]:
@@ -154,6 +175,7 @@ class Observer:
         jobs = {job.job_id: job for job in self._find_jobs(self._inventory.users())}
         self._watch(jobs, now_ns)
         self._wide = {job_id: len(job.gpu_ids) for job_id, job in jobs.items() if len(job.gpu_ids) > 1}
+        self._hidden = {job_id for job_id, job in jobs.items() if job.is_hidden}
         self._sample_silent(jobs)
         for job_id in jobs:
             self._read_steps(job_id, now_ns)
@@ -177,16 +199,22 @@ class Observer:
         return self._ended()
 
     def _watch(self, jobs: Mapping[str, ForeignJob], now_ns: int) -> None:
-        """Follow new jobs from here on; forget those that have ended."""
+        """Follow new jobs from here on; forget those that have ended, and those that go on in another file."""
         for job_id in self._watched.keys() - jobs.keys():
             del self._watched[job_id]
             if len(self._solo) > _JOBS_REMEMBERED_MAX:
-                self._solo = {key: known for key, known in self._solo.items() if key[0] != job_id}
+                self._solo = {known: windows for known, windows in self._solo.items() if known[0][0] != job_id}
+        for job_id, watched in list(self._watched.items()):
+            if (watched.log, watched.began_ticks) != (jobs[job_id].log, jobs[job_id].began_ticks):
+                del self._watched[job_id]
         for job_id in jobs.keys() - self._watched.keys():
             self._owners.add(job_id.partition("/")[0])
-            log = jobs[job_id].log
-            progress = LogProgress(log, "") if log is not None else None
-            self._watched[job_id] = _Watched(self._new_key(job_id), progress, now_ns)
+            job = jobs[job_id]
+            progress = LogProgress(job.log, "") if job.log is not None else None
+            if progress is not None:
+                progress.skip_to_end()
+            key = self._new_key(job_id)
+            self._watched[job_id] = _Watched(key, job.log, job.began_ticks, progress, now_ns)
 
     def _sample_silent(self, jobs: Mapping[str, ForeignJob]) -> None:
         """Have those sampled of which nothing printed tells any step; what disturbs them begins their series anew."""
@@ -227,9 +255,7 @@ class Observer:
         key = self._new_key(job_id)
         if self._silent is not None:
             self._silent.rename(before.key, key)
-        renewed = _Watched(
-            key, before.progress, before.seen_ns, is_by_period=is_by_period, co_located=before.co_located
-        )
+        renewed = replace(before, key=key, is_by_period=is_by_period, track=ProgressTrack(), memory_peak_bytes=0)
         self._watched[job_id] = renewed
         return renewed
 
@@ -248,15 +274,14 @@ class Observer:
         return [self._told(window, window.job) for window in due if isinstance(window.job, ForeignMeasuredJob)]
 
     def _told(self, window: MeasurementWindow, job: ForeignMeasuredJob) -> ObservedWindow:
-        clear, doubtful = ((job.job_id, job.is_by_period, is_doubtful) for is_doubtful in (False, True))
+        clear, doubtful = ((job.identity, is_doubtful) for is_doubtful in (False, True))
         if not window.others:
             known = doubtful if window.quality_flags else clear
-            steps, took_ms = self._solo.get(known, (0, 0))
-            self._solo[known] = steps + window.steps, took_ms + window.window_ms
+            self._solo.setdefault(known, deque(maxlen=_SOLO_WINDOWS_MAX)).append((window.steps, window.window_ms))
         # What others disturbed counts only where nothing better is known.
-        steps, took_ms = self._solo.get(clear) or self._solo.get(doubtful, (0, 0))
+        alone = self._solo.get(clear) or self._solo.get(doubtful) or ()
         others = tuple(one.job_id for one in window.others if isinstance(one, ForeignMeasuredJob))
-        solo_step_ms = took_ms / steps if steps else 0.0
+        solo_step_ms = sum(took_ms for _, took_ms in alone) / sum(steps for steps, _ in alone) if alone else 0.0
         return ObservedWindow(
             job_id=job.job_id,
             others=others,
@@ -274,6 +299,7 @@ def _measured(job: ForeignJob, *, is_by_period: bool) -> ForeignMeasuredJob | No
     is_told = bool(tag.graph_sha256 and tag.global_batch_size)
     return ForeignMeasuredJob(
         job_id=job.job_id,
+        began_ticks=job.began_ticks,
         is_by_period=is_by_period,
         graph_sha256=tag.graph_sha256 if is_told else "",
         settings=JobSettings(global_batch_size=max(tag.global_batch_size, 1)),

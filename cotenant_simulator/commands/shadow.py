@@ -1,4 +1,4 @@
-"""shadow: what sharing would have saved, from an accounting table or a trace. Changes nothing."""
+"""shadow: what sharing would have saved, from accounting, monitoring, observed windows or a trace. Changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _PATH = click.Path(path_type=Path)
 @click.command(
     epilog="Example:  cotenant shadow --sacct sacct.txt --cluster 4x8 --measured collected --report shadow.html"
 )
-@click.option("--sacct", type=_PATH, help="What sacct wrote with --parsable2 (docs/slurm.md has the command).")
+@click.option("--sacct", type=_PATH, help="What sacct wrote with --parsable2 (docs/slurm.md has the commands).")
+@click.option("--dcgm", type=_PATH, help="Prometheus' answer about the series of DCGM's exporter.")
+@click.option("--ray-tasks", type=_PATH, help="What ray list tasks --detail --format json wrote.")
+@click.option("--observed", type=_PATH, help="What cotenant observe -o json wrote.")
 @click.option("--trace", type=_PATH, help="A trace of docs/simulate.md instead; its jobs start when submitted.")
 @click.option("--profiles", type=_PATH, help="Folder of Pollux' profiles, for a trace of that family.")
 @click.option(
@@ -41,6 +44,9 @@ _PATH = click.Path(path_type=Path)
 def shadow(
     *,
     sacct: Path | None,
+    dcgm: Path | None,
+    ray_tasks: Path | None,
+    observed: Path | None,
     trace: Path | None,
     profiles: Path | None,
     measured: Path,
@@ -56,7 +62,7 @@ def shadow(
     """Report day by day what sharing GPUs would have saved, how likely, and at what cost.
 
     What past jobs demanded is in no accounting: it is drawn from measured jobs, once per seed, and every figure has the
-    least and the most of all seeds.
+    least and the most of all seeds. DCGM's series and observed windows tell utilization and memory; then those count.
     """
     # Imported here: other verbs need not pay for what simulates.
     import cotenant_simulator.commands.shadow_draws as draws
@@ -65,21 +71,18 @@ def shadow(
     from cotenant_simulator.report.shadow_page import as_page, as_text
     from cotenant_simulator.report.shadow_report import shadow_report
 
-    table, path = draws.read_past_jobs(sacct, trace, profiles), sacct or trace or Path()
-    known = read_measured_jobs(measured)
+    sources = {"--sacct": sacct, "--dcgm": dcgm, "--ray-tasks": ray_tasks, "--observed": observed, "--trace": trace}
+    table = draws.read_past_jobs(sources, profiles)
+    path, known = next(one for one in sources.values() if one is not None), read_measured_jobs(measured)
     machines = draws.read_machines(cluster, known.device, gpu_memory_gib)
-    # A trace has no starts of its own.
-    warnings = draws.doubts(table.jobs, machines) if sacct is not None else []
+    warnings = draws.doubts(table, machines) if trace is None else []  # a trace has no starts of its own
     sys.stderr.write("".join(f"warning: {text}\n" for text in warnings))
-    runs = []
-    for seed in range(seeds):
-        sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
-        drawn = draws.draw_demands(table.jobs, known, max_slowdown_ratio=max_slowdown, seed=seed)
-        runs.append(draws.simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
-    sys.stderr.write("\n")
+    runs = draws.simulate_draws(
+        table.jobs, known, machines, policy=policy, max_slowdown_ratio=max_slowdown, error=error, seeds=seeds
+    )
     found = shadow_report(
         runs,
-        past_jobs=table.jobs,
+        past=table,
         about={
             "path": str(path),
             "sha256": fingerprint(path),
@@ -92,7 +95,6 @@ def shadow(
             "prediction_error_ratio": error,
             "seeds": seeds,
         },
-        skipped=table.skipped,
         warnings=warnings,
     )
     if report is not None:

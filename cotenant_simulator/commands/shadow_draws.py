@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from cotenant_simulator.commands.simulate import BASELINE
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.readers.accounting import Accounting, PastJob, read_accounting
 from cotenant_simulator.readers.assumed_jobs import assume
+from cotenant_simulator.readers.device_series import read_device_series
 from cotenant_simulator.readers.measured_jobs import MeasuredJobs
+from cotenant_simulator.readers.observed_jobs import read_observed_jobs
+from cotenant_simulator.readers.ray_tasks import read_ray_tasks
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import read_trace
 from cotenant_simulator.report.shadow_report import ShadowRun
@@ -21,27 +27,44 @@ from cotenant_simulator.truth.cluster import Cluster, read_cluster
 from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import GIB, Trace
 
-JOBS_MAX = 100_000
+JOBS_MAX: Final = 100_000
 
 
-def read_past_jobs(sacct: Path | None, trace: Path | None, profiles: Path | None = None) -> Accounting:
-    """Read the jobs of one of an accounting table and a trace.
+def read_past_jobs(sources: Mapping[str, Path | None], profiles: Path | None = None) -> Accounting:
+    """Read the jobs of the one source that is named.
+
+    Args:
+        sources: Files by the flag that names them; None = not named.
+        profiles: Folder of Pollux' profiles, for a trace of that family.
 
     Raises:
-        InputError: Both or none are named, or there are too many jobs.
+        InputError: Several or none are named, or there are too many jobs.
     """
-    if (sacct is None) == (trace is None):
-        raise InputError("name one of --sacct FILE and --trace FILE")
-    table = read_accounting(sacct) if sacct is not None else past_jobs_of_trace(trace or Path(), profiles)
+    named = [(flag, path) for flag, path in sources.items() if path is not None]
+    if len(named) != 1:
+        raise InputError(f"name one of {', '.join(f'{flag} FILE' for flag in sources)}")
+    [(flag, path)] = named
+    table = _READERS[flag](path) if flag in _READERS else past_jobs_of_trace(path, profiles)
     if len(table.jobs) > JOBS_MAX:
         raise InputError(f"{len(table.jobs):,} jobs are more than {JOBS_MAX:,}; ask about fewer days")
     return table
 
 
+_READERS: Final[Mapping[str, Callable[[Path], Accounting]]] = MappingProxyType(
+    {
+        "--sacct": read_accounting,
+        "--dcgm": read_device_series,
+        "--ray-tasks": read_ray_tasks,
+        "--observed": read_observed_jobs,
+    }
+)
+
+
 def past_jobs_of_trace(path: Path, profiles: Path | None = None) -> Accounting:
     """Return the jobs of a trace as if each had got its GPUs at once."""
     found = read_trace(path, Consent(), profiles=profiles)
-    return Accounting(jobs=tuple(_past_job(found, place) for place in range(len(found.jobs))), skipped=found.skipped)
+    jobs = tuple(_past_job(found, place) for place in range(len(found.jobs)))
+    return Accounting(jobs=jobs, skipped=found.skipped, tells_submissions=False)
 
 
 def _past_job(trace: Trace, place: int) -> PastJob:
@@ -72,8 +95,28 @@ def read_machines(text: str, device: str, memory_gib: float) -> Cluster:
     return replace(found, nodes=nodes)
 
 
-def doubts(jobs: Sequence[PastJob], machines: Cluster) -> list[str]:
-    """Return what speaks against these machines: more GPUs were in use at once than they have."""
+def doubts(table: Accounting, machines: Cluster) -> list[str]:
+    """Return what the source does not tell, and what speaks against these machines: jobs had more than they have."""
+    found = list(table.doubts)
+    in_use, at_ms = _most_in_use(table.jobs)
+    if in_use > machines.gpus:
+        at = datetime.fromtimestamp(at_ms / 1_000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+        found.append(
+            f"on {at} {in_use:,} GPUs were in use, but --cluster {machines.name} has {machines.gpus:,}: waits and "
+            "savings are those of a smaller cluster; name the GPUs that these jobs had"
+        )
+    memory_bytes = max((job.memory_bytes for job in table.jobs), default=0)
+    largest = max(gpu.memory_bytes for node in machines.nodes for gpu in node.gpus)
+    if memory_bytes > largest:
+        found.append(
+            f"a job took {memory_bytes / GIB:.1f} GiB of a GPU, but those of --cluster have {largest / GIB:.1f}: name "
+            "their memory with --gpu-memory-gib"
+        )
+    return found
+
+
+def _most_in_use(jobs: Sequence[PastJob]) -> tuple[int, int]:
+    """Return the most GPUs that were in use at once, and when."""
     # Sorted so, GPUs are given back before others are taken at the same instant.
     changes = sorted(change for job in jobs for change in ((job.started_at_ms, job.gpus), (job.ended_at_ms, -job.gpus)))
     in_use, most, most_at_ms = 0, 0, 0
@@ -81,13 +124,7 @@ def doubts(jobs: Sequence[PastJob], machines: Cluster) -> list[str]:
         in_use += gpus
         if in_use > most:
             most, most_at_ms = in_use, at_ms
-    if most <= machines.gpus:
-        return []
-    at = datetime.fromtimestamp(most_at_ms / 1_000, tz=UTC).strftime("%Y-%m-%d %H:%M")
-    return [
-        f"on {at} {most:,} GPUs were in use, but --cluster {machines.name} has {machines.gpus:,}: waits and savings "
-        "are those of a smaller cluster; name the GPUs that these jobs had"
-    ]
+    return most, most_at_ms
 
 
 def draw_demands(jobs: Sequence[PastJob], known: MeasuredJobs, *, max_slowdown_ratio: float, seed: int) -> Trace:
@@ -105,6 +142,26 @@ def simulate_draw(trace: Trace, machines: Cluster, *, policy: str, error: float,
 
     predictions = f"noise:{error:g}" if error else "oracle"
     return ShadowRun(exclusive=simulated(BASELINE, "oracle"), shared=simulated(policy, predictions))
+
+
+def simulate_draws(
+    jobs: Sequence[PastJob],
+    known: MeasuredJobs,
+    machines: Cluster,
+    *,
+    policy: str,
+    max_slowdown_ratio: float,
+    error: float,
+    seeds: int,
+) -> list[ShadowRun]:
+    """Return one run for each seed; how far it is, is said on the way."""
+    runs = []
+    for seed in range(seeds):
+        sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
+        drawn = draw_demands(jobs, known, max_slowdown_ratio=max_slowdown_ratio, seed=seed)
+        runs.append(simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
+    sys.stderr.write("\n")
+    return runs
 
 
 def write_page(path: Path, text: str) -> None:

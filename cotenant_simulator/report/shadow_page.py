@@ -50,11 +50,18 @@ def _facts(report: Mapping[str, Any]) -> str:
 
 
 def _assumption(report: Mapping[str, Any]) -> str:
+    known = report["jobs_with_measured_demands"]
+    told = (
+        f"Utilization and memory of {known:,} jobs were measured; how long their steps are and whom they slow down is "
+        "not known: each"
+        if known
+        else "No accounting tells what jobs demand: each"
+    )
     return (
-        f"No accounting tells what jobs demand: each is taken for one of the jobs measured in {report['measured']} "
-        f"({report['device']}), drawn {report['seeds']} times; figures are means with the least and the most of all "
-        f"draws. Predictions err by {report['prediction_error_ratio']:.0%}; every job accepts "
-        f"{report['max_slowdown_ratio']:.0%} longer steps. Jobs of several GPUs are not shared."
+        f"{told} is taken for one of the jobs measured in {report['measured']} ({report['device']}), drawn "
+        f"{report['seeds']} times; figures are means with the least and the most of all draws. Predictions err by "
+        f"{report['prediction_error_ratio']:.0%}; every job accepts {report['max_slowdown_ratio']:.0%} longer steps. "
+        "Jobs of several GPUs are not shared."
     )
 
 
@@ -69,7 +76,7 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
         ("slowdown that 5 % of the jobs exceed", _percent(slowdown["p95"])),
         ("largest slowdown", _percent(slowdown["max"])),
         ("ends for lack of GPU memory", _number(report["out_of_memory_ends"])),
-        ("mean wait as accounted for", _seconds(wait["accounted"]["mean"])),
+        ("mean wait as accounted for", _seconds(wait["accounted"]["mean"]) if wait["accounted"] else "not told"),
         ("mean wait with GPUs of their own", _time(wait["exclusive"])),
         ("mean wait while sharing", _time(wait["shared"])),
         ("jobs that start sooner", _number(report["jobs_that_wait_less"])),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Final
 
-from cotenant_simulator.readers.accounting import PastJob
+from cotenant_simulator.readers.accounting import Accounting
 from cotenant_simulator.report.json_report import HOUR_MS, quantile
 from cotenant_simulator.run.records import JobResult, RunResult
 
@@ -29,18 +29,16 @@ class ShadowRun:
 def shadow_report(
     runs: Sequence[ShadowRun],
     *,
-    past_jobs: Sequence[PastJob],
+    past: Accounting,
     about: Mapping[str, object],
-    skipped: Mapping[str, int],
     warnings: Sequence[str] = (),
 ) -> dict[str, object]:
     """Return the report.
 
     Args:
         runs: One for each seed.
-        past_jobs: As they were accounted for.
+        past: The jobs as they were accounted for.
         about: What was asked.
-        skipped: Rows that were left out, by reason.
         warnings: What makes the figures doubtful.
     """
     jobs = runs[0].exclusive.jobs
@@ -49,7 +47,8 @@ def shadow_report(
         **about,
         "warnings": list(warnings),
         "jobs": len(jobs),
-        "rows_left_out": dict(skipped),
+        "jobs_with_measured_demands": sum(job.utilization_ratio is not None for job in past.jobs),
+        "rows_left_out": dict(past.skipped),
         "gpu_hours_exclusive": _interval(run.exclusive.gpu_ms_held / HOUR_MS for run in runs),
         "gpu_hours_saved": _interval(_saved_ms(run) / HOUR_MS for run in runs),
         "days": _days(runs),
@@ -60,13 +59,13 @@ def shadow_report(
         },
         "out_of_memory_ends": _interval(sum(job.out_of_memory for job in run.shared.jobs) for run in runs),
         "mean_wait_s": {
-            "accounted": _interval([fmean((job.started_at_ms - job.submitted_at_ms) / 1_000 for job in past_jobs)]),
+            "accounted": _accounted_wait_s(past),
             "exclusive": _interval(_mean_wait_s(run.exclusive) for run in runs),
             "shared": _interval(_mean_wait_s(run.shared) for run in runs),
         },
         "jobs_that_wait_less": _interval(sum(gain > 0 for gain in _gains_s(run).values()) for run in runs),
         "jobs_that_wait_longer": _interval(sum(gain < 0 for gain in _gains_s(run).values()) for run in runs),
-        "users": _users(runs, {job.job_id: job.user for job in past_jobs}),
+        "users": _users(runs, {job.job_id: job.user for job in past.jobs}),
     }
 
 
@@ -97,6 +96,12 @@ def _held_by_day(result: RunResult) -> dict[int, float]:
             found[at_ms // DAY_MS] += interval.held_gpus * (end_ms - at_ms) / HOUR_MS
             at_ms = end_ms
     return found
+
+
+def _accounted_wait_s(past: Accounting) -> dict[str, float] | None:
+    """Return how long jobs really waited; None = their source does not tell."""
+    waits = ((job.started_at_ms - job.submitted_at_ms) / 1_000 for job in past.jobs)
+    return _interval([fmean(waits)]) if past.tells_submissions else None
 
 
 def _slowdown(run: ShadowRun, percent: int) -> float:

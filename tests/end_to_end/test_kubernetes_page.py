@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "deploy" / "kubernetes" / "example-job.yaml"
 COTENANT = str(Path(sys.executable).with_name("cotenant"))
 RIGHTS = ["apply", "-f", "deploy/kubernetes/rbac.yaml"]
+MORE_RIGHTS = [*RIGHTS, "-f", "deploy/kubernetes/place.yaml"]
 GPU = ("--gpu", "gpu*=NVIDIA A10:24GiB")
 
 
@@ -94,7 +95,7 @@ def example(name: str) -> str:
 def test_the_page_leads_from_nothing_to_a_shared_gpu(site: Site) -> None:
     site.kubectl("apply", "--filename", "-", text=RUNTIME_CLASS)
     for words in site.page_commands("kubectl"):
-        if words[0] in ("label", "annotate", "taint") or words == RIGHTS:
+        if words[0] in ("label", "annotate", "taint") or words in (RIGHTS, MORE_RIGHTS):
             site.kubectl(*words)
     for name in ("first", "second"):
         site.kubectl("apply", "--filename", "-", text=example(name))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cotenant import system_clock
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
-from cotenant.engines.kubernetes import hami, pods
+from cotenant.engines.kubernetes import enforced_limits, hami, pods
 from cotenant.engines.kubernetes.api import KubernetesApi
 from cotenant.engines.kubernetes.device_taints import DeviceTaints
 from cotenant.engines.kubernetes.reading import KubernetesReading
@@ -99,6 +99,7 @@ class KubernetesEngine:
         }
         if hami.memory_bytes_of(pods.requests_of(pod)):
             changes[hami.UUID_ANNOTATION] = name
+        changes |= enforced_limits.limits_of(pod, name, placement.memory_bytes)
         # Refused where anything about the pod has changed meanwhile.
         self._annotate(placement.job_id, changes, version=text_of(pod, "metadata", "resourceVersion"))
 
@@ -117,9 +118,7 @@ class KubernetesEngine:
         metadata = {
             **{name: text_of(pod, "metadata", name) for name in ("name", "namespace", "uid")},
             # In the same order as the node: another placer does not come in between.
-            "annotations": {
-                name: annotations[name] for name in (pods.NOTE_ANNOTATION, *_PLACED) if name in annotations
-            },
+            "annotations": {name: text for name, text in annotations.items() if _is_of_placement(name)},
         }
         target = {"apiVersion": "v1", "kind": "Node", "name": planned.rpartition("/")[0]}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
@@ -137,6 +136,7 @@ class KubernetesEngine:
         changes[pods.NOTE_ANNOTATION] = "cotenant: held"
         if hami.memory_bytes_of(pods.requests_of(pod)):
             changes[hami.UUID_ANNOTATION] = None
+        changes |= enforced_limits.taken_back(pod)
         self._annotate(job_id, changes, version=text_of(pod, "metadata", "resourceVersion"))
 
     def stop(self, job_id: str, *, grace_s: int) -> None:
@@ -236,6 +236,10 @@ def _path(job_id: str) -> str:
     if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
         raise EngineRefusedError(f"{job_id!r} is no pod: write NAMESPACE/NAME")
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _is_of_placement(annotation: str) -> bool:
+    return annotation in (pods.NOTE_ANNOTATION, *_PLACED) or enforced_limits.is_limit(annotation)
 
 
 def _plain(note: str) -> str:

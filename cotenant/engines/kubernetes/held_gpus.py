@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cotenant.engines.kubernetes import enforced_limits
 from cotenant.engines.kubernetes.hami import allocated_parts
 from cotenant.engines.kubernetes.nodes import GpuNode
 from cotenant.engines.kubernetes.pods import gpus_asked, job_id_of, note_of, requests_of
@@ -30,6 +31,8 @@ def held_on(node: GpuNode, pods: Sequence[Row], warnings: list[str]) -> dict[str
         asks = gpus_asked(requests_of(pod))
         if asks and (allocated := allocated_parts(pod, node.node.node_id, parts)):
             held[job_id_of(pod)] = allocated
+        elif (limited := enforced_limits.allocated_parts(pod, node.node.node_id, parts)) and [*limited] != [planned]:
+            held[job_id_of(pod)] = limited
         elif planned in node.gpu_ids:
             held[job_id_of(pod)] = {planned: planned_slots(note_of(pod))}
         elif asks:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from cotenant.engines.kubernetes import hami, pods
+from cotenant.engines.kubernetes import enforced_limits, hami, pods
 from cotenant.engines.kubernetes.resource_claims import claim_of, is_held_by_our_gate
 from cotenant.engines.kubernetes.values import Row, row_of, rows_of, text_of, texts_of
 
@@ -42,6 +42,8 @@ def obstacle_of(pod: Row) -> str:
     if rows_of(spec, "resourceClaims") and not (is_held_by_our_gate(pod) and claim_of(pod)):
         return "resourceClaims"
     if is_held_by_our_gate(pod) and not claim_of(pod) and (obstacle := hami.obstacle_of(pods.requests_of(pod))):
+        return obstacle
+    if obstacle := enforced_limits.obstacle_of(pod):
         return obstacle
     ports = (port for container in rows_of(spec, "containers") for port in rows_of(container, "ports"))
     return "host ports" if any(port.get("hostPort") for port in ports) else ""

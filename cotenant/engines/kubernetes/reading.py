@@ -10,7 +10,7 @@ from typing import Final
 
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.job_tag import JobTag
-from cotenant.engines.kubernetes import hami, node_choice, pods
+from cotenant.engines.kubernetes import enforced_limits, hami, node_choice, pods
 from cotenant.engines.kubernetes.held_gpus import Held, held_on
 from cotenant.engines.kubernetes.nodes import GpuNode, read_node
 from cotenant.engines.kubernetes.resource_claims import claim_of
@@ -97,6 +97,8 @@ class KubernetesReading:
         if limit_bytes:
             # More than its limit it cannot take, and less is not free for others.
             tag = replace(tag, memory_bytes=limit_bytes)
+        elif not (tag.memory_bytes or tag.graph_sha256):
+            tag = replace(tag, memory_bytes=enforced_limits.stated_bytes(pod))
         obstacle = node_choice.obstacle_of(pod) or self._volumes.obstacle(pod)
         if obstacle:
             complaint = f"cotenant cannot place pods with {obstacle}"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cotenant.cli.engine_command import EXTENDER_TIMEOUT_S, engine
-from cotenant.engines.kubernetes import node_choice, pods
+from cotenant.engines.kubernetes import enforced_limits, node_choice, pods
 from scheduler_service.commands import serve
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
@@ -88,7 +88,8 @@ def test_no_role_reads_secrets_or_changes_what_a_pod_runs() -> None:
     }
     assert rules[0]["resources"] == ["nodes", "pods", "persistentvolumeclaims", "persistentvolumes"]
     bound = {row["roleRef"]["name"] for row in rows("rbac.yaml") if row["kind"] == "ClusterRoleBinding"}
-    assert bound == {"cotenant-read", "cotenant-advise", "cotenant-place"}
+    assert bound == {"cotenant-read", "cotenant-advise"}
+    assert [row["roleRef"]["name"] for row in rows("place.yaml")] == ["cotenant-place"]
 
 
 def test_what_lets_gated_pods_go_may_do_that_and_close_devices_and_no_more() -> None:
@@ -110,7 +111,7 @@ def test_what_lets_gated_pods_go_may_do_that_and_close_devices_and_no_more() -> 
     }
 
 
-@pytest.mark.parametrize("name", ["dynamic-resources.yaml", "hami.yaml"])
+@pytest.mark.parametrize("name", ["example-claim.yaml", "example-hami.yaml"])
 def test_a_gated_example_is_one_that_cotenant_places(name: str) -> None:
     [pod] = [row for row in rows(name) if row["kind"] == "Pod"]
     # As the API server completes it: what is limited is asked for.
@@ -120,6 +121,16 @@ def test_a_gated_example_is_one_that_cotenant_places(name: str) -> None:
     assert pods.is_ours(pod)
     assert node_choice.obstacle_of(pod) == ""
     assert not pods.asks_device_plugin(pods.requests_of(pod))
+
+
+def test_the_example_with_a_limit_is_one_whose_limit_cotenant_writes() -> None:
+    [job] = rows("example-limits.yaml")
+    pod = job["spec"]["template"]
+    assert pods.is_ours(pod)
+    assert node_choice.obstacle_of(pod) == ""
+    written = enforced_limits.limits_of(pod, "GPU-8f", 2**30)
+    assert written.keys() > pod["metadata"]["annotations"].keys() - {pods.JOB_ANNOTATION}
+    assert {name.split(".")[2] for name in written} == {row["name"] for row in pod["spec"]["containers"]}
 
 
 def test_the_example_takes_its_gpu_over_from_the_annotation_that_placing_writes() -> None:

@@ -28,6 +28,9 @@ CONTAINER = "ab" * 32
         ),
         (f"0::/docker/{CONTAINER}", "docker/abababababab"),
         (f"0::/system.slice/docker-{CONTAINER}.scope", "docker/abababababab"),
+        (f"0::/machine.slice/libpod-{CONTAINER}.scope/container", "podman/abababababab"),
+        (f"5:devices:/libpod_parent/libpod-{CONTAINER}\n", "podman/abababababab"),
+        (f"0::/machine.slice/libpod-conmon-{CONTAINER}.scope", ""),
         ("0::/user.slice/user-1000.slice/session-3.scope", ""),
         ("0::/user.slice/job_77", ""),
         ("0::/slurm_n1/uid_x/job_77", ""),
@@ -70,6 +73,19 @@ def test_processes_of_one_job_are_one_job_and_others_are_told_apart_by_their_gro
         ("group/12", (12,), ("g0",)),
         ("group/13", (13,), ("g1",)),
         ("slurm/5", (10, 11), ("g0",)),
+    ]
+
+
+def test_a_group_is_told_from_an_earlier_one_of_its_number_and_hidden_output_is_no_silence(tmp_path: Path) -> None:
+    process(tmp_path, 12, group=12)
+    with (tmp_path / "12" / "stat").open("a") as stat:
+        stat.write(" 0" * 14 + " 4711 0\n")
+    process(tmp_path, 13, group=13)
+    (tmp_path / "13" / "fd").rmdir()
+    found = ForeignJobs(tmp_path).find({"g0": frozenset({12, 13})})
+    assert [(job.job_id, job.began_ticks, job.is_hidden) for job in found] == [
+        ("group/12", 4711, False),
+        ("group/13", 0, True),
     ]
 
 

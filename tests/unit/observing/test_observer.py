@@ -58,6 +58,7 @@ class Scene:
         self.jobs: dict[str, ForeignJob] = {}
         self._folder = folder
         self._steps: dict[str, float] = {}
+        self._numbers = itertools.count()
         self._now_ns = 10 * BEAT_NS
         ids = itertools.count()
         monkeypatch.setattr("cotenant_agent.log_progress.wall_ms", lambda: 0)
@@ -71,10 +72,14 @@ class Scene:
             silent_jobs=self.silent_jobs,
         )
 
-    def start(self, job_id: str, *, tag: str = "", prints: bool = True) -> None:
-        log = self._folder / f"{len(self._steps)}.log" if prints else None
-        self.jobs[job_id] = ForeignJob(job_id=job_id, gpu_ids=("g0",), pids=(1,), log=log, tag=read_tag(tag))
-        self._steps[job_id] = 0
+    def start(self, job_id: str, *, tag: str = "", prints: bool = True, began_ticks: int = 0, steps: int = 0) -> None:
+        log = self._folder / f"{next(self._numbers)}.log" if prints else None
+        self.jobs[job_id] = ForeignJob(
+            job_id=job_id, gpu_ids=("g0",), pids=(1,), log=log, tag=read_tag(tag), began_ticks=began_ticks
+        )
+        self._steps[job_id] = steps
+        if log is not None and steps:
+            log.write_text("".join(f"step {step} loss 0.5\n" for step in range(1, steps + 1)))
 
     def beats(self, count: int, **steps_per_beat: float) -> list[ObservedWindow]:
         """Let time pass; each job prints its steps just before the observer looks."""
@@ -123,6 +128,53 @@ def test_steps_alone_and_together_give_step_times_and_a_slowdown(scene: Scene) -
     assert ended["a", ("b",)].slowdown_ratio == pytest.approx(1.0, abs=0.05)
     assert ended["b", ("a",)].slowdown_ratio is None
     assert all(one.is_reportable for one in ended.values())
+
+
+def test_what_a_job_printed_before_it_was_seen_tells_no_time_of_steps(scene: Scene) -> None:
+    # More than is read at once: an observer that read it from its beginning would take old steps for new ones.
+    scene.start("a", steps=50_000)
+    found = [*scene.beats(40, a=20), *scene.close()]
+    assert [one.step_ms for one in found] == [pytest.approx(100, rel=0.02)] * len(found)
+    assert found
+
+
+def test_a_job_that_goes_on_in_another_file_is_measured_there(scene: Scene, tmp_path: Path) -> None:
+    scene.start("a")
+    before = scene.beats(20, a=20)
+    log = scene.jobs["a"].log
+    assert log is not None
+    scene.jobs["a"].log = log.rename(tmp_path / "kept.log")
+    log.touch()
+    found = [*before, *scene.beats(20, a=20), *scene.close()]
+    assert sum(one.window.window_ms for one in found) > 60_000
+    assert [one.step_ms for one in found] == [pytest.approx(100, rel=0.05)] * len(found)
+
+
+def test_a_slowdown_counts_from_how_fast_a_job_was_lately(scene: Scene) -> None:
+    scene.start("a")
+    for steps in (10, 40):
+        for _ in range(6):
+            # Another job that comes and goes ends the window.
+            scene.beats(40, a=steps)
+            scene.start("b")
+            scene.beats(2, a=steps)
+            del scene.jobs["b"]
+    scene.beats(40, a=40)
+    scene.start("b")
+    together = [*scene.beats(40, a=20, b=5), *scene.close()]
+    [shared] = [one for one in together if one.job_id == "a" and one.others and one.window.window_ms > 60_000]
+    assert shared.slowdown_ratio == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_number_of_a_process_that_is_given_again_is_another_job(scene: Scene) -> None:
+    scene.start("group/7", began_ticks=100)
+    scene.beats(40, **{"group/7": 20})
+    scene.start("group/7", began_ticks=200)
+    scene.beats(2, **{"group/7": 1})
+    scene.start("b")
+    found = [*scene.beats(40, **{"group/7": 5, "b": 5}), *scene.close()]
+    # It was never seen alone: what the other job of that number took for a step says nothing of it.
+    assert {one.job_id: one.slowdown_ratio for one in found if one.others} == {"group/7": None, "b": None}
 
 
 def test_a_slowdown_that_others_disturbed_is_told_with_its_doubt(scene: Scene) -> None:

@@ -86,8 +86,8 @@ def test_shadow_takes_the_profiles_that_its_error_names(tmp_path: Path, monkeypa
     monkeypatch.delenv("COTENANT_SHARED_DATA", raising=False)
     file, profiles = pollux_family(tmp_path)
     with pytest.raises(TraceError, match="name them with --profiles"):
-        read_past_jobs(None, file)
-    assert len(read_past_jobs(None, file, profiles).jobs) == 2
+        read_past_jobs({"--trace": file})
+    assert len(read_past_jobs({"--trace": file}, profiles).jobs) == 2
 
 
 def test_pollux_jobs_allow_the_numbers_of_gpus_that_were_measured(tmp_path: Path) -> None:

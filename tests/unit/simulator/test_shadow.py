@@ -39,10 +39,13 @@ def test_jobs_with_gpus_that_have_ended_are_read_in_order(tmp_path: Path) -> Non
         row("6", ended="00:00"),
         "7|n|ann|yesterday|2026-03-01T00:00:00|2026-03-01T01:00:00|COMPLETED|gres/gpu=1",
         row("2"),
+        row("2"),
     )
     found = read_accounting(path)
-    assert [(job.job_id, job.gpus) for job in found.jobs] == [("1", 3), ("2", 1)]
+    # It was requeued: each time that it ran counts, and a row that is there twice once.
+    assert [(job.job_id, job.gpus) for job in found.jobs] == [("1", 3), ("2", 1), ("2.1", 1)]
     assert found.skipped == {
+        "told twice": 1,
         "no GPUs": 1,
         "not ended": 1,
         "another number of cells than the header": 1,
@@ -52,11 +55,46 @@ def test_jobs_with_gpus_that_have_ended_are_read_in_order(tmp_path: Path) -> Non
     assert found.jobs[0].started_at_ms - found.jobs[0].submitted_at_ms == 30_000
 
 
+def test_odd_rows_of_sacct_are_read_or_counted_with_their_reason(tmp_path: Path) -> None:
+    times = "2026-03-01T00:00:00|2026-03-01T00:00:30|2026-03-01T01:00:00"
+    path = table(
+        tmp_path,
+        f"10|array|ann|{times}|COMPLETED|{GPU}",
+        f"11|array|ann|{times}|CANCELLED by 1000|gres/gpu:nvidia_a100=1,gres/gpu:nvidia_h100=2",
+        f"10.batch|batch||{times}|COMPLETED|{GPU}",
+        f"10.extern|extern||{times}|COMPLETED|{GPU}",
+        f"10.0|python||{times}|COMPLETED|{GPU}",
+        f"12|never|ann|2026-03-01T00:00:00|None|2026-03-01T01:00:00|CANCELLED by 1000|{GPU}",
+        f"13|epoch|ann|1772323200|1772323260|1772323860|TIMEOUT|{GPU}",
+        f"14|zone|ann|2026-03-01T01:00:00+01:00|2026-03-01T01:01:00+01:00|2026-03-01T01:11:00+01:00|COMPLETED|{GPU}",
+        f"15|relative|ann|Ystday 10:00|Ystday 10:01|UNLIMITED|COMPLETED|{GPU}",
+        f"16|mig|ann|{times}|COMPLETED|gres/gpu:a100_1g.5gb=1,gres/gpu=1",
+        f"17|mps|ann|{times}|COMPLETED|cpu=1,gres/mps=50",
+        f"18|lent|ann|{times}|COMPLETED|gres/gpu=0",
+    )
+    found = read_accounting(path)
+    read = {job.job_id: (job.gpus, (job.ended_at_ms - job.started_at_ms) / 60e3) for job in found.jobs}
+    assert read == {"10": (1, 59.5), "11": (3, 59.5), "13": (1, 10), "14": (1, 10)}
+    assert found.skipped == {
+        "a step of a job, or no job's number": 3,
+        "not ended": 1,
+        "no time": 1,
+        "a part of a GPU (MIG), shared already": 1,
+        "a part of a GPU (gres/shard), shared already": 1,
+        "no GPUs": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("head", "rows", "complaint"),
     [
         ("JobID|User", (), "lacks the column JobIDRaw; write it with --parsable2"),
-        (HEAD, (row("1", tres="cpu=1"),), "holds no ended job with GPUs; AllocTRES must name gres/gpu"),
+        (
+            HEAD,
+            (row("1", tres="cpu=1"),),
+            "holds no ended job with GPUs; 1 rows: no GPUs. AllocTRES must name gres/gpu",
+        ),
+        (HEAD, (row("1").replace("T", " at "),), "1 rows: no time. .* .SLURM_TIME_FORMAT=standard."),
         ("", (), "lacks the column"),
     ],
 )
@@ -112,7 +150,7 @@ def test_names_of_jobs_and_users_are_text_on_the_page(tmp_path: Path) -> None:
 
 
 def test_one_source_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="one of --sacct FILE and --trace FILE"):
+    with pytest.raises(InputError, match="name one of --sacct FILE, --dcgm FILE"):
         report(crowd(tmp_path), "--trace", "x.csv", "--cluster", "1x1")
 
 
