@@ -149,9 +149,9 @@ class SlurmDaemons:
 
     def run(self, command: Sequence[str]) -> str:
         """Run one of Slurm's commands and return what it writes."""
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False, cwd=self.folder
-        )
+        # The name of a job may be any bytes.
+        like_text: dict[str, Any] = {"text": True, "errors": "replace", "cwd": self.folder}
+        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=60, check=False, **like_text)
         if done.returncode:
             raise subprocess.SubprocessError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
         return done.stdout
@@ -171,8 +171,11 @@ class SlurmDaemons:
 
     def job(self, job_id: str) -> Mapping[str, Any]:
         """Return what squeue says of a job; empty once it is forgotten."""
-        jobs = json.loads(self.run(["squeue", "--json"]))["jobs"]
-        return next((row for row in jobs if str(row["job_id"]) == job_id), {})
+        return next((row for row in self._jobs() if str(row["job_id"]) == job_id), {})
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run(["squeue", "--json"]))["jobs"]
+        return found
 
     def output(self, job_id: str) -> str:
         """Return what a job printed."""
@@ -212,6 +215,15 @@ class SlurmDaemons:
     def wait_for(self, job_id: str, *states: str) -> None:
         """Wait until a job is in one of these states."""
         _wait_until(lambda: self.job(job_id).get("job_state", "") in states)
+
+    def wait_for_task(self, name: str, state: str) -> None:
+        """Wait until a task of an array, ARRAY_TASK, is in a state."""
+        _wait_until(
+            lambda: any(
+                f"{row['array_job_id']}_{row['array_task_id']}" == name and row["job_state"] == state
+                for row in self._jobs()
+            )
+        )
 
     def _write(self) -> None:
         (self.folder / "state").mkdir()

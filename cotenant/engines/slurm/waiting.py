@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from cotenant.engines.slurm.values import number_of, text_of, words_of
@@ -39,16 +40,28 @@ class JobsByName:
         rows: All that squeue writes; ended jobs stay in it for some minutes.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        self._rows: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-        self._of_name: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-        for row in rows:
-            names = {str(number_of(row, "job_id")), str(number_of(row, "array_job_id"))} - {"0"}
-            for name in names:
-                self._rows[name, ""].append(row)
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._all = rows
+
+    @cached_property
+    def _rows(self) -> Mapping[tuple[str, str], list[Mapping[str, Any]]]:
+        """By number and task; without a task all of the array."""
+        found: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+        for row in self._all:
+            array = str(number_of(row, "array_job_id"))
+            for name in {str(number_of(row, "job_id")), array} - {"0"}:
+                found[name, ""].append(row)
             for task in tasks_of(row):
-                self._rows[str(number_of(row, "array_job_id")), task].append(row)
-            self._of_name[_owner_and_name(row)].append(row)
+                found[array, task].append(row)
+        return found
+
+    @cached_property
+    def _of_name(self) -> Mapping[tuple[str, str], list[Mapping[str, Any]]]:
+        """By owner and name."""
+        found: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+        for row in self._all:
+            found[_owner_and_name(row)].append(row)
+        return found
 
     def awaits(self, row: Mapping[str, Any]) -> bool:
         """Say whether a job depends on what has not happened yet; whether it happened well is for Slurm to say."""
