@@ -50,6 +50,7 @@ JobSubmitPlugins=lua
 GresTypes=gpu,shard
 SlurmdParameters=config_overrides
 ReturnToService=2
+MinJobAge=3600
 MpiDefault=none
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=16 RealMemory=8000 Gres={gres} State=UNKNOWN
@@ -149,9 +150,16 @@ class SlurmDaemons:
 
     def run(self, command: Sequence[str]) -> str:
         """Run one of Slurm's commands and return what it writes."""
-        # The name of a job may be any bytes.
-        like_text: dict[str, Any] = {"text": True, "errors": "replace", "cwd": self.folder}
-        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=60, check=False, **like_text)
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            errors="replace",  # the name of a job may be any bytes
+            timeout=60,
+            check=False,
+            cwd=self.folder,
+        )
         if done.returncode:
             raise subprocess.SubprocessError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
         return done.stdout
