@@ -34,6 +34,7 @@ from scheduler_service.commands.serve import ALLOCATIONS_PER_COLLECTION
 from scheduler_service.errors import SchedulerServiceError
 from scheduler_service.grpc_api.decide import decide, deciding_thread
 from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
+from scheduler_service.grpc_api.unread_request import UnreadRequest
 from scheduler_service.policy_registry import POLICIES
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of, repeat_somewhere
 
@@ -131,16 +132,17 @@ class _Deciding:
         """Return the CPU ms of one call, from a serialized request to a serialized answer."""
         request = _request(policy, given)
         began = time.process_time()
-        self._answer(scheduling_pb2.DecideRequest.FromString(request), bases).SerializeToString()
+        self._answer(UnreadRequest.read(request), bases).SerializeToString()
         return (time.process_time() - began) * 1_000
 
     def answer(
         self, policy: str, given: scheduling_pb2.Snapshot, bases: SnapshotBases, *, keep_base: bool
     ) -> scheduling_pb2.DecideResponse:
         """Return the answer."""
-        return self._answer(scheduling_pb2.DecideRequest(policy=policy, snapshot=given, keep_base=keep_base), bases)
+        request = scheduling_pb2.DecideRequest(policy=policy, snapshot=given, keep_base=keep_base)
+        return self._answer(UnreadRequest.read(request.SerializeToString()), bases)
 
-    def _answer(self, message: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> scheduling_pb2.DecideResponse:
+    def _answer(self, message: UnreadRequest, bases: SnapshotBases) -> scheduling_pb2.DecideResponse:
         answering = decide(message, predictor=None, seconds_left=600, thread=self._thread, bases=bases)
         answer: scheduling_pb2.DecideResponse = self.run(answering)
         return answer

@@ -361,7 +361,8 @@ def _run_rounds(bridge: Bridge, interval_s: float) -> None:
             told = ""
         except (EngineUnreachableError, ServiceError) as error:
             if error.message != told:
-                tell(f"error: {error.message}; asking again every {interval_s:g} s", style="red")
+                remedy = f"; {error.remedy}" if error.remedy else ""
+                tell(f"error: {error.message}; asking again every {interval_s:g} s{remedy}", style="red")
             told = error.message
         stop.wait(interval_s)
 

@@ -81,13 +81,18 @@ class Bridge:
         self._look_for_disagreement(state, report)
         if self._places:
             self._finish_interrupted(state, report)
-        waiting = [job for job in state.jobs if job.tag is not None and job.phase in self._phases()]
+        asked = [job for job in state.jobs if job.tag is not None and job.phase in self._phases()]
+        notes = [(job, f"cotenant: waits: {job.obstacle}") for job in asked if self._is_stuck(job)]
+        waiting = [job for job in asked if not self._is_stuck(job)]
         # The oldest first: those beyond the bound come in a later round.
         waiting = sorted(waiting, key=lambda job: (job.submitted_at_ms, job.job_id))[:JOBS_PER_ROUND_MAX]
         if waiting:
-            notes = self._decide_about({job.job_id: job for job in waiting}, state, report, now_ms)
-            self._note(notes, report, notes_max)
+            notes += self._decide_about({job.job_id: job for job in waiting}, state, report, now_ms)
+        self._note(notes, report, notes_max)
         return report
+
+    def _is_stuck(self, job: EngineJob) -> bool:
+        return self._places and bool(job.obstacle)
 
     def _phases(self) -> tuple[EnginePhase, ...]:
         return (EnginePhase.HELD,) if self._places else (EnginePhase.HELD, EnginePhase.WAITING)
@@ -129,7 +134,7 @@ class Bridge:
         """Give a job its GPU; return its note."""
         gpu_id = decision.start.assignments[0].gpu_id
         taken = slots.take(gpu_id, decision.memory_reserved_bytes)
-        note = f"{placed_note(gpu_id, taken)}: {decision.reason.message}"[:NOTE_CHARACTERS_MAX]
+        note = f"{placed_note(gpu_id, taken)}: {decision.reason.message}{_complaints(job)}"[:NOTE_CHARACTERS_MAX]
         node_id = slots.node_of(gpu_id)
         memory_bytes = decision.memory_reserved_bytes if taken else 0
         self._engine.place(
@@ -141,7 +146,7 @@ class Bridge:
 
     def _note(self, notes: Iterable[tuple[EngineJob, str]], report: RoundReport, notes_max: int) -> None:
         """Write what is new, after all placements: GPUs do not wait for words."""
-        fresh = [(job, note) for job, note in notes if not _says_the_same(job.note, note)]
+        fresh = [(job, note) for job, note in notes if job.takes_notes and not _says_the_same(job.note, note)]
         for job, note in fresh[:notes_max]:
             try:
                 self._engine.annotate(job.job_id, note)
@@ -156,13 +161,16 @@ class Bridge:
 
     def _look_for_disagreement(self, state: EngineState, report: RoundReport) -> None:
         """Say where a placed job runs on another GPU, or waits for one that others hold."""
+        open_gpu_ids = {gpu.gpu_id for node in state.nodes for gpu in node.gpus if node.is_usable}
         for job, planned in _planned(state.jobs):
             others = sorted(_strangers_on(planned, job, state.jobs)) if job.phase is EnginePhase.PLACED else []
             runs_elsewhere = job.phase is EnginePhase.RUNNING and [*job.held_slots] != [planned]
-            if runs_elsewhere or others:
+            is_closed = job.phase is EnginePhase.PLACED and planned not in open_gpu_ids
+            if runs_elsewhere or others or is_closed:
                 report.disagreements.append(job.job_id)
                 found = f"runs on {', '.join(job.held_slots) or 'no GPU'}" if runs_elsewhere else "waits"
-                behind = f", which job {others[0]} holds without being placed" if others else ""
+                behind = ", whose node takes no job now" if is_closed else ""
+                behind = f", which job {others[0]} holds without being placed" if others else behind
                 report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {found}")
 
 
@@ -195,8 +203,12 @@ def _advice(job: EngineJob, decision: scheduling_pb2.Decision) -> str:
         gpus = ", ".join(part.gpu_id for part in decision.start.assignments)
         memory = f"{decision.memory_reserved_bytes / 2**30:.1f} GiB"
         said, code = f"would start on {gpus} with {memory} of its memory: {said}", ""
-    complaints = f" ({'; '.join(job.tag.complaints)})" if job.tag is not None and job.tag.complaints else ""
-    return f"cotenant: {said}{complaints}"[: NOTE_CHARACTERS_MAX - len(code)] + code
+    return f"cotenant: {said}{_complaints(job)}"[: NOTE_CHARACTERS_MAX - len(code)] + code
+
+
+def _complaints(job: EngineJob) -> str:
+    """Return what is wrong with what its user wrote of a job."""
+    return f" ({'; '.join(job.tag.complaints)})" if job.tag is not None and job.tag.complaints else ""
 
 
 class _Slots:

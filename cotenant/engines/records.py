@@ -69,6 +69,11 @@ class EngineJob:
         note: What we wrote into it last.
         queues: Any of them may run it.
         allowed_node_ids: Empty = all.
+        not_before_ms: It asks not to start before this time; 0 = at any.
+        array_id: Of the array whose task it is; empty = of none.
+        array_running_max: So many tasks of the array may run at once; 0 = any number.
+        obstacle: Why it is not placed, whatever GPUs are free; empty = nothing is in the way.
+        takes_notes: A note to it would not be one to others.
     """
 
     job_id: str
@@ -85,6 +90,11 @@ class EngineJob:
     host_memory_bytes: int = 0
     submitted_at_ms: int = 0
     started_at_ms: int = 0
+    not_before_ms: int = 0
+    array_id: str = ""
+    array_running_max: int = 0
+    obstacle: str = ""
+    takes_notes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def make_snapshot(state: EngineState, pending: Iterable[EngineJob], *, now_ms: i
         if job.phase in (EnginePhase.RUNNING, EnginePhase.PLACED, EnginePhase.INTERRUPTED) and job.held_slots:
             _add_running(made, job, gpus, now_ms)
     for job in pending:
-        made.pending.add(job=_job_message(job), submitted_at_ms=job.submitted_at_ms)
+        made.pending.add(job=_job_message(job), submitted_at_ms=job.submitted_at_ms, not_before_ms=job.not_before_ms)
     return made
 
 
@@ -83,6 +83,8 @@ def _job_message(job: EngineJob) -> scheduling_pb2.SnapshotJob:
         queue=job.queues[0] if len(job.queues) == 1 else "",
         allowed_node_ids=job.allowed_node_ids,
         excluded_node_ids=job.excluded_node_ids,
+        array_id=job.array_id,
+        array_running_max=job.array_running_max,
         stated_memory_bytes=tag.memory_bytes,
         stated_utilization_ratio=tag.utilization_ratio,
         stated_slowdown_ratio=tag.slowdown_ratio,

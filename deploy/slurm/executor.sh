@@ -8,6 +8,7 @@
 #SBATCH --job-name=cotenant
 #SBATCH --ntasks-per-node=1
 #SBATCH --signal=TERM@120
+#SBATCH --no-kill
 set -euo pipefail
 : "${SLURM_JOB_ID:?this is a batch script of Slurm: sbatch $0}"
 # Checkpoints outlive the allocation and are found by the next one, so the folder must be one that all nodes see.
@@ -18,5 +19,5 @@ mkdir -p "$FOLDER/checkpoints" "$FOLDER/agents"
 # shellcheck disable=SC2016
 AGENT='node=${COTENANT_EXECUTOR_NODE:-$SLURMD_NODENAME}; exec "${COTENANT_PYTHON:-python3}" -m cotenant_agent run --node-id "$node" \
     --state-dir "$0/agents/$node" --checkpoint-dir "$0/checkpoints" --shared-checkpoints --stop-jobs-on-exit "$@"'
-# Two nodes may end at different instants; what the others run goes on.
-exec srun --kill-on-bad-exit=0 bash -c "$AGENT" "$FOLDER" "$@"
+# Two nodes may end at different instants, and one may fail: what the others run goes on.
+exec srun --kill-on-bad-exit=0 --no-kill bash -c "$AGENT" "$FOLDER" "$@"

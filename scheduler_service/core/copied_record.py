@@ -67,30 +67,41 @@ def quick_record(record: type[_Record]) -> type[_Record]:
 def make_records(record: type[_Record], count: int, /, **columns: Sequence[Any]) -> list[_Record]:
     """Make many records of a frozen dataclass with slots, a field after the other: in a third of the usual time.
 
+    Of a `quick_record` each is one copy of a dictionary.
+
     Args:
         record: The class; its `__post_init__`, if it has one, would change nothing of these values.
         count: How many.
         columns: The values of a field; where there is none, all have its default.
 
     Raises:
-        TypeError: A field without a default has no column, or a column no field.
+        TypeError: A field without a default, or with one made anew each time, has no column, or a column no field.
         ValueError: A column has fewer or more values.
     """
     kind: Any = record  # which mypy does not take for hashable
-    parts = _slots_of(kind)
-    required = {name for name, (_, default) in parts.items() if default is MISSING}
-    if not required <= columns.keys() <= parts.keys():
-        wrong = ", ".join(sorted((required - columns.keys()) | (columns.keys() - parts.keys())))
+    defaults = _defaults_of(kind)
+    required = {name for name, default in defaults.items() if default is MISSING}
+    if not required <= columns.keys() <= defaults.keys():
+        wrong = ", ".join(sorted((required - columns.keys()) | (columns.keys() - defaults.keys())))
         raise TypeError(f"{record.__name__} has other fields than columns were given: {wrong}")
     if any(len(column) != count for column in columns.values()):
         raise ValueError(f"every column must have {count} values")
     made = [*map(object.__new__, repeat(record, count))]
-    for name, (put, default) in parts.items():
-        deque(map(put, made, columns.get(name, repeat(default))), maxlen=0)
+    if issubclass(record, CopiedRecord):
+        values = (defaults | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        deque(map(object.__setattr__, made, repeat("__dict__"), values), maxlen=0)
+        return made
+    for name, put in _slots_of(kind).items():
+        deque(map(put, made, columns.get(name, repeat(defaults[name]))), maxlen=0)
     return made
 
 
 @cache
-def _slots_of(record: Any) -> Mapping[str, tuple[Callable[[Any, Any], None], Any]]:  # noqa: ANN401 - any class
-    """Return by field what puts a value into its slot, and its default."""
-    return {part.name: (getattr(record, part.name).__set__, part.default) for part in fields(record)}
+def _defaults_of(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any class
+    return {part.name: part.default for part in fields(record)}
+
+
+@cache
+def _slots_of(record: Any) -> Mapping[str, Callable[[Any, Any], None]]:  # noqa: ANN401 - any class
+    """Return by field what puts a value into its slot."""
+    return {part.name: getattr(record, part.name).__set__ for part in fields(record)}

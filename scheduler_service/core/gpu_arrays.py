@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, ge
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,7 +198,7 @@ _OF_JOB = attrgetter(
     "memory_reserved_bytes",
 )
 """With the number of its GPUs all of a running job that its load class follows from."""
-_POSITION = attrgetter("node_id", "gpu.index", "gpu.gpu_id")
+_INDEX, _PLACE_IN_NODE = attrgetter("gpu.index"), attrgetter("gpu.index", "gpu.gpu_id")
 
 
 def build_arrays(view: SchedulingView) -> GpuArrays:
@@ -215,7 +216,7 @@ def build_empty_arrays(entries: Iterable[GpuView], nodes: Mapping[str, Node]) ->
         entries: The GPUs.
         nodes: Theirs, and others, by id.
     """
-    in_order = sorted(entries, key=_POSITION)
+    in_order = _in_order(entries)
     columns = GpuArrays(in_order, nodes)
     # Those of one kind are in one class.
     kinds, first = np.unique(columns.kind_of, return_index=True)
@@ -226,6 +227,18 @@ def build_empty_arrays(entries: Iterable[GpuView], nodes: Mapping[str, Node]) ->
     for node in nodes.values():
         columns.put_host(node, _NOTHING)
     return columns
+
+
+def _in_order(entries: Iterable[GpuView]) -> list[GpuView]:
+    """Return GPUs by node, index and id; those of one node mostly come in this order already."""
+    by_node: dict[str, list[GpuView]] = {}
+    for entry in entries:
+        by_node.setdefault(entry.node_id, []).append(entry)
+    for here in by_node.values():
+        indices = [*map(_INDEX, here)]
+        if any(map(ge, indices, indices[1:])):
+            here.sort(key=_PLACE_IN_NODE)
+    return [*chain.from_iterable(by_node[node_id] for node_id in sorted(by_node))]
 
 
 def _is_loaded(entry: GpuView) -> bool:

@@ -37,6 +37,7 @@ REMEDIES: Mapping[str, str] = {
     "HELD": "`cotenant release JOB`.",
     "AFTER": "The end of these jobs.",
     "ARRAY_LIMIT": "The end of an earlier task.",
+    "NOT_BEFORE": "That time.",
     "QUOTA": "A job of the tenant that ends, or a larger quota in the scheduler's --tenants file.",
     "FAIR_SHARE": "GPU time that the others have, or a larger weight in the scheduler's --tenants file.",
     "PROTECTED": "A job that ends, or a higher --priority.",

@@ -43,6 +43,7 @@ REASON_TEXTS: Mapping[str, str] = {
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
+    "NOT_BEFORE": "The job asks not to start within the next {wait_ms}.",
     "REPEATED_ID": "{rows_count} row(s) of the snapshot wait under this job's id, or one runs under it already, or "
     "the id is empty; give every job an id of its own.",
     "NO_ALLOWED_GPU": "Not one of the {gpus_in_cluster} usable GPU(s) is of a node and device type that the job may "

@@ -15,6 +15,7 @@ from google.protobuf import struct_pb2
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.cluster_index import FreshIndex
+from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
 from scheduler_service.core.opportunistic_sharing import claimed_bytes, largest_surge_bytes
 from scheduler_service.core.placement_limits import ClusterLimits
@@ -33,6 +34,7 @@ from scheduler_service.grpc_api.snapshot_reading import ReadSnapshot, read_snaps
 from scheduler_service.grpc_api.snapshot_rows import bounded_warnings
 from scheduler_service.grpc_api.snapshot_turns import decide_on_snapshot, split_by_arrays, stop_expired
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
+from scheduler_service.grpc_api.unread_request import UnreadRequest
 from scheduler_service.grpc_api.waiting_caller import WaitingCaller
 
 # When the caller sets no deadline.
@@ -46,7 +48,7 @@ _DECIDING_RATIO = 0.8
 
 
 async def decide(
-    request: scheduling_pb2.DecideRequest,
+    request: scheduling_pb2.DecideRequest | UnreadRequest,
     *,
     predictor: PredictorClient | None,
     seconds_left: float | None,
@@ -64,24 +66,24 @@ async def decide(
 
     Raises:
         UnknownBaseError: The snapshot goes on from what is not kept.
-        InvalidRequestError: Too many rows or compared policies, an unknown policy or parameter.
+        InvalidRequestError: Too many rows or policies, an unknown policy or parameter, a snapshot that is none.
     """
-    validation.require(_comparison_violations(request))
-    asked_policy = _asked_policy(request.policy, policies.read_parameters(request.parameters))
-    compared = [_asked_policy(name, {}) for name in request.compared_policies]
+    unread, asked = _unread(request)
+    validation.require(_comparison_violations(asked))
+    asked_policy = _asked_policy(asked.policy, policies.read_parameters(asked.parameters))
+    compared = [_asked_policy(name, {}) for name in asked.compared_policies]
     thread, caller = thread or deciding_thread(), WaitingCaller()
 
     def decisions_of(one: _AskedPolicy, read: ReadSnapshot) -> list[scheduling_pb2.Decision]:
-        return _decisions(one.policy, read, explain=request.explain)
+        return _decisions(one.policy, read, explain=asked.explain)
 
     def begin() -> tuple[ReadSnapshot, MissingPredictions | None, list[scheduling_pb2.Decision]]:
         """Read, and decide at once where nothing is to be asked first: each turn of another thread has its price."""
-        read = read_snapshot(request, SnapshotBases() if bases is None else bases)
+        read = read_snapshot(unread, SnapshotBases() if bases is None else bases)
         read.store.caller = caller
-        if request.validate_only:
+        if asked.validate_only:
             return read, None, []
-        devices, can_ask = read.nodes.least_memory_bytes, predictor is not None
-        missing = find_missing(read.messages, read.keys, devices, read.store, can_ask=can_ask)
+        missing = _missing(read, can_ask=predictor is not None)
         return read, missing, [] if missing.askable else decisions_of(asked_policy, read)
 
     with caller:
@@ -90,21 +92,32 @@ async def decide(
             return scheduling_pb2.DecideResponse(
                 effective_parameters=asked_policy.effective, warnings=read.valid.warnings, base_token=read.base_token
             )
-        asked = missing.answers
+        answers = missing.answers
         if missing.askable and predictor is not None:
-            asked = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
+            answers = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
             decisions = await thread.begin(lambda: decisions_of(asked_policy, read))
         return scheduling_pb2.DecideResponse(
             decisions=decisions,
             effective_parameters=asked_policy.effective,
-            model_version=asked.model_version,
-            warnings=[*read.valid.warnings, *_unusable(read), *asked.warnings],
+            model_version=answers.model_version,
+            warnings=[*read.valid.warnings, *_unusable(read), *answers.warnings],
             base_token=read.base_token,
             comparisons=[
                 _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
                 for one in compared
             ],
         )
+
+
+def _unread(
+    request: scheduling_pb2.DecideRequest | UnreadRequest,
+) -> tuple[UnreadRequest, scheduling_pb2.DecideRequest]:
+    unread = request if isinstance(request, UnreadRequest) else UnreadRequest.read(request.SerializeToString())
+    return unread, unread.asked
+
+
+def _missing(read: ReadSnapshot, *, can_ask: bool) -> MissingPredictions:
+    return find_missing(read.messages, read.keys, read.nodes.least_memory_bytes, read.store, can_ask=can_ask)
 
 
 def _unusable(read: ReadSnapshot) -> list[resources_pb2.Warning]:
@@ -178,10 +191,7 @@ def _view(read: ReadSnapshot, *, explain: bool, tau_ratio: float) -> SchedulingV
     )
     requests = [job.request for job in read.jobs]
     running = {job.request.job_id: job for job in rows.read(read.running, requests[: len(read.running)])}
-    gpus = dict(nodes.empty.gpus)
-    for gpu_id, holders in _holders(running.values()).items():
-        if gpu_id in gpus:
-            gpus[gpu_id] = _held(gpus[gpu_id], holders)
+    gpus = {**nodes.empty.gpus, **_held(nodes.empty.gpus, _holders(running.values()))}
     waiting = sorted(
         translate_snapshot.pending_jobs(read.pending, requests[len(read.running) :]),
         key=lambda job: (job.submitted_at_ms, job.request.job_id),
@@ -204,15 +214,31 @@ def _view(read: ReadSnapshot, *, explain: bool, tau_ratio: float) -> SchedulingV
     )
 
 
-def _held(empty: GpuView, holders: Sequence[RunningJob]) -> GpuView:
-    if len(holders) == 1 and holders[0].memory_surge is None:
-        job = holders[0]
-        return GpuView(
-            gpu=empty.gpu,
-            node_id=empty.node_id,
-            job_ids=(job.request.job_id,),
-            memory_reserved_bytes=job.memory_reserved_bytes,
-        )
+def _held(empty: Mapping[str, GpuView], holders: Mapping[str, list[RunningJob]]) -> dict[str, GpuView]:
+    """Return the usable GPUs that jobs hold; most of them hold one."""
+    single = {
+        gpu_id: jobs[0]
+        for gpu_id, jobs in holders.items()
+        if len(jobs) == 1 and jobs[0].memory_surge is None and gpu_id in empty
+    }
+    before = [empty[gpu_id] for gpu_id in single]
+    made = make_records(
+        GpuView,
+        len(single),
+        gpu=[entry.gpu for entry in before],
+        node_id=[entry.node_id for entry in before],
+        job_ids=[(job.request.job_id,) for job in single.values()],
+        memory_reserved_bytes=[job.memory_reserved_bytes for job in single.values()],
+    )
+    others = {
+        gpu_id: _held_by_all(empty[gpu_id], jobs)
+        for gpu_id, jobs in holders.items()
+        if gpu_id in empty and gpu_id not in single
+    }
+    return dict(zip(single, made, strict=True)) | others
+
+
+def _held_by_all(empty: GpuView, holders: Sequence[RunningJob]) -> GpuView:
     return GpuView(
         gpu=empty.gpu,
         node_id=empty.node_id,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from inspect import isasyncgenfunction
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -19,7 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Lets servicers raise what they mean; callers never see a traceback."""
+    """Lets servicers raise what they mean; callers never see a traceback.
+
+    Args:
+        decoders: By the path of a method what reads its requests, where it is not the class of the message.
+    """
+
+    def __init__(self, decoders: Mapping[str, Callable[[bytes], object]] = MappingProxyType({})) -> None:
+        self._decoders = decoders
 
     async def intercept_service(
         self,
@@ -31,7 +39,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         codec: dict[str, Any] = {
-            "request_deserializer": tolerant(handler.request_deserializer),
+            "request_deserializer": tolerant(
+                self._decoders.get(str(handler_call_details.method), handler.request_deserializer)
+            ),
             "response_serializer": _unless_encoded(handler.response_serializer),
         }
         if handler.unary_unary is not None:

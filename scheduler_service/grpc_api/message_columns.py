@@ -8,9 +8,11 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +26,11 @@ _Places = NDArray[np.intp]
 _Stated = NDArray[np.bool_]
 _PAYLOAD: Final = 0x7F
 _GOES_ON: Final = 0x80
-_VARINT_BYTES_MAX: Final = 10
+_SHIFTS: Final = [np.uint64(7 * place) for place in range(1, 10)]
+"""Of the bytes of an integer behind its first."""
+_LAST_SHIFT: Final = 63
+_PADDING_BYTES: Final = 15 * 11
+"""As far as the numbers of a row can be read beyond its end: 15 fields of a tag and ten bytes."""
 
 
 class WireType(IntEnum):
@@ -51,12 +57,16 @@ class Columns:
 
 
 def unread_rows(message: Descriptor) -> type[Any]:
-    """Return a twin of a message type, equal on the wire, whose parts of other message types stay bytes."""
+    """Return a twin of a message type, equal on the wire, whose parts of other message types stay bytes.
+
+    Each such part is repeated: one that is stated several times is one message, whose bytes are those of all together.
+    """
     twin = descriptor_pb2.DescriptorProto()
     message.CopyToProto(twin)
     for part in twin.field:
         if part.type == descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE:
             part.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+            part.label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
             part.ClearField("type_name")
     name = f"Unread{message.name}"
     twin.name = name
@@ -71,14 +81,17 @@ def read_columns(kind: type[Message], rows: Sequence[bytes]) -> Columns:
 
     Args:
         kind: Has scalar fields only, numbered up to 15.
-        rows: As `SerializeToString` returns them: each field once, in the order of the numbers.
+        rows: Serialized by anyone; those that are not written as `SerializeToString` would are written so.
+
+    Raises:
+        DecodeError: A row is no message.
     """
-    found = Columns(rows)
-    if not _read_all(found, kind):
-        # A newer caller states what this type does not have.
-        found = Columns([_known_part(kind, row) for row in rows])
-        _read_all(found, kind)
-    return found
+    reader = _Reader(rows)
+    if not reader.read_all(kind):
+        # A newer caller states what this type does not have, another library has its own order, a name is not ASCII.
+        reader = _Reader([_known_part(kind, row) for row in rows])
+        reader.read_all(kind)
+    return reader.found
 
 
 def _known_part(kind: type[Message], row: bytes) -> bytes:
@@ -87,54 +100,86 @@ def _known_part(kind: type[Message], row: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def _read_all(found: Columns, kind: type[Message]) -> bool:
-    """Read the rows field by field; False = one of them has more than these."""
-    data = np.frombuffer(b"".join(found.rows) + bytes(_VARINT_BYTES_MAX), dtype=np.uint8)
-    ends = np.cumsum(np.fromiter(map(len, found.rows), dtype=np.intp, count=len(found.rows)))
-    at = begins = np.concatenate((np.zeros(1, dtype=np.intp), ends))[:-1]
+class _Reader:
+    """Reads rows field by field, each field of all rows in the same few steps.
+
+    Args:
+        rows: The rows.
+
+    Attributes:
+        found: What was read.
+    """
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self.found = Columns(rows)
+        # No tag is 0, by which a row ends; a last one that breaks off is read beyond its end.
+        self._data = np.frombuffer(b"\0".join((*rows, bytes(_PADDING_BYTES))), dtype=np.uint8)
+        lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
+        self._ends = np.cumsum(lengths + 1) - 1
+        self._at = self._ends - lengths
+        self._high_bytes = 0
+        """Bytes above 127 in numbers."""
+
+    def read_all(self, kind: Any) -> bool:  # noqa: ANN401 - a class, which mypy does not take for hashable
+        """Read all fields; False = a row has more than these, or is not written as `SerializeToString` would."""
+        begins = self._at
+        for name, tag, wire_type, (least, most) in _layout(kind):
+            stated = self._data.take(self._at) == tag
+            values = self._values(wire_type, stated)
+            if values is None or values.min(initial=0) < least or values.max(initial=0) > most:
+                return False
+            if wire_type is WireType.LENGTH_DELIMITED:
+                self._at = self._at + values
+                # An empty text would not be stated.
+                if np.count_nonzero(values) < np.count_nonzero(stated) or (self._at > self._ends).any():
+                    return False
+                self.found.ends[name] = self._at - begins
+            else:
+                self.found.numbers[name] = values
+        is_ascii = np.count_nonzero(self._data >= _GOES_ON) == self._high_bytes
+        return is_ascii and np.array_equal(self._at, self._ends)
+
+    def _values(self, wire_type: WireType, stated: _Stated) -> Column | None:
+        """Return the numbers of a field or the lengths of its texts, 0 where it is not stated; None = an odd one."""
+        if not stated.any():
+            return np.zeros(len(stated), dtype=np.int64)
+        self._at = self._at + stated
+        return self._doubles(stated) if wire_type is WireType.FIXED_64 else self._varints(stated)
+
+    def _doubles(self, stated: _Stated) -> Column:
+        at_every_byte: Column = np.ndarray(len(self._data) - 7, dtype="<f8", buffer=self._data, strides=(1,))
+        values: Column = at_every_byte[self._at]
+        values[~stated] = 0.0
+        self._high_bytes += int(np.count_nonzero(values.view(np.uint8) >= _GOES_ON))
+        self._at = self._at + 8 * stated
+        return values
+
+    def _varints(self, stated: _Stated) -> Column | None:
+        byte = self._data.take(self._at)
+        self._at = self._at + stated
+        goes_on = stated & (byte >= _GOES_ON)
+        values: Column = ((byte & _PAYLOAD) * stated).astype(np.uint64)
+        for shift in _SHIFTS:
+            count = int(np.count_nonzero(goes_on))
+            if not count:
+                break
+            self._high_bytes += count
+            byte = self._data.take(self._at)
+            self._at = self._at + goes_on
+            values |= ((byte & _PAYLOAD) * goes_on).astype(np.uint64) << shift
+            # Nor may the last byte add nothing: names are found by their bytes. Of the tenth one bit is left.
+            if (goes_on & (byte == 0 if shift < _LAST_SHIFT else byte != 1)).any():
+                return None
+            goes_on = goes_on & (byte >= _GOES_ON)
+        return values.view(np.int64)
+
+
+@cache
+def _layout(kind: Any) -> list[tuple[str, int, WireType, tuple[float, float]]]:  # noqa: ANN401 - a class, which mypy does not take for hashable
+    """Return name, tag and type of each field, and the least and most that a message keeps as they are."""
     fields = kind.DESCRIPTOR.fields_by_number
-    for number in sorted(fields):
-        part = fields[number]
-        wire_type = _wire_type(part.type)
-        stated = (data[at] == (number << 3 | wire_type)) & (at < ends)
-        values, at = (
-            _VALUES[wire_type](data, at + stated, stated) if stated.any() else (np.zeros(len(at), dtype=np.int64), at)
-        )
-        if wire_type is WireType.LENGTH_DELIMITED:
-            found.ends[part.name] = at - begins
-        else:
-            found.numbers[part.name] = values
-    return np.array_equal(at, ends)
-
-
-def _read_doubles(data: Column, at: _Places, stated: _Stated) -> tuple[Column, _Places]:
-    """Return the floating-point numbers that begin at some places, 0 where none is stated, and where they end."""
-    at_every_byte: Column = np.ndarray(len(data) - 7, dtype="<f8", buffer=data, strides=(1,))
-    return np.where(stated, at_every_byte[at], 0.0), at + 8 * stated
-
-
-def _skip(data: Column, at: _Places, stated: _Stated) -> tuple[Column, _Places]:
-    lengths, at = _read_varints(data, at, stated)
-    return lengths, at + lengths
-
-
-def _read_varints(data: Column, at: _Places, stated: _Stated) -> tuple[Column, _Places]:
-    """Return the integers that begin at some places, 0 where none is stated, and where they end."""
-    byte = data[at]
-    values = np.where(stated, byte & _PAYLOAD, 0).astype(np.uint64)
-    goes_on, at, shift = stated & (byte >= _GOES_ON), at + stated, np.uint64(7)
-    while goes_on.any():
-        byte = data[at]
-        values |= np.where(goes_on, byte & _PAYLOAD, 0).astype(np.uint64) << shift
-        goes_on, at, shift = goes_on & (byte >= _GOES_ON), at + goes_on, shift + np.uint64(7)
-    return values.view(np.int64), at
-
-
-_VALUES: Final = {
-    WireType.VARINT: _read_varints,
-    WireType.FIXED_64: _read_doubles,
-    WireType.LENGTH_DELIMITED: _skip,
-}
+    ordered = [(number, fields[number], _wire_type(fields[number].type)) for number in sorted(fields)]
+    return [(part.name, number << 3 | wire, wire, _KEPT.get(part.type, (-inf, inf))) for number, part, wire in ordered]
 
 
 def _wire_type(kind: int) -> WireType:
@@ -142,3 +187,11 @@ def _wire_type(kind: int) -> WireType:
     if kind in (of.TYPE_STRING, of.TYPE_BYTES):
         return WireType.LENGTH_DELIMITED
     return WireType.FIXED_64 if kind == of.TYPE_DOUBLE else WireType.VARINT
+
+
+_KEPT: Final[Mapping[int, tuple[float, float]]] = {
+    descriptor_pb2.FieldDescriptorProto.TYPE_BOOL: (0, 1),
+    descriptor_pb2.FieldDescriptorProto.TYPE_ENUM: (-(2**31), 2**31 - 1),
+    # The length of one.
+    descriptor_pb2.FieldDescriptorProto.TYPE_STRING: (0, 2**31 - 1),
+}

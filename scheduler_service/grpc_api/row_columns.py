@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from google.protobuf.message import Message
@@ -22,6 +22,7 @@ class RowColumns:
     def __init__(self, rows: Iterable[Message]) -> None:
         self.rows: Sequence[Any] = [*rows]
         self._columns: dict[str, Sequence[Any]] = {}
+        self._stated: dict[str, Sequence[bool]] = {}
 
     def __len__(self) -> int:
         """Return how many rows there are."""
@@ -32,4 +33,11 @@ class RowColumns:
         known = self._columns.get(name)
         if known is None:
             known = self._columns[name] = [*map(attrgetter(name), self.rows)]
+        return known
+
+    def has(self, name: str) -> Sequence[bool]:
+        """Return whether a row states a field that knows the difference, a row after the other."""
+        known = self._stated.get(name)
+        if known is None:
+            known = self._stated[name] = [*map(methodcaller("HasField", name), self.rows)]
         return known

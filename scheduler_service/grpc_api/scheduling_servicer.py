@@ -46,6 +46,7 @@ from scheduler_service.grpc_api.translate_jobs import (
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
+from scheduler_service.grpc_api.unread_request import UnreadRequest
 from scheduler_service.grpc_api.visibility import (
     actor_of,
     check_changeable,
@@ -331,10 +332,12 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         return scheduling_pb2.SetPolicyResponse(policy=request.policy, effective_parameters=effective)
 
     async def Decide(  # noqa: N802
-        self, request: scheduling_pb2.DecideRequest, context: Context
+        self,
+        request: UnreadRequest,  # type: ignore[override]  # see `server.interceptors_for`
+        context: Context,
     ) -> scheduling_pb2.DecideResponse:
         """Decide on a snapshot of another cluster; nothing is stored, nothing is started."""
-        validation.require(validation.request_id_violations(request.request_id))
+        validation.require(validation.request_id_violations(request.asked.request_id))
         return await decide(
             request,
             predictor=self._cluster.predictor,

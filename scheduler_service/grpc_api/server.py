@@ -19,11 +19,13 @@ from scheduler_service.grpc_api.error_interceptor import ErrorInterceptor
 from scheduler_service.grpc_api.node_agent_servicer import NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import SchedulingServicer
 from scheduler_service.grpc_api.status_codes import Context
+from scheduler_service.grpc_api.unread_request import UnreadRequest
 
 SERVICE_NAMES = (
     scheduling_pb2.DESCRIPTOR.services_by_name["SchedulingService"].full_name,
     node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgentService"].full_name,
 )
+_DECIDE = f"/{SERVICE_NAMES[0]}/Decide"
 # A snapshot of 10,000 jobs and GPUs for Decide takes some 8 MB.
 RECEIVED_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 SENT_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
@@ -52,7 +54,7 @@ class _Health(HealthServicer):
 
 def interceptors_for(rules: AccessRules) -> list[grpc.aio.ServerInterceptor]:
     """Return what every call passes before a servicer sees it, first one first."""
-    return [ErrorInterceptor(), AccessInterceptor(rules)]
+    return [ErrorInterceptor({_DECIDE: UnreadRequest.read}), AccessInterceptor(rules)]
 
 
 class GrpcServer:

@@ -9,6 +9,7 @@ from operator import not_
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.placement_limits import PlacementLimits
 from scheduler_service.core.records import JobRequest
 from scheduler_service.grpc_api import translate_snapshot
@@ -38,8 +39,13 @@ class ReadJob:
 
 def read_jobs(rows: RowColumns) -> list[ReadJob]:
     """Read valid rows."""
-    limits, states = map(translate_snapshot.stated_limits, rows.rows), map(translate_snapshot.states_figures, rows.rows)
-    return [*map(ReadJob, translate_snapshot.requests(rows), limits, states)]
+    return make_records(
+        ReadJob,
+        len(rows),
+        request=translate_snapshot.requests(rows),
+        limits=[*map(translate_snapshot.stated_limits, rows.rows)],
+        states_figures=translate_snapshot.figures_are_stated(rows),
+    )
 
 
 class KnownJobs:

@@ -131,7 +131,7 @@ _NODE_RANGES, _GPU_RANGES, _JOB_RANGES = _Ranges(_NODE), _Ranges(_GPU), _Ranges(
 _MEMORY_POINT_RANGES, _STEP_POINT_RANGES = _Ranges(_MEMORY_POINT), _Ranges(_STEP_POINT)
 _JOB_PREDICTION_RANGES = _Ranges(_JOB_PREDICTION)
 _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
-_HAS_PARTS: Final = [methodcaller("HasField", name) for name in ("settings", "worker_demand", "server_demand")]
+_PARTS: Final = ("settings", "worker_demand", "server_demand")
 _HAS_TRIPLE: Final = methodcaller("HasField", "memory_triple")
 
 
@@ -199,7 +199,7 @@ def rows_of_jobs_are_valid(jobs: RowColumns) -> bool:
 
 def parts_of_jobs(jobs: RowColumns) -> Sequence[Sequence[Any]]:
     """Return by part whether each job has it: those that are looked at one by one."""
-    return jobs["allowed_gpus"], jobs["allowed_devices"], *([*map(has, jobs.rows)] for has in _HAS_PARTS)
+    return jobs["allowed_gpus"], jobs["allowed_devices"], *map(jobs.has, _PARTS)
 
 
 def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from cotenant.request_decoding import MALFORMED_MESSAGE
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.errors import FieldViolation
+from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api import translate_snapshot, validation
 from scheduler_service.grpc_api.repeated_rows import repeats
 from scheduler_service.grpc_api.row_columns import RowColumns
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBases, UnreadSnapshot, changes_base, complete
+from scheduler_service.grpc_api.snapshot_bases import (
+    PREDICTIONS,
+    ROWS,
+    SnapshotBases,
+    UnreadSnapshot,
+    changes_base,
+    complete,
+)
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_jobs
 from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
 from scheduler_service.grpc_api.snapshot_pairs import PairRows
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
 from scheduler_service.grpc_api.snapshot_rows import ValidSnapshot, drop_invalid_rows
+from scheduler_service.grpc_api.unread_request import UnreadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,41 +61,64 @@ class ReadSnapshot:
         return [job.request.key for job in self.jobs]
 
 
-def read_snapshot(request: scheduling_pb2.DecideRequest, bases: SnapshotBases) -> ReadSnapshot:
+def read_snapshot(request: UnreadRequest, bases: SnapshotBases) -> ReadSnapshot:
     """Check a snapshot and return what can be decided on, with the predictions in it.
 
     Raises:
         UnknownBaseError: It names a base that is not kept.
+        InvalidRequestError: It has too many rows, or is no message.
     """
-    snapshot = request.snapshot
-    base = bases.find(snapshot.base_token) if snapshot.base_token else None
-    if base is not None and not changes_base(snapshot):
-        validation.require(translate_snapshot.snapshot_violations(snapshot))
-        read = _read_jobs(request, snapshot, base.nodes, base.predictions, bases.jobs)
-        if read is not None:
-            return replace(read, base_token=snapshot.base_token if request.keep_base else "")
-    whole = snapshot if base is None else complete(snapshot, base)
-    validation.require(translate_snapshot.snapshot_violations(whole))
-    unread = UnreadSnapshot.FromString(whole.SerializeToString())
-    nodes = bases.read_nodes(whole, [*unread.nodes])
-    predictions = bases.read_predictions([*unread.job_predictions], [*unread.pair_predictions])
+    asked = request.asked
+    try:
+        unread = UnreadSnapshot.FromString(request.snapshot)
+        base = bases.find(unread.base_token) if unread.base_token else None
+        if base is not None and not changes_base(unread):
+            snapshot = _parsed(unread)
+            read = _read_jobs(asked, snapshot, base.nodes, base.predictions, bases.jobs)
+            if read is not None:
+                return replace(read, base_token=unread.base_token if asked.keep_base else "")
+        return _read_whole(asked, unread if base is None else complete(unread, base), bases)
+    except DecodeError as error:
+        raise InvalidRequestError(FieldViolation(field="request", description=MALFORMED_MESSAGE)) from error
+
+
+def _read_whole(asked: scheduling_pb2.DecideRequest, unread: Any, bases: SnapshotBases) -> ReadSnapshot:  # noqa: ANN401
+    """Return a snapshot that is there as a whole; only what is not known of the one before is made messages of."""
+    content, of_jobs, of_pairs = ([*getattr(unread, name)] for name in ROWS)
+    nodes = bases.known_nodes(content)
+    snapshot = _parsed(unread, *PREDICTIONS, *(("nodes",) if nodes is not None else ()))
+    predictions = bases.read_predictions(of_jobs, of_pairs)
+    nodes = nodes or bases.read_nodes(snapshot, content)
     if nodes is not None and predictions is not None:
-        read = _read_jobs(request, whole, nodes, predictions, bases.jobs)
+        read = _read_jobs(asked, snapshot, nodes, predictions, bases.jobs)
         if read is not None:
-            return replace(read, base_token=bases.keep(whole, nodes, predictions) if request.keep_base else "")
-    return _read_valid_rows(request, whole, PairRows([*unread.pair_predictions]))
+            return replace(read, base_token=bases.keep(unread, nodes, predictions) if asked.keep_base else "")
+    return _read_valid_rows(asked, _parsed(unread, "pair_predictions"), PairRows(of_pairs))
+
+
+def _parsed(unread: Any, *without: str) -> scheduling_pb2.Snapshot:  # noqa: ANN401
+    """Return the messages of an unread snapshot.
+
+    Args:
+        unread: The snapshot.
+        without: Fields that are left out.
+    """
+    rest = UnreadSnapshot(**{field.name: value for field, value in unread.ListFields() if field.name not in without})
+    snapshot = scheduling_pb2.Snapshot.FromString(rest.SerializeToString())
+    validation.require(translate_snapshot.snapshot_violations(snapshot))
+    return snapshot
 
 
 def _read_jobs(
-    request: scheduling_pb2.DecideRequest,
+    asked: scheduling_pb2.DecideRequest,
     snapshot: scheduling_pb2.Snapshot,
     nodes: SnapshotNodes,
     predictions: PredictionRows,
     known: KnownJobs,
 ) -> ReadSnapshot | None:
     """Return a snapshot of which nothing but the jobs is to be read; None = a row of them cannot be."""
-    if request.explain:
-        validation.require(_explanation_violations(request, len(nodes.gpus)))
+    if asked.explain:
+        validation.require(_explanation_violations(asked, snapshot, len(nodes.gpus)))
     running, pending = RowColumns(snapshot.running), RowColumns(snapshot.pending)
     if not running_and_pending_are_valid(snapshot, running, pending, nodes.gpus.keys()):
         return None
@@ -104,12 +139,12 @@ def _read_jobs(
 
 
 def _read_valid_rows(
-    request: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot, pairs: PairRows
+    asked: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot, pairs: PairRows
 ) -> ReadSnapshot:
     """Return what can be decided on of a snapshot with rows that cannot be."""
-    if request.explain:
+    if asked.explain:
         gpus = sum(len(node.gpus) for node in snapshot.nodes)
-        validation.require(_explanation_violations(request, gpus))
+        validation.require(_explanation_violations(asked, snapshot, gpus))
     valid = drop_invalid_rows(snapshot, pairs)
     running, pending = RowColumns(valid.snapshot.running), RowColumns(valid.snapshot.pending)
     messages = RowColumns([*running["job"], *pending["job"]])
@@ -136,6 +171,8 @@ def _stating(
     }
 
 
-def _explanation_violations(request: scheduling_pb2.DecideRequest, gpus: int) -> Iterator[FieldViolation]:
-    looks = (1 + len(request.compared_policies)) * len(request.snapshot.pending) * gpus
+def _explanation_violations(
+    asked: scheduling_pb2.DecideRequest, snapshot: scheduling_pb2.Snapshot, gpus: int
+) -> Iterator[FieldViolation]:
+    looks = (1 + len(asked.compared_policies)) * len(snapshot.pending) * gpus
     return translate_snapshot.explanation_violations(looks)

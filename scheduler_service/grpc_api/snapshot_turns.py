@@ -35,6 +35,8 @@ def tenant_rules(snapshot: scheduling_pb2.Snapshot) -> TenantRules | None:
 
 def split_by_arrays(view: SchedulingView) -> tuple[SchedulingView, list[Hold]]:
     """Return a view without the tasks that their arrays do not let start yet, and why these wait."""
+    if not any(job.request.terms.array_running_max for job in view.pending):
+        return view, []
     running = Counter(job.request.terms.array_id for job in view.running.values())
     kept: list[PendingJob] = []
     holds: list[Hold] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Final
 
 from cotenant.v1 import scheduling_pb2
@@ -63,12 +63,13 @@ def explanation_violations(looks: int) -> Iterator[FieldViolation]:
 
 def states_figures(job: scheduling_pb2.SnapshotJob) -> bool:
     """Say whether the caller states any figure of a job itself."""
-    return bool(
-        job.stated_memory_bytes
-        or job.stated_step_ms
-        or job.HasField("stated_utilization_ratio")
-        or job.HasField("stated_slowdown_ratio")
-    )
+    return any(figures_are_stated(RowColumns([job])))
+
+
+def figures_are_stated(jobs: RowColumns) -> list[bool]:
+    """Say the same of many jobs."""
+    figures = (*map(jobs.__getitem__, _NUMBERS), *map(jobs.has, _RATIOS))
+    return [*map(any, zip(*figures, strict=True))]
 
 
 def stated_limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits | None:
@@ -145,6 +146,8 @@ def requests(rows: RowColumns) -> list[JobRequest]:
     return made
 
 
+_NUMBERS: Final = ("stated_memory_bytes", "stated_step_ms")
+_RATIOS: Final = ("stated_utilization_ratio", "stated_slowdown_ratio")
 _LIMITING: Final = attrgetter(
     "queue", "allowed_node_ids", "excluded_node_ids", "allowed_devices", "anti_affinity_group"
 )
@@ -233,22 +236,22 @@ class RunningRows:
         ]
         observed = [
             ratio if is_stated else None
-            for ratio, is_stated in zip(rows["observed_slowdown_ratio"], map(_HAS_OBSERVED, rows.rows), strict=True)
-        ]
-        columns = zip(asked, assignments, sizes, reserved, observed, *(rows[name] for name in _AS_STATED), strict=True)
-        return [
-            RunningJob(
-                request=request,
-                assignments=parts,
-                micro_batch_size=size,
-                memory_reserved_bytes=reserved_bytes,
-                memory_surge=surge,
-                observed_slowdown_ratio=ratio,
-                accrued_at_ms=self._now_ms,
-                **dict(zip(_AS_STATED, stated, strict=True)),
+            for ratio, is_stated in zip(
+                rows["observed_slowdown_ratio"], rows.has("observed_slowdown_ratio"), strict=True
             )
-            for request, parts, size, (reserved_bytes, surge), ratio, *stated in columns
         ]
+        return make_records(
+            RunningJob,
+            len(rows),
+            request=asked,
+            assignments=assignments,
+            micro_batch_size=sizes,
+            memory_reserved_bytes=[reserved_bytes for reserved_bytes, _ in reserved],
+            memory_surge=[surge for _, surge in reserved],
+            observed_slowdown_ratio=observed,
+            accrued_at_ms=[self._now_ms] * len(rows),
+            **{name: rows[name] for name in _AS_STATED},
+        )
 
     def _reservation(self, asked: JobRequest, micro_batch_size: int, gpu: Gpu) -> tuple[int, MemorySurge | None]:
         """Return what a job occupies of its first GPU: what we would have reserved there, else all of it."""
@@ -271,7 +274,6 @@ def _assignments(stated: Sequence[Sequence[scheduling_pb2.Assignment]]) -> list[
 
 _AS_STATED: Final = ("attempt", "submitted_at_ms", "started_at_ms", "steps_done", "attained_gpu_ms", "preemptions")
 """Fields of a running job that its row has under the same name."""
-_HAS_OBSERVED: Final = methodcaller("HasField", "observed_slowdown_ratio")
 _OF_RESERVATION: Final = attrgetter("key", "share", "memory_request_bytes", "memory_floor_bytes", "releases_memory")
 """All of a request that `resident_on` and `opportunistic` read."""
 

@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.engines.bridge import Bridge, RoundReport
 from cotenant.engines.device_rules import DeviceRule
-from cotenant.engines.errors import EngineRefusedError
+from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
 from cotenant.engines.placement_notes import planned_gpu
 from cotenant.engines.records import EnginePhase
 from cotenant.engines.slurm.adapter import SlurmEngine
@@ -84,6 +84,48 @@ def test_two_jobs_that_go_together_share_a_gpu_and_incompatible_ones_do_not(daem
     assert first == second
     assert daemons.job(waiting)["job_state"] == "PENDING"
     assert run_round().disagreements == []
+
+
+def test_every_task_of_an_array_runs_on_the_gpu_that_was_planned_for_it(daemons: SlurmDaemons) -> None:
+    daemons.submit("--array=0-4%4", "--comment", HEAVY, script="sleep 60")
+    placed = run_round().placed
+    assert [name.partition("_")[2] for name in placed] == ["0", "1", "2", "3"]
+    for name in placed:
+        daemons.wait_for_task(name, "RUNNING")
+    gpus = held_gpus(*placed)
+    assert sorted(gpus) == [["n1/g0"], ["n1/g1"], ["n2/g0"], ["n2/g1"]]
+    assert run_round().disagreements == []
+
+
+def test_a_job_whose_name_is_no_text_does_not_blind_the_bridge(daemons: SlurmDaemons) -> None:
+    daemons.submit("--job-name", os.fsdecode(b"na\xffme"), script="sleep 60")
+    job_id = daemons.submit("--comment", LIGHT, script="sleep 1")
+    assert run_round().placed == [job_id]
+
+
+def test_who_is_held_by_an_operator_or_waits_for_another_job_keeps_no_gpu(daemons: SlurmDaemons) -> None:
+    first = daemons.submit("--comment", LIGHT, script="sleep 5")
+    held = daemons.submit("--comment", LIGHT, script="sleep 1")
+    later = daemons.submit("--dependency", f"afterok:{first}", "--comment", LIGHT, script="sleep 1")
+    engine().hold(held)
+    assert run_round().placed == [first]
+    daemons.wait_for(first, "COMPLETED", "")
+    assert run_round().placed == [later]
+    daemons.wait_for(later, "COMPLETED", "")
+    assert daemons.job(held)["state_reason"] == "JobHeldAdmin"
+    daemons.run(["scontrol", "uhold", held])
+    assert run_round().placed == [held]
+
+
+def test_a_bridge_without_slurmctld_says_so(daemons: SlurmDaemons) -> None:
+    daemons.stop("slurmctld")
+    try:
+        with pytest.raises(EngineUnreachableError, match="Failed while looking for jobs"):
+            run_round()
+    finally:
+        daemons.start_controller()
+        daemons.wait_answering()
+        daemons.wait_ready()
 
 
 def test_every_job_runs_on_the_gpu_that_was_planned(daemons: SlurmDaemons) -> None:
@@ -166,7 +208,10 @@ def test_one_job_is_queued_again_held_and_stopped_by_an_order(daemons: SlurmDaem
     daemons.wait_for(job_id, "PENDING")
     engine().hold(job_id)
     [job] = [job for job in engine().read().jobs if job.job_id == job_id]
-    assert (job.phase, [*job.held_slots]) == (EnginePhase.INTERRUPTED, gpu)
+    # Who holds a job that ran before is not the bridge, which leaves it alone.
+    assert (job.phase, [*job.held_slots]) == (EnginePhase.PLACED, gpu)
+    run_round()
+    assert daemons.job(job_id)["priority"] == 0
     engine().stop(job_id, grace_s=1)
     daemons.wait_for(job_id, "CANCELLED", "")
 

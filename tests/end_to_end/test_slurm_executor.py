@@ -43,12 +43,12 @@ class Lab:
             "COTENANT_SCHEDULER": scheduler.address,
         }
 
-    def allocate(self) -> str:
+    def allocate(self, *flags: str) -> str:
         """Hand the executor in, as its first lines say; return the allocation's id once it runs."""
         own = ["--scheduler", self.scheduler.address, "--standin-cores", "0", "--no-calibrate"]
         allowed = ["--allow-directory", str(self.daemons.folder), "--allow-any-command"]
         output = ["--parsable", "--output", f"{self.daemons.folder}/%j.out", "--cpus-per-task=1"]
-        job_id = self.daemons.run(["sbatch", *output, str(EXECUTOR), *own, *allowed]).strip()
+        job_id = self.daemons.run(["sbatch", *output, *flags, str(EXECUTOR), *own, *allowed]).strip()
         self.daemons.wait_for(job_id, "RUNNING")
         return job_id
 
@@ -67,6 +67,11 @@ class Lab:
     def job(self, job_id: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.cotenant("describe", job_id, "-o", "json"))
         return found
+
+    def node(self, job_id: str) -> str:
+        """Return the node of its GPU, `standin-n1-0`."""
+        gpu_id: str = self.job(job_id)["assignments"][0]["gpu_id"]
+        return gpu_id.split("-")[1]
 
     def steps(self, job_id: str) -> list[int]:
         """Return the steps in the order in which they were made."""
@@ -102,3 +107,21 @@ def test_a_job_outlives_the_allocation_that_it_began_in(lab: Lab) -> None:
     lab.allocate()
     wait_until(lambda: lab.job(job_id)["phase"].endswith("FINISHED"), what="the job ends in the next allocation")
     assert lab.steps(job_id) == [*range(1, made + 1), *range(made + 1, STEPS + 1)]
+
+
+def test_two_nodes_of_an_allocation_run_jobs_and_what_one_runs_goes_on_when_the_other_fails(lab: Lab) -> None:
+    jobs = [lab.submit() for _ in range(2)]
+    allocation = lab.allocate("--nodes=2")
+    for job_id in jobs:
+        wait_until(lambda job_id=job_id: lab.steps(job_id), what=f"{job_id} steps")  # type: ignore[misc]
+    job_on = {lab.node(job_id): job_id for job_id in jobs}
+    assert job_on.keys() == {"n1", "n2"}
+    # n2 is not the node of the batch script, with which an allocation ends.
+    lab.daemons.run(["scontrol", "update", "nodename=n2", "state=down", "reason=test"])
+    wait_until(lambda: len(lab.steps(job_on["n1"])) == STEPS, what="the job of the other node ends")
+    assert lab.daemons.job(allocation)["job_state"] == "RUNNING"
+    for job_id in jobs:
+        wait_until(lambda job_id=job_id: lab.job(job_id)["phase"].endswith("FINISHED"), what=f"{job_id} ends")  # type: ignore[misc]
+    assert lab.steps(job_on["n1"]) == [*range(1, STEPS + 1)]
+    assert {*lab.steps(job_on["n2"])} == {*range(1, STEPS + 1)}
+    assert lab.node(job_on["n2"]) == "n1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +63,80 @@ def test_what_a_newer_caller_states_in_addition_is_left_out(pairs: list[PAIR]) -
     columns = read(pairs, LATER_FIELDS)
     assert [*columns.rows] == [pair.SerializeToString() for pair in pairs]
     assert columns.numbers["level"].tolist() == [pair.level for pair in pairs]
+
+
+def message_or_none(row: bytes) -> PAIR | None:
+    try:
+        found = PAIR.FromString(row)
+    except DecodeError:
+        return None
+    found.DiscardUnknownFields()
+    return found
+
+
+@given(
+    st.lists(PAIRS, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 2), st.binary(max_size=3)), min_size=1, max_size=3),
+)
+def test_bytes_that_nobody_wrote_so_are_read_as_the_message_reads_them(
+    pairs: list[PAIR], changes: list[tuple[int, int, bytes]]
+) -> None:
+    rows = [pair.SerializeToString() for pair in pairs]
+    for place, removed, put in changes:
+        rows[-1] = rows[-1][:place] + put + rows[-1][place + removed :]
+    expected = [message_or_none(row) for row in rows]
+    if None in expected:
+        with pytest.raises(DecodeError):
+            read_columns(PAIR, rows)
+        return
+    columns = read_columns(PAIR, rows)
+    for name in NUMBERS:
+        found = columns.numbers[name].tolist()
+        assert [repr(float(one)) for one in found] == [repr(float(getattr(pair, name))) for pair in expected]
+    for pair, row, end in zip(expected, columns.rows, columns.ends["device"].tolist(), strict=True):
+        assert pair is not None
+        names = PAIR(victim_job_key=pair.victim_job_key, other_job_key=pair.other_job_key, device=pair.device)
+        assert row[:end] == names.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("row", "numbers"),
+    [
+        (b"\x20\x87\x00", {"micro_batch_size": 7}),
+        (b"\x20\x07\x20\x09", {"micro_batch_size": 9}),
+        (b"\x68\x05\x20\x07", {"micro_batch_size": 7, "other_micro_batch_size": 5}),
+        (b"\x38\x83\x80\x80\x80\x10", {"level": 3}),
+        (b"\x40\x02", {"in_domain": 1}),
+        (b"\x0a\x00\x20\x07", {"micro_batch_size": 7}),
+        (b"\x0a\x81\x00a\x20\x07", {"micro_batch_size": 7}),
+    ],
+    ids=["long", "twice", "order", "more bits", "true", "empty", "long length"],
+)
+def test_a_number_that_another_library_writes_otherwise_is_the_same(row: bytes, numbers: dict[str, int]) -> None:
+    columns = read_columns(PAIR, [b"", row, b""])
+    assert {name: columns.numbers[name].tolist() for name in numbers} == {
+        name: [0, n, 0] for name, n in numbers.items()
+    }
+    assert columns.rows[1] == PAIR.FromString(row).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"\x0a\x05ab",
+        b"\x0a\x01\xff",
+        b"\x0a" + b"\xff" * 10 + b"\x01",
+        b"\x29\x00",
+        b"\x20" + b"\x80" * 11,
+        b"\x20",
+        b"\x00",
+    ],
+    ids=["cut text", "no UTF-8", "long length", "cut number", "endless", "tag alone", "tag 0"],
+)
+def test_a_row_that_is_no_message_is_refused(row: bytes) -> None:
+    for rows in ([row], [row, PAIR(device="x").SerializeToString()]):
+        with pytest.raises(DecodeError):
+            read_columns(PAIR, rows)
 
 
 @given(st.lists(PAIRS, max_size=4))

@@ -35,7 +35,8 @@ class FakeSlurm:
         if verb == "release" and "," in words[0]:
             self._release_several(words[0].split(","))
             return
-        row = self.jobs.get(words[0].removeprefix("JobId="))
+        name = words[0].removeprefix("JobId=")
+        row = self.jobs.get(name) or self._task(name)
         if row is None:
             raise EngineRefusedError("Invalid job id specified")
         if verb == "release":
@@ -55,6 +56,21 @@ class FakeSlurm:
         if "Gres" in changes and row["job_state"] != "PENDING":
             raise EngineRefusedError("Job is no longer pending execution")
         row |= {_FIELDS[name]: f"gres:{value}" if name == "Gres" else value for name, value in changes.items()}
+
+    def _task(self, name: str) -> dict[str, Any] | None:
+        """Make a task that waits together with others a row of its own, as every order about it does."""
+        array, _, task = name.partition("_")
+        together = self.jobs.get(array, {})
+        waiting = together.get("array_task_string", "").split(",")
+        if not task or task not in waiting:
+            return None
+        waiting.remove(task)
+        own = {"job_id": 1_000 + len(self.jobs), "array_task_id": int(task), "array_task_string": ""}
+        self.jobs[name] = {**together, **own}
+        together["array_task_string"] = ",".join(waiting)
+        if not waiting:
+            del self.jobs[array]
+        return self.jobs[name]
 
     def _release_several(self, job_ids: Sequence[str]) -> None:
         """Release those that are there, and complain of the others, as the real one does."""

@@ -50,6 +50,7 @@ JobSubmitPlugins=lua
 GresTypes=gpu,shard
 SlurmdParameters=config_overrides
 ReturnToService=2
+MinJobAge=3600
 MpiDefault=none
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=16 RealMemory=8000 Gres={gres} State=UNKNOWN
@@ -150,7 +151,14 @@ class SlurmDaemons:
     def run(self, command: Sequence[str]) -> str:
         """Run one of Slurm's commands and return what it writes."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False, cwd=self.folder
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            errors="replace",  # the name of a job may be any bytes
+            timeout=60,
+            check=False,
+            cwd=self.folder,
         )
         if done.returncode:
             raise subprocess.SubprocessError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
@@ -171,8 +179,11 @@ class SlurmDaemons:
 
     def job(self, job_id: str) -> Mapping[str, Any]:
         """Return what squeue says of a job; empty once it is forgotten."""
-        jobs = json.loads(self.run(["squeue", "--json"]))["jobs"]
-        return next((row for row in jobs if str(row["job_id"]) == job_id), {})
+        return next((row for row in self._jobs() if str(row["job_id"]) == job_id), {})
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run(["squeue", "--json"]))["jobs"]
+        return found
 
     def output(self, job_id: str) -> str:
         """Return what a job printed."""
@@ -212,6 +223,15 @@ class SlurmDaemons:
     def wait_for(self, job_id: str, *states: str) -> None:
         """Wait until a job is in one of these states."""
         _wait_until(lambda: self.job(job_id).get("job_state", "") in states)
+
+    def wait_for_task(self, name: str, state: str) -> None:
+        """Wait until a task of an array, ARRAY_TASK, is in a state."""
+        _wait_until(
+            lambda: any(
+                f"{row['array_job_id']}_{row['array_task_id']}" == name and row["job_state"] == state
+                for row in self._jobs()
+            )
+        )
 
     def _write(self) -> None:
         (self.folder / "state").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -13,10 +14,12 @@ from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.engines.slurm.values import number_of, rows_of, words_of
+from cotenant.engines.slurm.waiting import job_names
 
 JOBS_PER_ORDER_MAX: Final = 100
 _TABLES: Final = (("squeue", "--json"), ("sinfo", "--json"))
 _NOTE_CHARACTERS_MAX: Final = 400
+_JOB_NUMBER: Final = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?", re.ASCII)
 
 
 class SlurmEngine:
@@ -73,9 +76,8 @@ class SlurmEngine:
         """Hold a job that has not started; a GPU that it was given stays its own."""
         number = _job_number(job_id)
         rows = rows_of(self._commands.query(["squeue", "--json"]), "jobs")
-        states = next(
-            (words_of(row, "job_state") for row in rows if str(number_of(row, "job_id")) == number), frozenset()
-        )
+        of_job = (row for row in rows if number in (*job_names(row), str(number_of(row, "job_id"))))
+        states = next((words_of(row, "job_state") for row in of_job), frozenset())
         # scontrol takes the order for a running job too, and says nothing.
         if "PENDING" not in states:
             raise EngineRefusedError(f"job {job_id} has started, or is gone")
@@ -94,9 +96,11 @@ class SlurmEngine:
 
 
 def _job_number(job_id: str) -> str:
-    """Return the id of one job, never a list or a pattern of several."""
-    if not job_id.isdigit():
-        raise EngineRefusedError(f"{job_id!r} is no job of Slurm")
+    """Return the id of one job or of one task of an array, never a list or a pattern of several."""
+    if not _JOB_NUMBER.fullmatch(job_id):
+        raise EngineRefusedError(
+            f"{job_id!r} is no job of Slurm", remedy="name one as squeue does: 4712, or 4712_3 for a task of an array"
+        )
     return job_id
 
 

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.slurm.values import rows_of, text_of
 
 TIMEOUT_S = 30.0
 OUTPUT_BYTES_MAX = 256 * 2**20
 _SHOWN_CHARACTERS_MAX = 300
+_SEE_SLURMCTLD = "see that slurmctld runs, and that SLURM_CONF names its configuration"
 
 
 class SlurmCommands(Protocol):
@@ -45,11 +47,13 @@ class InstalledCommands:
                 remedy="run this on a machine with Slurm's client commands and slurm.conf",
             ) from error
         except subprocess.TimeoutExpired as error:
-            raise EngineUnreachableError(f"{command[0]} did not answer within {TIMEOUT_S:g} s") from error
+            raise EngineUnreachableError(
+                f"{command[0]} did not answer within {TIMEOUT_S:g} s", remedy=_SEE_SLURMCTLD
+            ) from error
         if done.returncode != 0:
             raise EngineUnreachableError(
                 f"{' '.join(command)}: {_shown(done.stderr)}",
-                remedy="see that slurmctld runs, and that SLURM_CONF names its configuration",
+                remedy=_SEE_SLURMCTLD,
             )
         return _parsed(command, done.stdout)
 
@@ -58,20 +62,31 @@ class InstalledCommands:
         try:
             done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineRefusedError(f"{command[0]} could not be run: {error}") from error
+            raise EngineRefusedError(f"{command[0]} could not be run: {error}", remedy=_SEE_SLURMCTLD) from error
         if done.returncode != 0:
-            raise EngineRefusedError(f"{command[0]}: {_shown(done.stderr)}")
+            raise EngineRefusedError(
+                f"{command[0]}: {_shown(done.stderr)}",
+                remedy="see that slurmctld runs, what squeue says of the job, and that this account is an operator",
+            )
 
 
 def _parsed(command: Sequence[str], output: bytes) -> Mapping[str, Any]:
     try:
-        document = json.loads(output) if len(output) <= OUTPUT_BYTES_MAX else None
+        # A user may give a job any bytes as its name or comment, and Slurm writes them down as they are.
+        document = json.loads(output.decode(errors="replace")) if len(output) <= OUTPUT_BYTES_MAX else None
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise EngineUnreachableError(
             f"{' '.join(command)} wrote no JSON object",
             remedy="Slurm 21.08 or newer is needed, with its serializer/json and openapi plugins",
+        )
+    if errors := rows_of(document, "errors"):
+        # Without slurmctld it writes empty tables and exits with 0.
+        said = "; ".join(dict.fromkeys(text_of(one, "description") or text_of(one, "error") for one in errors))
+        raise EngineUnreachableError(
+            f"{' '.join(command)}: {_shown(said.encode())}",
+            remedy=_SEE_SLURMCTLD,
         )
     return document
 

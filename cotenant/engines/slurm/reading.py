@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from cotenant.engines.records import EngineGpu, EngineJob, EngineNode, EnginePha
 from cotenant.engines.slurm.gres import Gres, read_gres
 from cotenant.engines.slurm.node_lists import expand_nodes
 from cotenant.engines.slurm.values import number_of, rows_of, text_of, words_of
+from cotenant.engines.slurm.waiting import HELD_BY_OPERATOR, JobsByName, job_names, obstacle_of
 
 WARNINGS_MAX: Final = 20
 _USABLE: Final = frozenset({"IDLE", "MIXED", "ALLOCATED", "MIX", "ALLOC"})
@@ -22,6 +23,7 @@ _CLOSED: Final = frozenset(
 )
 _HOLDING: Final = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "STAGE_OUT"})
 _HELD: Final = frozenset({"JobHeldAdmin", "JobHeldUser"})
+_NEVER: Final = "DependencyNeverSatisfied"
 _OUR_NOTES: Final = "cotenant"
 _MIB: Final = 2**20
 _NAME_CHARACTERS_MAX: Final = 100
@@ -46,7 +48,10 @@ class SlurmReading:
         for node in self._nodes.values():
             for queue in node.queues:
                 self._partitions[queue].append(node.node_id)
-        self._jobs = [job for row in rows_of(jobs, "jobs") if (job := self._job(row)) is not None]
+        rows = rows_of(jobs, "jobs")
+        self._by_name = JobsByName(rows)
+        self._arrays_told = {number_of(row, "array_job_id") for row in rows if _is_told_apart(row)}
+        self._jobs = [job for row in rows for job in self._jobs_of(row)]
 
     def state(self) -> EngineState:
         """Return it."""
@@ -82,8 +87,19 @@ class SlurmReading:
             gpus=tuple(_gpus(node_id, entries, rule)),
         )
 
-    def _job(self, row: Mapping[str, Any]) -> EngineJob | None:
-        job_id, states = str(number_of(row, "job_id")), words_of(row, "job_state")
+    def _jobs_of(self, row: Mapping[str, Any]) -> Iterator[EngineJob]:
+        """Yield the job of a row, or the tasks of an array that wait in it: an order to all would give all one GPU."""
+        job_id, *others = job_names(row)
+        job = self._job(job_id, row)
+        if job is None:
+            return
+        is_first_told = bool(text_of(row, "array_task_string")) and number_of(row, "array_job_id") in self._arrays_told
+        yield replace(job, takes_notes=not is_first_told)
+        # A note makes a task a row of its own: it is enough that one task of each array says why they wait.
+        yield from (replace(job, job_id=other, takes_notes=False) for other in others)
+
+    def _job(self, job_id: str, row: Mapping[str, Any]) -> EngineJob | None:
+        states = words_of(row, "job_state")
         tag, note = read_tag(text_of(row, "comment")), text_of(row, "admin_comment")
         asked = read_gres(_asked(row))
         if states & _HOLDING:
@@ -93,7 +109,11 @@ class SlurmReading:
             phase = EnginePhase.RUNNING
         elif "PENDING" in states and tag is not None:
             planned = planned_gpu(note) if asked else ""
-            held = self._given(planned, asked)
+            held = {} if text_of(row, "state_reason") == _NEVER else self._given(planned, asked)
+            if planned and planned not in self._gpu_ids:
+                self._warnings.append(
+                    f"job {job_id} waits for {planned}, which is no more; a gres is never altered: submit it again"
+                )
             phase = _pending_phase(row, has_gres=bool(asked), is_planned=bool(held))
         else:
             return None
@@ -112,7 +132,13 @@ class SlurmReading:
             * _MIB,
             submitted_at_ms=number_of(row, "submit_time") * 1_000,
             started_at_ms=number_of(row, "start_time") * 1_000 if phase is EnginePhase.RUNNING else 0,
+            array_id=str(number_of(row, "array_job_id") or ""),
+            array_running_max=number_of(row, "array_max_tasks"),
         )
+        if phase is EnginePhase.HELD:
+            # Of a job that is held Slurm states one where its user did, by --begin.
+            begins_at_ms = number_of(row, "eligible_time") * 1_000
+            job = replace(job, not_before_ms=begins_at_ms, obstacle=obstacle_of(job_id, row, self._by_name))
         return self._with_places(job, row)
 
     def _with_places(self, job: EngineJob, row: Mapping[str, Any]) -> EngineJob:
@@ -189,13 +215,19 @@ def _asked(row: Mapping[str, Any]) -> str:
 
 def _pending_phase(row: Mapping[str, Any], *, has_gres: bool, is_planned: bool) -> EnginePhase:
     # Without our note its user holds it: job_submit.lua tags what it holds.
-    is_ours = text_of(row, "admin_comment").startswith(_OUR_NOTES)
-    is_held = is_ours and number_of(row, "priority") == 0 and text_of(row, "state_reason") in _HELD
-    if is_held and is_planned:
-        return EnginePhase.INTERRUPTED
+    is_ours, reason = text_of(row, "admin_comment").startswith(_OUR_NOTES), text_of(row, "state_reason")
+    is_held = is_ours and number_of(row, "priority") == 0 and reason in _HELD
     if is_planned:
-        return EnginePhase.PLACED
+        # One that was released before is held by its user or an operator.
+        is_interrupted = is_held and reason != HELD_BY_OPERATOR and not number_of(row, "accrue_time")
+        return EnginePhase.INTERRUPTED if is_interrupted else EnginePhase.PLACED
     return EnginePhase.HELD if is_held and not has_gres else EnginePhase.WAITING
+
+
+def _is_told_apart(row: Mapping[str, Any]) -> bool:
+    """Say whether a row is a held task of an array that says by itself why it waits."""
+    is_held = number_of(row, "priority") == 0 and "PENDING" in words_of(row, "job_state")
+    return is_held and bool(number_of(row, "array_job_id")) and not text_of(row, "array_task_string")
 
 
 def _is_running(job: EngineJob) -> bool:

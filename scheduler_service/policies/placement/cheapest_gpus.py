@@ -7,7 +7,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 
 import numpy as np
@@ -43,6 +43,16 @@ class CheapestGpus:
         costs: Costs = class_costs.take(columns.class_of)
         room = columns.hosts_with_room(request, 1)
         return costs if room is None else np.where(room[columns.node_of], costs, inf)
+
+    def is_each_kind_among(self, costs: Costs) -> bool:
+        """Say whether of each kind some GPU can take the job."""
+        if self._kinds == 1:
+            return bool(costs.min() < inf)
+        return all((costs[positions] < inf).any() for positions in self._of_kinds)
+
+    @cached_property
+    def _of_kinds(self) -> list[Positions]:
+        return [np.flatnonzero(self._columns.kind_of == kind) for kind in range(self._kinds)]
 
     def choose(self, request: JobRequest, costs: Costs) -> tuple[int, ...] | None:
         """Return the positions of the cheapest GPUs inside the smallest group that locality asks for; None = none."""

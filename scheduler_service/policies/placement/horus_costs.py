@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+_ROUNDING: Final = 1e-9
+"""Far more than what rounding makes of two equal costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,13 @@ class Curve:
         c0, c1, c2 = self.quadratic
         return c0 + c1 * utilization_ratio + c2 * utilization_ratio**2
 
+    def rises_to(self, utilization_ratio: float) -> bool:
+        """Say whether it falls nowhere up to some utilization."""
+        _, c1, c2 = self.quadratic
+        slopes = [c1 + 2 * c2 * ratio for ratio in (1.0, utilization_ratio)]
+        is_continued = utilization_ratio <= 1.0 or (min(slopes) >= 0 and sum(self.quadratic) >= sum(self.linear))
+        return self.linear[1] >= 0 and is_continued
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
@@ -52,6 +63,11 @@ class CostModel:
     curves: Mapping[str, Curve]
     default_curve: Curve
     curve_pairs: Mapping[str, int] = field(default_factory=dict)
+
+    def is_dearer_than_empty(self, *, memory_ratio: float, device: str) -> bool:
+        """Say whether GPUs with so much memory in use cost any job more than empty ones of the device type."""
+        curve = self.curves.get(device, self.default_curve)
+        return self.weight_memory * memory_ratio > _ROUNDING and curve.rises_to(self.utilization_max_ratio)
 
     def cost(self, *, memory_ratio: float, utilization_ratio: float, device: str) -> float:
         """Return the cost of a GPU's final load (Eq. 7).

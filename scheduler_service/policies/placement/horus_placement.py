@@ -82,6 +82,8 @@ class HorusPlacement:
         self._is_later_turn = bool(view.index.turn_memo)
         self._rules = name
         self._open_numbers: list[int] = []
+        self._empty_numbers: list[int] = []
+        self._has_cheap_loads = False
         self._seen = 0
         self._note_open_classes()
         self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
@@ -150,6 +152,9 @@ class HorusPlacement:
         """
         if request.gpus != 1:
             return None
+        costs = self._costs_of_empty(request)
+        if costs is not None and self._cheapest.is_each_kind_among(costs):
+            return self._cheapest.choose(request, costs), costs
         costs = self._cheapest.costs(request, self._unasked_costs(request))
         chosen = self._cheapest.choose(request, costs)
         if chosen is None:  # nor does any GPU take it that is asked
@@ -157,6 +162,14 @@ class HorusPlacement:
         if self._columns.classes[self._columns.class_of[chosen[0]]].residents:
             return None
         return chosen, costs
+
+    def _costs_of_empty(self, request: JobRequest) -> Costs | None:
+        """Return what the empty GPUs cost a job, no other being worth a look; None = one in use may cost less."""
+        if not self._empty_numbers or self._has_cheap_loads:
+            return None
+        values = np.full(len(self._columns.classes), inf)
+        self._load_prices.put_unasked(request, self._empty_numbers, values)
+        return self._cheapest.costs(request, values)
 
     def _unasked_costs(self, request: JobRequest) -> Costs:
         """Return what each load class would cost a job if all jobs there consented."""
@@ -189,10 +202,16 @@ class HorusPlacement:
 
     def _note_open_classes(self) -> None:
         """Keep the numbers of the classes that could take some job; the others need no price."""
-        classes = self._columns.classes
-        self._open_numbers += [
-            number for number in range(self._seen, len(classes)) if self._load_prices.is_open(classes[number])
-        ]
+        classes, prices = self._columns.classes, self._load_prices
+        for number in range(self._seen, len(classes)):
+            load = classes[number]
+            if not prices.is_open(load):
+                continue
+            self._open_numbers.append(number)
+            if not load.residents and not load.memory_used_bytes:
+                self._empty_numbers.append(number)
+            elif not prices.is_dearer_than_empty(load):
+                self._has_cheap_loads = True
         self._seen = len(classes)
 
     def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:

@@ -57,6 +57,11 @@ class HorusPrices:
         has_slot = len(load.residents) < self._costs.max_jobs_per_gpu
         return has_slot and not load.is_releasing and self._memory_left(load.gpu, load.memory_used_bytes) > 0
 
+    def is_dearer_than_empty(self, load: LoadClass) -> bool:
+        """Return whether a GPU loaded so costs every job more than an empty one of its kind."""
+        ratio = load.memory_used_bytes / load.gpu.memory_bytes
+        return self._costs.is_dearer_than_empty(memory_ratio=ratio, device=load.gpu.device)
+
     def price(self, request: JobRequest, load: LoadClass) -> tuple[Resident, float] | Reason:
         """Return a job as it would be on a GPU loaded so and what that costs, or why not (lines 8 and 14)."""
         gpu, residents = load.gpu, load.residents

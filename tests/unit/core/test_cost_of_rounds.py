@@ -24,7 +24,7 @@ from scheduler_service.policies.pairing.pair_answers import known_answers_of
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.sjf_bsbf import _BestBenefit
 from tests.support.engine_play import Play
-from tests.support.scheduling import DEVICE, job, node, pending, prediction, running, store, view
+from tests.support.scheduling import DEVICE, gpu, job, node, pending, prediction, running, store, view
 from tests.unit.core.test_trials import TrialPlay
 
 
@@ -168,3 +168,18 @@ def test_horus_decides_about_each_job_until_the_cluster_is_full() -> None:
         play.submit(f"j{number}", gpus=3 if number in (0, 3) else 1)
     assert play.phase("j1") is play.phase("j2") is Phase.STARTING
     assert {play.code(f"j{number}") for number in (4, 5)} == {"CLUSTER_FULL"}
+
+
+def test_horus_looks_at_no_job_in_use_while_empty_gpus_are_left() -> None:
+    def reads(holding: int) -> int:
+        keys = [f"k{number}" for number in range(holding)]
+        holders = [running(job(key, key=key), [f"g{number}"]) for number, key in enumerate(keys)]
+        gpus = node(gpus=[gpu(f"g{number}") for number in range(holding + 3)])
+        known = store([prediction(key, utilization_ratio=0.3) for key in ("new", *keys)])
+        seen = view(nodes=[gpus], waiting=[pending(job("new", key="new"))], holding=holders, predictions=known)
+        counting = CountingPredictions(seen)
+        [start] = Horus().decide(replace(seen, predictions=counting))
+        assert isinstance(start, Start)
+        return counting.reads
+
+    assert reads(2) == reads(40) > 0

@@ -22,7 +22,8 @@ class FailingBridge:
     def run_round(self, *, now_ms: int, notes_max: int) -> None:
         if len(self.messages) == 1:
             signal.raise_signal(signal.SIGTERM)
-        raise EngineUnreachableError(self.messages.pop(0))
+        message = self.messages.pop(0)
+        raise EngineUnreachableError(message, remedy="look for it" if message == "gone" else "")
 
 
 @pytest.fixture(autouse=True)
@@ -36,4 +37,6 @@ def handlers() -> Iterator[None]:
 def test_what_goes_on_failing_is_said_once_and_what_else_fails_anew(capsys: pytest.CaptureFixture[str]) -> None:
     _run_rounds(cast("Bridge", FailingBridge("down", "down", "down", "gone", "down")), 0.01)
     told = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert told == [f"error: {cause}; asking again every 0.01 s" for cause in ("down", "gone", "down")]
+    remedies = {"down": "", "gone": "; look for it"}
+    asked = ("down", "gone", "down")
+    assert told == [f"error: {cause}; asking again every 0.01 s{remedies[cause]}" for cause in asked]

@@ -211,9 +211,14 @@ def test_an_order_is_about_one_job(job_id: str) -> None:
         (["sh", "-c", "echo '[1]'"], "wrote no JSON object"),
         (["sh", "-c", "echo unable to contact slurm controller >&2; exit 1"], "unable to contact slurm controller"),
         (["no-such-command-of-slurm"], "is not installed here"),
+        (["sleep", "30"], "did not answer within 0.2 s"),
     ],
 )
-def test_an_engine_that_does_not_answer_is_named_with_the_remedy(script: list[str], complaint: str) -> None:
+def test_an_engine_that_does_not_answer_is_named_with_the_remedy(
+    script: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script[0] == "sleep":
+        monkeypatch.setattr("cotenant.engines.slurm.commands.TIMEOUT_S", 0.2)
     with pytest.raises(EngineUnreachableError, match=complaint) as caught:
         InstalledCommands().query(script)
     assert caught.value.remedy
