@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 
 from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue, build_lengths
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue
 from scheduler_service.core.view import PendingJob, Predictions
 
 
@@ -127,15 +127,15 @@ class Lane:
     def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
         """Return its jobs in the order of their remaining time; kept from the first reading on."""
         if self._lengths is None:
-            self._lengths = build_lengths(self._jobs, devices, predictions)
+            self._lengths = RemainingTimeQueue(devices, predictions)
+            self._lengths.fill(self._jobs.values())
         return self._lengths
 
     def read_services(self, limits_gpu_ms: tuple[float, ...]) -> ServiceQueue:
         """Return its jobs in the order of their service; kept from the first reading on, for the newest limits."""
         if self._services is None or self._services[0] != limits_gpu_ms:
             queue = ServiceQueue(limits_gpu_ms)
-            for job in self._jobs.values():
-                queue.put(job)
+            queue.fill(self._jobs.values())
             self._services = limits_gpu_ms, queue
         return self._services[1]
 
