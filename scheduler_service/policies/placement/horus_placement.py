@@ -87,7 +87,9 @@ class HorusPlacement:
         self._open_numbers: list[int] = []
         self._seen = 0
         self._note_open_classes()
-        self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
+        is_open = np.zeros(self._seen, dtype=np.bool_)
+        is_open[self._open_numbers] = True
+        self._open_count = int(np.count_nonzero(is_open[self._columns.class_of]))
         self._full = full_reason(view)
 
     def key(self, job: PendingJob) -> object:
