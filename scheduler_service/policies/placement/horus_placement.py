@@ -295,7 +295,7 @@ class HorusPlacement:
         self._alike()
         if (came := alike.came_since(waited.version)) is None:
             return None
-        nearest = waited.left_in(alike)
+        nearest = alike.left_of(waited.nearest)
         costs = self._unasked_costs(request) if request.gpus == 1 else self._costs_of_classes(request)
         for number, gpu_id in came:
             if costs[number] < inf:
