@@ -144,7 +144,7 @@ class GroupedQueue(ABC):
 
     def fill(self, jobs: Iterable[PendingJob]) -> None:
         """Add jobs to an empty queue: what equal ones have in common is found once, and every order is sorted once."""
-        members: dict[object, list[tuple[int, int, str]]] = {}
+        members: dict[tuple[object, float | None], list[tuple[int, int, str]]] = {}
         known: dict[object, tuple[tuple[object, float | None], list[tuple[int, int, str]]]] = {}
         for job in jobs:
             request = job.request
@@ -159,9 +159,8 @@ class GroupedQueue(ABC):
             places.append((length, job.submitted_at_ms, request.job_id))
             self._places[request.job_id] = name, length, job.submitted_at_ms
         for name, places in members.items():
-            group = self._groups[name]
-            group.fill(places)
-            self._note_head(group)
+            self._groups[name].fill(places)
+            self._note_head(self._groups[name])
 
     def remove(self, job_id: str) -> None:
         """Take a job out; one that is not there stays away."""
