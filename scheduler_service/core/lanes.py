@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 
 from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue, build_lengths
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, ServiceQueue
 from scheduler_service.core.view import PendingJob, Predictions
 
 
@@ -73,6 +73,9 @@ class Lane:
         self._widths: dict[int, int] = {}
         self._lengths: RemainingTimeQueue | None = None
         self._services: tuple[tuple[float, ...], ServiceQueue] | None = None
+        # What a quota leaves of it: most lanes are as they were in the decision before. No more than there are widths.
+        self._narrowed: dict[int, ReadyQueue] = {}
+        self._wider_ids: dict[int, tuple[str, ...]] = {}
         self.queue = ReadyQueue(self._order, self._jobs)
 
     @property
@@ -89,6 +92,7 @@ class Lane:
     def put(self, shown: PendingJob) -> None:
         """Add a job, or show it as it is now."""
         job_id = shown.request.job_id
+        self._forget_parts()
         before = self._jobs.get(job_id)
         if before is None:
             insort(self._order, (shown.submitted_at_ms, job_id))
@@ -104,6 +108,7 @@ class Lane:
 
     def remove(self, job_id: str) -> None:
         """Take a job out."""
+        self._forget_parts()
         shown = self._jobs.pop(job_id)
         self._count(shown, -1)
         del self._order[bisect_left(self._order, (shown.submitted_at_ms, job_id))]
@@ -127,15 +132,15 @@ class Lane:
     def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
         """Return its jobs in the order of their remaining time; kept from the first reading on."""
         if self._lengths is None:
-            self._lengths = build_lengths(self._jobs, devices, predictions)
+            self._lengths = RemainingTimeQueue(devices, predictions)
+            self._lengths.fill(self._jobs.values())
         return self._lengths
 
     def read_services(self, limits_gpu_ms: tuple[float, ...]) -> ServiceQueue:
         """Return its jobs in the order of their service; kept from the first reading on, for the newest limits."""
         if self._services is None or self._services[0] != limits_gpu_ms:
             queue = ServiceQueue(limits_gpu_ms)
-            for job in self._jobs.values():
-                queue.put(job)
+            queue.fill(self._jobs.values())
             self._services = limits_gpu_ms, queue
         return self._services[1]
 
@@ -156,16 +161,30 @@ class Lane:
         return ReadyQueue(sorted((job.submitted_at_ms, job_id) for job_id, job in jobs.items()), jobs)
 
     def narrowed(self, gpus_max: int) -> ReadyQueue:
-        """Return its jobs without those that ask for more GPUs."""
-        jobs = {job_id: job for job_id, job in self._jobs.items() if job.request.gpus <= gpus_max}
-        return ReadyQueue([turn for turn in self._order if turn[1] in jobs], jobs)
+        """Return its jobs without those that ask for more GPUs; valid until the next change."""
+        if max(self._widths, default=0) <= gpus_max:
+            return self.queue
+        known = self._narrowed.get(gpus_max)
+        if known is None:
+            jobs = {job_id: job for job_id, job in self._jobs.items() if job.request.gpus <= gpus_max}
+            known = self._narrowed[gpus_max] = ReadyQueue([turn for turn in self._order if turn[1] in jobs], jobs)
+        return known
 
     def wider_ids(self, gpus_max: int) -> tuple[str, ...]:
         """Return the jobs that ask for more GPUs."""
         if max(self._widths, default=0) <= gpus_max:
             return ()
-        jobs, order = self._jobs, self._wide_order if gpus_max else self._order
-        return tuple([job_id for _, job_id in order if jobs[job_id].request.gpus > gpus_max])
+        known = self._wider_ids.get(gpus_max)
+        if known is None:
+            jobs, order = self._jobs, self._wide_order if gpus_max else self._order
+            known = tuple([job_id for _, job_id in order if jobs[job_id].request.gpus > gpus_max])
+            self._wider_ids[gpus_max] = known
+        return known
+
+    def _forget_parts(self) -> None:
+        if self._narrowed or self._wider_ids:
+            self._narrowed.clear()
+            self._wider_ids.clear()
 
     def forget_lengths(self) -> None:
         """Build that order anew when it is read next."""

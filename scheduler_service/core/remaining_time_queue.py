@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from heapq import merge
 from math import inf
@@ -52,6 +52,12 @@ class RemainingTimeGroup:
         if length not in self._jobs:
             insort(self.lengths, length)
         insort(self._jobs.setdefault(length, []), (submitted_at_ms, job_id))
+
+    def fill(self, places: Iterable[tuple[int, int, str]]) -> None:
+        """Add jobs to an empty group, each by its steps left, its submission and its id."""
+        for length, submitted_at_ms, job_id in sorted(places):
+            self._jobs.setdefault(length, []).append((submitted_at_ms, job_id))
+        self.lengths = [*self._jobs]
 
     def remove(self, length: int, submitted_at_ms: int, job_id: str) -> None:
         """Take a job out."""
@@ -123,8 +129,8 @@ class GroupedQueue(ABC):
     def put(self, job: PendingJob) -> None:
         """Add a job, or put it where it belongs now."""
         request = job.request
-        step_ms, length = self._measure(job)
-        name = (shape_of(request), step_ms)
+        step_ms = self._step_ms(request)
+        length, name = self._length(job, step_ms), (shape_of(request), step_ms)
         place = (name, length, job.submitted_at_ms)
         if self._places.get(request.job_id) == place:
             return
@@ -135,6 +141,26 @@ class GroupedQueue(ABC):
         self._places[request.job_id] = place
         group.put(length, job.submitted_at_ms, request.job_id)
         self._note_head(group)
+
+    def fill(self, jobs: Iterable[PendingJob]) -> None:
+        """Add jobs to an empty queue: what equal ones have in common is found once, and every order is sorted once."""
+        members: dict[tuple[object, float | None], list[tuple[int, int, str]]] = {}
+        known: dict[object, tuple[tuple[object, float | None], list[tuple[int, int, str]]]] = {}
+        for job in jobs:
+            request = job.request
+            alike = shape_of(request), request.steps_total > 0
+            found = known.get(alike)
+            if found is None:
+                name = alike[0], self._step_ms(request)
+                self._groups.setdefault(name, RemainingTimeGroup(request, name[1]))
+                found = known[alike] = name, members.setdefault(name, [])
+            name, places = found
+            length = self._length(job, name[1])
+            places.append((length, job.submitted_at_ms, request.job_id))
+            self._places[request.job_id] = name, length, job.submitted_at_ms
+        for name, places in members.items():
+            self._groups[name].fill(places)
+            self._note_head(self._groups[name])
 
     def remove(self, job_id: str) -> None:
         """Take a job out; one that is not there stays away."""
@@ -175,8 +201,12 @@ class GroupedQueue(ABC):
         return narrow
 
     @abstractmethod
-    def _measure(self, job: PendingJob) -> tuple[float | None, int]:
-        """Return what a group counts a length as, and the length of a job; jobs of another count are another group."""
+    def _step_ms(self, request: JobRequest) -> float | None:
+        """Return what a group counts a length as; jobs of one shape differ in it only where one has no steps."""
+
+    @abstractmethod
+    def _length(self, job: PendingJob, step_ms: float | None) -> int:
+        """Return the length of a job, of which a group counts each so."""
 
     def _note_head(self, group: RemainingTimeGroup) -> None:
         head, gpus = group.first(), group.request.gpus
@@ -205,9 +235,8 @@ class RemainingTimeQueue(GroupedQueue):
         self._devices = sorted(set(devices))
         self._predictions = predictions
 
-    def _measure(self, job: PendingJob) -> tuple[float | None, int]:
-        step_ms = self._step_ms(job.request)
-        return step_ms, max(job.request.steps_total - job.steps_done, 0) if step_ms else 0
+    def _length(self, job: PendingJob, step_ms: float | None) -> int:
+        return max(job.request.steps_total - job.steps_done, 0) if step_ms else 0
 
     def _step_ms(self, request: JobRequest) -> float | None:
         """Return the step time on the fastest kind of GPU; nothing is known of a job without steps either."""
@@ -240,6 +269,12 @@ class ServiceQueue(GroupedQueue):
         if turn is not None and self._places[job.request.job_id] is not before:
             insort(self._turns, turn)
 
+    def fill(self, jobs: Iterable[PendingJob]) -> None:
+        """Add jobs to an empty queue."""
+        super().fill(jobs)
+        places = self._places.items()
+        self._turns = sorted((float(length), at_ms, job_id) for job_id, (_, length, at_ms) in places)
+
     def remove(self, job_id: str) -> None:
         """Take a job out; one that is not there stays away."""
         turn = self._turn(job_id)
@@ -255,15 +290,8 @@ class ServiceQueue(GroupedQueue):
         place = self._places.get(job_id)
         return (float(place[1]), place[2], job_id) if place is not None else None
 
-    def _measure(self, job: PendingJob) -> tuple[float | None, int]:
-        return 1.0, bisect_right(self._limits_gpu_ms, job.attained_gpu_ms)
+    def _step_ms(self, request: JobRequest) -> float | None:
+        return 1.0
 
-
-def build_lengths(
-    jobs: Mapping[str, PendingJob], devices: Iterable[str], predictions: Predictions
-) -> RemainingTimeQueue:
-    """Return a queue of these jobs."""
-    queue = RemainingTimeQueue(devices, predictions)
-    for job in jobs.values():
-        queue.put(job)
-    return queue
+    def _length(self, job: PendingJob, step_ms: float | None) -> int:
+        return bisect_right(self._limits_gpu_ms, job.attained_gpu_ms)

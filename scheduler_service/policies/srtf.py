@@ -115,10 +115,12 @@ class _LongerMakeRoom:
             self._hopeless.add(shape)
             return None
         remaining_ms, plan = found
-        self._preemption.promise(plan)
-        self._hopeless.clear()
+        is_opening = self._preemption.promise(plan)
+        if is_opening:
+            self._hopeless.clear()
         stops = [_stop(victim, job, remaining_ms) for victim in plan.victims]
-        return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(plan, remaining_ms))
+        reason = _waiting(plan, remaining_ms)
+        return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=reason, is_opening=is_opening)
 
     def _find(self, job: PendingJob) -> tuple[float, PreemptionPlan] | None:
         """Look for GPUs to take, on the kind on which the job is fastest first."""

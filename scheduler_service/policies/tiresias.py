@@ -263,10 +263,11 @@ class _MoreServedMakeRoom:
         if plan is None:
             self._failed.add(shape)
             return None
-        self._failed.clear()
-        self._preemption.promise(plan)
+        is_opening = self._preemption.promise(plan)
+        if is_opening:
+            self._failed.clear()
         stops = [self._stop(victim, job) for victim in plan.victims]
-        return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(job, plan))
+        return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(job, plan), is_opening=is_opening)
 
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """See `RoomMaker.may_make_room`."""

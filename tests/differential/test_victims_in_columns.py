@@ -80,3 +80,34 @@ def test_columns_find_the_same_victims(nodes_max: int, asks_hosts: bool) -> None
                 slow.promise(expected)
                 quick.promise(expected)
     assert plans > 50
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1, 2])
+def test_where_a_promise_opens_nothing_who_found_no_gpus_before_it_finds_none_after_it(nodes_max: int) -> None:
+    counts = {True: 0, False: 0}
+    found_after_opening = 0
+    for seed in range(60):
+        generator = random.Random(seed)
+        seen = drawn_view(generator, nodes_max)
+        probed, other = (PreemptionPlanner(one := Ledger(seen), long_running=LongRunning(one)) for _ in range(2))
+        probes = [
+            (job(f"p{gpus}", key="key", gpus=gpus, global_batch_size=gpus, cpu_cores=cores), kind, 150_000.0)
+            for gpus, cores in ((1, 0.0), (1, 4.0), (2, 4.0), (4, 0.0))
+            for kind in KINDS
+        ]
+        for number in range(3):
+            gpus, cores = generator.choice((1, 1, 2, 3)), generator.choice((0.0, 4.0))
+            request = job(f"w{number}", key="key", gpus=gpus, global_batch_size=gpus, cpu_cores=cores)
+            plan = other.find(request, generator.choice(KINDS), 40_000.0)
+            if plan is None:
+                continue
+            in_vain = [probe for probe in probes if probed.find(*probe) is None]
+            is_opening = probed.promise(plan)
+            assert other.promise(plan) is is_opening
+            counts[is_opening] += 1
+            # The other planner was not asked before, so that it looks.
+            found = [probe for probe in in_vain if other.find(*probe) is not None]
+            assert is_opening or not found, (seed, number)
+            found_after_opening += bool(found)
+    assert min(counts[True], found_after_opening) > 0
+    assert counts[False] > 0 or nodes_max == 2

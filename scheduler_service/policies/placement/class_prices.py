@@ -106,9 +106,10 @@ class AlikeChanges:
             self._came_since.clear()
         return self._alike
 
-    def is_first(self, number: int, gpu_id: str) -> bool:
-        """Return whether a GPU is the first one of a class that is left."""
-        return self._firsts.get(number) == gpu_id
+    def left_of(self, nearest: Sequence[NearClass]) -> list[NearClass]:
+        """Return those classes that are left with the same first GPU."""
+        firsts = self._firsts
+        return [one for one in nearest if firsts.get(one[0][3]) == one[1]]
 
     def came_since(self, version: int) -> Sequence[tuple[int, str]] | None:
         """Return the classes that came, or have another first GPU than then; None = that is too long ago to tell."""
@@ -116,7 +117,7 @@ class AlikeChanges:
         if known is None and self.version - version <= len(self._came):
             newest = islice(self._came, len(self._came) - (self.version - version), None)
             came = dict.fromkeys(chain.from_iterable(newest))
-            self._came_since[version] = known = [one for one in came if self.is_first(*one)]
+            self._came_since[version] = known = [one for one in came if self._firsts.get(one[0]) == one[1]]
         return known
 
 
@@ -132,10 +133,6 @@ class NearestClasses(NamedTuple):
     version: int
     nearest: Sequence[NearClass]
     farthest: Order
-
-    def left_in(self, alike: AlikeChanges) -> list[NearClass]:
-        """Return those that are left with the same first GPU."""
-        return [one for one in self.nearest if alike.is_first(one[0][3], one[1])]
 
 
 class ClassCosts:

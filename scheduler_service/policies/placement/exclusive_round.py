@@ -44,11 +44,13 @@ class MadeRoom:
         gpu_ids: As many as the job needs; no later job gets them.
         stops: Of the running jobs that leave them; none where it is enough to wait.
         reason: Why the job waits.
+        is_opening: Jobs that found no GPUs before may find some now.
     """
 
     gpu_ids: tuple[str, ...]
     stops: Sequence[Stop]
     reason: Reason
+    is_opening: bool
 
 
 class ImpossibleShapes:
@@ -103,6 +105,7 @@ class ExclusiveRound:
         ledger: What this round has given away.
         orders: What it asks of running jobs, so that waiting ones can start.
         rooms_made: Jobs that wait for GPUs which others leave for them.
+        rooms_opened: Those of them after which jobs that found no GPUs may find some.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class ExclusiveRound:
     ) -> None:
         self.ledger = Ledger(view)
         self.orders: list[Stop | Reshape] = []
-        self.rooms_made = 0
+        self.rooms_made = self.rooms_opened = 0
         self._view = view
         self._choose_gpus, self._placed = choose, placed
         self._make_room_maker = room_maker
@@ -215,6 +218,7 @@ class ExclusiveRound:
             return None
         candidates = self.candidates(job)
         self.rooms_made += 1
+        self.rooms_opened += made.is_opening
         self.take(made.gpu_ids)
         self.orders += made.stops
         return Hold(job_id=job.request.job_id, reason=made.reason, candidates=candidates)

@@ -79,14 +79,19 @@ class HorusPlacement:
             self._columns.notes[name] = kept = PricedClasses(view.index.prediction_changes)
         self._priced = kept
         self._loads: bytes | None = None
-        self._is_later_turn = bool(view.index.turn_memo)
+        self._asked: JobRequest | None = None
+        self._shape: object = None
+        self._known = ClassCosts()
         self._rules = name
+        self._told: dict[object, Reason] | None = None
         self._open_numbers: list[int] = []
         self._empty_numbers: list[int] = []
         self._has_cheap_loads = False
         self._seen = 0
         self._note_open_classes()
-        self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
+        is_open = np.zeros(self._seen, dtype=np.bool_)
+        is_open[self._open_numbers] = True
+        self._open_count = int(np.count_nonzero(is_open[self._columns.class_of]))
         self._full = full_reason(view)
 
     def key(self, job: PendingJob) -> object:
@@ -104,21 +109,27 @@ class HorusPlacement:
     def place(self, job: PendingJob) -> Start | Reason:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
+        self._ask_about(request)
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        question, memo = self._question(request), self._view.index.turn_memo
-        reason = memo.get(question) if self._is_later_turn else None
-        if isinstance(reason, Reason):
+        told = self._told_now()
+        reason = told.get(self._shape)
+        if reason is not None:
             return reason
         reason = self._impossible(request) or self._still_waits(request)
         if reason is None:
             chosen, costs = self._cheapest_empty(request) or self._cheapest_of_all(request)
             if chosen is not None:
-                self._loads = None
+                self._loads = self._told = None
                 return self._start(request, chosen, float(costs[list(chosen)].sum()))
             # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
             reason = self._wait_reason(request, costs) if self._open_count else self._full
-        memo[question] = reason
+        told[self._shape] = reason
         return reason
+
+    def _ask_about(self, request: JobRequest) -> None:
+        """Find once what is known of jobs of this shape: a round asks about every shape that waits, in every turn."""
+        self._asked, self._shape = request, shape_of(request)
+        self._known = self._priced.of(self._shape, len(self._columns.classes))
 
     def _impossible(self, request: JobRequest) -> Reason | None:
         known = self._known_costs(request)
@@ -126,8 +137,14 @@ class HorusPlacement:
             known.impossible = (impossible_reason(self._view, self._inventory, request),)
         return known.impossible[0]
 
-    def _question(self, request: JobRequest) -> object:
-        return self._rules, self._view.nodes_per_job_max, shape_of(request), self._loads_now()
+    def _told_now(self) -> dict[object, Reason]:
+        """Return why jobs wait before the GPUs as they are loaded now, by shape, as turns have found it; added to."""
+        if self._told is None:
+            question, memo = (self._rules, self._view.nodes_per_job_max, self._loads_now()), self._view.index.turn_memo
+            told = memo.get(question)
+            self._told = told if isinstance(told, dict) else {}
+            memo[question] = self._told
+        return self._told
 
     def _loads_now(self) -> bytes:
         """Return the load classes of all GPUs; a start changes them."""
@@ -193,7 +210,9 @@ class HorusPlacement:
         return values
 
     def _known_costs(self, request: JobRequest) -> ClassCosts:
-        return self._priced.of(shape_of(request), len(self._columns.classes))
+        if self._asked is not request:
+            self._ask_about(request)
+        return self._known
 
     def _open_from(self, first: int) -> Sequence[int]:
         """Return the numbers of the classes that could take some job, from one number on."""
@@ -295,7 +314,7 @@ class HorusPlacement:
         self._alike()
         if (came := alike.came_since(waited.version)) is None:
             return None
-        nearest = waited.left_in(alike)
+        nearest = alike.left_of(waited.nearest)
         costs = self._unasked_costs(request) if request.gpus == 1 else self._costs_of_classes(request)
         for number, gpu_id in came:
             if costs[number] < inf:

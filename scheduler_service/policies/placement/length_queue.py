@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import Final
 
@@ -36,22 +36,23 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
     round_.recall_impossible(partial(_known_impossible, view))
-    candidates, has_started = _candidates(queue, round_, None), False
+    candidates, has_shrunk = _candidates(queue, round_, None), False
     while candidates:
         turn = heappop(candidates)
         # A start takes chances and gives none: only those that had one before are asked whether they still do.
-        if has_started and not _has_chance(queue, round_, turn):
+        if has_shrunk and not _has_chance(queue, round_, turn):
             continue
-        rooms_made = round_.rooms_made
+        rooms_made, rooms_opened = round_.rooms_made, round_.rooms_opened
         decision = round_.decide(jobs[turn[2]])
-        if isinstance(decision, Start):
+        if round_.rooms_opened > rooms_opened:
             decisions.append(decision)
-            has_started = True
-            candidates += _next_after(queue.group_of(turn), turn)
-            heapify(candidates)
-        elif round_.rooms_made > rooms_made:
+            candidates, has_shrunk = _candidates(queue, round_, turn), False
+        elif isinstance(decision, Start) or round_.rooms_made > rooms_made:
+            # Nor does room that is made, where no GPU is left over: nearly always.
             decisions.append(decision)
-            candidates, has_started = _candidates(queue, round_, turn), False
+            has_shrunk = True
+            for later in _next_after(queue.group_of(turn), turn):
+                heappush(candidates, later)
     if len(decisions) == len(view.pending):
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)

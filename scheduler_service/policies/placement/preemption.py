@@ -93,10 +93,14 @@ class PreemptionPlanner:
         self._remaining_times_ms: dict[str, float | None] = {}
         self._vacant: dict[tuple[str, Kind], Sequence[_Offer]] = {}
         self._held: dict[str, _Offer | None] = {}
+        self._single: dict[Kind, list[_Offer]] = {}
 
-    def promise(self, plan: PreemptionPlan) -> None:
-        """Keep these GPUs for the job, and count its victims as leaving."""
-        self._failed_ms.clear()
+    def promise(self, plan: PreemptionPlan) -> bool:
+        """Keep these GPUs for the job, and count its victims as leaving.
+
+        Returns:
+            Whether a job that found no GPUs may find some now; where not, there are only fewer than before.
+        """
         self._promised.update(plan.gpu_ids)
         self._leaving.update(plan.victims)
         left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
@@ -108,6 +112,17 @@ class PreemptionPlanner:
             self._held.pop(gpu_id, None)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
+        is_opening = bool(left) or self._may_open(plan.victims)
+        if is_opening:
+            self._failed_ms.clear()
+            self._single.clear()
+        return is_opening
+
+    def _may_open(self, victims: Sequence[str]) -> bool:
+        """Return whether fewer GPUs may do for a job: their hosts have more room, or it is led to other nodes."""
+        requests = (self._reported[victim].request for victim in victims)
+        has_hosts = any(request.cpu_cores or request.host_memory_bytes for request in requests)
+        return has_hosts or self._view.nodes_per_job_max > 1
 
     def find(
         self, request: JobRequest, kind: Kind, remaining_ms: float, *, measure: float | None = None
@@ -143,9 +158,18 @@ class PreemptionPlanner:
         columns = self._long_running
         if columns is None or request.gpus != 1 or request.cpu_cores or request.host_memory_bytes:
             return None
-        offers = (self._vacant_on(node_id, kind) for node_id in columns.unheld_nodes())
-        first = min((here[0] for here in offers if here), key=_price_and_id, default=None)
-        return None if first is None else self._preemption([first])
+        offers = self._single.get(kind)
+        if offers is None:
+            vacant = (offer for node_id in columns.unheld_nodes() for offer in self._vacant_on(node_id, kind))
+            offers = self._single[kind] = sorted(vacant, key=_price_and_id, reverse=True)
+        # What is gone in a round does not come back.
+        while offers and not self._is_vacant(offers[-1]):
+            offers.pop()
+        return self._preemption(offers[-1:]) if offers else None
+
+    def _is_vacant(self, offer: _Offer) -> bool:
+        """Return whether a GPU that was vacant is so still: it was promised to no job, and no job has started there."""
+        return offer.gpu_id not in self._promised and (offer.price > 0 or self._ledger.is_free(offer.gpu_id))
 
     def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
@@ -359,7 +383,12 @@ class PreemptionPlanner:
     @cached_property
     def _on_node(self) -> Mapping[str, Sequence[str]]:
         """The running jobs on every node, in start order."""
-        return _jobs_by_node(self._view)
+        found: dict[str, list[str]] = {}
+        for job_id, job in self._view.running.items():
+            entries = (self._view.gpus.get(part.gpu_id) for part in job.assignments)
+            for node_id in dict.fromkeys(entry.node_id for entry in entries if entry is not None):
+                found.setdefault(node_id, []).append(job_id)
+        return found
 
     def _host_part(self, job: RunningJob, node_id: str) -> HostUse:
         entries = (self._view.gpus.get(part.gpu_id) for part in job.assignments)
@@ -369,13 +398,3 @@ class PreemptionPlanner:
     def _cost(self, plan: PreemptionPlan) -> tuple[int, float, int, tuple[str, ...]]:
         remaining_times = [self._rank(job_id) or 0.0 for job_id in plan.victims]
         return len(remaining_times), -sum(remaining_times), len(plan.releasing_gpu_ids), plan.gpu_ids
-
-
-def _jobs_by_node(view: SchedulingView) -> dict[str, list[str]]:
-    """Return the running jobs on every node, in start order."""
-    found: dict[str, list[str]] = {}
-    for job_id, job in view.running.items():
-        entries = (view.gpus.get(part.gpu_id) for part in job.assignments)
-        for node_id in dict.fromkeys(entry.node_id for entry in entries if entry is not None):
-            found.setdefault(node_id, []).append(job_id)
-    return found

@@ -9,11 +9,13 @@ import pytest
 
 from scheduler_service.core import events
 from scheduler_service.core.commands import RequestPairPredictions
+from scheduler_service.core.lanes import Lane
 from scheduler_service.core.open_gpus import OpenGpus
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Share
+from scheduler_service.core.view import PendingJob
 from tests.support.engine_play import Play
-from tests.support.scheduling import DEVICE, all_pairs, node, prediction
+from tests.support.scheduling import DEVICE, all_pairs, job, node, pending, prediction
 
 
 def refuse(*_: object, **__: object) -> NoReturn:
@@ -85,3 +87,25 @@ def test_usable_gpus_are_in_order_however_nodes_come_and_go(seed: int) -> None:
         expected = [gpu.gpu_id for name in nodes for gpu in state.nodes[name].gpus]
         assert [*state.usable_gpus] == expected
         assert state.occupancy.free_gpu_ids == set(expected)
+
+
+def test_what_a_quota_leaves_of_a_lane_is_found_again_only_after_the_lane_has_changed() -> None:
+    generator, lane, present = random.Random(0), Lane(), dict[str, PendingJob]()
+    for number in range(200):
+        name = f"j{generator.randrange(20)}"
+        if name in present and generator.random() < 0.5:
+            del present[name]
+            lane.remove(name)
+        else:
+            at_ms = present[name].submitted_at_ms if name in present else number
+            present[name] = pending(job(name, gpus=generator.choice((1, 2, 4))), submitted_at_ms=at_ms)
+            lane.put(present[name])
+        for gpus_max in (0, 1, 2, 3, 4):
+            wider = [one for one in present.values() if one.request.gpus > gpus_max]
+            in_order = sorted(wider, key=lambda one: one.submitted_at_ms)
+            assert lane.wider_ids(gpus_max) == tuple(one.request.job_id for one in in_order)
+            assert lane.wider_ids(gpus_max) is lane.wider_ids(gpus_max)
+            narrowed = lane.narrowed(gpus_max)
+            assert {*narrowed.by_id.values()} == {*present.values()} - {*wider}
+            assert [*narrowed] == sorted(narrowed.by_id.values(), key=lambda one: one.submitted_at_ms)
+            assert lane.narrowed(gpus_max) is narrowed

@@ -8,11 +8,11 @@ import pytest
 
 from scheduler_service.core import cluster_index, events
 from scheduler_service.core.commands import LaunchJob, StopJob
-from scheduler_service.core.records import Phase, Reason
+from scheduler_service.core.records import JobRequest, Phase, Reason, Share
 from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from tests.support.engine_play import Play
-from tests.support.scheduling import job, node
+from tests.support.scheduling import job, node, prediction
 
 GPUS = 64
 """Enough for columns."""
@@ -26,11 +26,29 @@ def full_of_served_jobs(policy: str = "tiresias") -> Play:
     """Return a cluster full of jobs that have had more GPU time than any that comes."""
     play = Play(policy, nodes=8, gpus=GPUS // 8)
     for number in range(GPUS):
-        at_ms, request = play.now_ms + number, job(f"served-{number}", steps_total=1_000_000)
-        play.engine.handle(events.JobSubmitted(at_ms=at_ms, request=request, graph_sha256=""))
-        play.engine.handle(events.JobStarted(at_ms=at_ms, job_id=request.job_id, attempt=1, fence=number + 1))
+        serve(play, number, job(f"served-{number}", steps_total=1_000_000))
     play.tell(events.TimerFired, after_ms=24 * 3_600_000)
     return play
+
+
+def full_of_long_jobs(policy: str) -> Play:
+    """Return the same, of jobs of one key that are known to be long."""
+    play = Play(policy, nodes=8, gpus=GPUS // 8)
+    for number in range(GPUS):
+        request = job(f"long-{number}", key="key", share=Share.NEVER, steps_total=1_000_000)
+        serve(play, number, request, graph="graph")
+    play.tell(events.TimerFired, after_ms=24 * 3_600_000)
+    return play
+
+
+def serve(play: Play, number: int, request: JobRequest, graph: str = "") -> None:
+    """Let a job come and start, the first one of a graph once its key is predicted."""
+    at_ms = play.now_ms + number
+    play.engine.handle(events.JobSubmitted(at_ms=at_ms, request=request, graph_sha256=graph))
+    if graph and not number:
+        known = prediction(request.key, step_ms={(1, 1): 1_000.0})
+        play.engine.handle(events.PredictionArrived(at_ms=at_ms, prediction=known))
+    play.engine.handle(events.JobStarted(at_ms=at_ms, job_id=request.job_id, attempt=1, fence=number + 1))
 
 
 @pytest.mark.parametrize("policy", ["srtf", "tiresias"])
@@ -49,6 +67,26 @@ def test_a_start_asks_no_other_kind_of_job_anew_whether_it_may_start(
     monkeypatch.setattr(length_queue, "_candidates", count)
     launched = [one for one in play.tell(events.NodeJoined, node=node("n0", GPUS)) if isinstance(one, LaunchJob)]
     assert len(launched) == 12
+    assert len(searches) == 1
+
+
+@pytest.mark.parametrize("policy", ["srtf", "tiresias"])
+def test_room_that_leaves_no_gpu_over_asks_no_other_kind_of_job_anew_whether_it_may_start(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches, search = list[object](), length_queue._candidates
+
+    def count(*arguments: object) -> object:
+        searches.append(arguments)
+        return search(*arguments)  # type: ignore[arg-type]
+
+    play = full_of_long_jobs(policy)
+    for number in range(4):
+        found = play.submit(f"new-{number}", graph="graph", key="key", share=Share.NEVER, steps_total=10)
+        assert sum(isinstance(one, StopJob) for one in found) == 1
+    monkeypatch.setattr(length_queue, "_candidates", count)
+    play.tell(events.TimerFired)
+    assert {play.code(f"new-{number}") for number in range(4)} == {"GPU_RELEASING"}
     assert len(searches) == 1
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from scheduler_service.core.decisions import HoldRest
 from scheduler_service.core.job_shapes import shape_of
-from scheduler_service.core.records import Reason, Share
-from scheduler_service.core.remaining_time_queue import ServiceQueue
+from scheduler_service.core.records import JobRequest, Reason, Share
+from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
+from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
-from tests.support.scheduling import job, pending
+from tests.support.scheduling import DEVICE, job, pending, prediction, store
 
 
 def test_jobs_of_one_shape_share_a_reason_and_the_others_read_the_common_one() -> None:
@@ -44,3 +49,59 @@ def test_a_queue_by_service_keeps_levels_and_submission_as_jobs_come_change_and_
     queue.remove("c")
     queue.remove("never there")
     assert queue.heads == {1: [(1.0, 2, "b")], 2: [(1.0, 1, "a")]}
+
+
+def drawn_jobs(seed: int) -> list[PendingJob]:
+    generator = random.Random(seed)
+    return [
+        pending(
+            job(
+                f"j{number}",
+                key=generator.choice(("known", "known", "other", "unknown")),
+                gpus=generator.choice((1, 1, 2)),
+                steps_total=generator.choice((0, 10, 20, 20, 30)),
+            ),
+            submitted_at_ms=generator.randrange(5),
+            steps_done=generator.choice((0, 5)),
+            attained_gpu_ms=generator.choice((0, 50, 100, 500)),
+        )
+        for number in range(60)
+    ]
+
+
+def order_of(queue: GroupedQueue) -> object:
+    """Return all that is told of a queue, as it is after its first jobs have left one by one."""
+    found: list[object] = []
+    while queue.heads:
+        found.append({gpus: [*heads] for gpus, heads in sorted(queue.heads.items())})
+        if isinstance(queue, ServiceQueue):
+            found.append(queue.jobs_before((1.0, 2, "")))
+        first = min(heads[0] for heads in queue.heads.values())
+        found.append([*queue.group_of(first).firsts_after(None, lambda length: False)])
+        queue.remove(first[2])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_queue_that_is_filled_at_once_is_as_if_its_jobs_had_come_one_by_one(seed: int) -> None:
+    jobs, known = drawn_jobs(seed), store([prediction("known"), prediction("other")])
+    for make in (lambda: ServiceQueue([100.0]), lambda: RemainingTimeQueue([DEVICE], known)):
+        one_by_one, at_once = make(), make()
+        for one in jobs:
+            one_by_one.put(one)
+        at_once.fill(jobs)
+        assert len(at_once) == len(jobs)
+        assert order_of(at_once) == order_of(one_by_one)
+
+
+def test_filling_a_queue_finds_what_equal_jobs_have_in_common_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def look(queue: RemainingTimeQueue, request: JobRequest) -> float:
+        looked.append(request.key)
+        return 1.0
+
+    monkeypatch.setattr(RemainingTimeQueue, "_step_ms", look)
+    queue = RemainingTimeQueue([DEVICE], store())
+    queue.fill([pending(job(f"j{number}", key=f"key-{number % 3}", steps_total=number + 1)) for number in range(90)])
+    assert sorted(looked) == ["key-0", "key-1", "key-2"]
