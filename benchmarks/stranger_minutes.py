@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.interruptions import unwind_when_ended
 from tests.support.real_cluster import RealCluster, real_cluster
 
 PATIENCE_S: Final = 1800.0
@@ -74,6 +75,7 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 if __name__ == "__main__":
+    unwind_when_ended()
     data = TensorDataset(torch.randn(3200, 3, 32, 32), torch.randint(0, 10, (3200,)))
     trainer = lightning.Trainer(max_epochs=int(sys.argv[1]), logger=False, enable_checkpointing=False)
     trainer.fit(Net(), DataLoader(data, batch_size=16))
@@ -268,6 +270,7 @@ def _baseline_bytes(state_dir: Path) -> int:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default="", help=f"Runs the scripts. [default: {VARIABLE}]")
     parser.add_argument("--plain", action="store_true", help="Two scripts that need torch alone.")
