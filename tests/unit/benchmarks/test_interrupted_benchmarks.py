@@ -16,7 +16,8 @@ from tests.support.scheduler_process import wait_until
 UP = """
 import subprocess, sys, time
 state = sys.argv[sys.argv.index("--state-dir") + 1]
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "job", state], start_new_session=True)
+job = [sys.executable, "-c", "import time; time.sleep(600)", "job", state]
+subprocess.Popen(job, start_new_session=True, stdout=subprocess.DEVNULL)
 print("export COTENANT_SCHEDULER=1\\nexport COTENANT_PREDICTOR=2", flush=True)
 time.sleep(600)
 """
