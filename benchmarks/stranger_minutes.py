@@ -29,6 +29,8 @@ from tests.support.interruptions import unwind_when_ended
 from tests.support.real_cluster import RealCluster, real_cluster
 
 PATIENCE_S: Final = 1800.0
+LOOK_EVERY_S: Final = 5.0
+"""A look is a program; one after the other they would be foreign load, beside which no window counts."""
 VARIABLE: Final = "COTENANT_STRANGERS_PYTHON"
 _MEASURING: Final = ("STARTS_TO_BE_MEASURED", "IS_MEASURED")
 _OWN_PEAK: Final = re.compile(r"own peak (\d+)")
@@ -216,7 +218,7 @@ def _wait_until_shared(
             return time.monotonic() - began_s, says_the_same
         if any(job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED") for job in jobs):
             return None, says_the_same
-        time.sleep(0.5)
+        time.sleep(LOOK_EVERY_S)
     return None, says_the_same
 
 
@@ -238,7 +240,7 @@ def _wait_for_end(cluster: RealCluster, job_id: str) -> dict[str, Any]:
         job = _job(cluster, job_id)
         if job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED", "JOB_PHASE_CANCELLED"):
             return job
-        time.sleep(0.5)
+        time.sleep(LOOK_EVERY_S)
     raise TimeoutError(f"{job_id} has not ended within {PATIENCE_S} s")
 
 
