@@ -6,6 +6,7 @@ from scheduler_service.core.decisions import HoldRest
 from scheduler_service.core.job_shapes import shape_of
 from scheduler_service.core.records import Reason, Share
 from scheduler_service.core.remaining_time_queue import ServiceQueue
+from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
 from tests.support.scheduling import job, pending
@@ -44,3 +45,13 @@ def test_a_queue_by_service_keeps_levels_and_submission_as_jobs_come_change_and_
     queue.remove("c")
     queue.remove("never there")
     assert queue.heads == {1: [(1.0, 2, "b")], 2: [(1.0, 1, "a")]}
+
+
+def test_a_queue_on_one_gpu_has_the_reasons_that_explaining_it_gives() -> None:
+    play = Play(policy="sjf_bsbf")
+    for number in range(sharing_queue.QUEUE_LONG_MIN + 3):
+        play.submit(f"job-{number}", steps_total=100 + number)
+    waiting = [f"job-{number}" for number in range(1, sharing_queue.QUEUE_LONG_MIN + 3)]
+    shown = {job_id: play.code(job_id) for job_id in waiting}
+    assert set(shown.values()) == {"REMAINING_TIME_UNKNOWN"}
+    assert shown == {job_id: play.engine.explain(job_id).reason.code for job_id in waiting}
