@@ -27,6 +27,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.interruptions import unwind_when_ended
+
 PERIOD_US: Final = 5_000
 SPEEDS: Final = (1.0, 2 / 3, 1 / 3)
 RUNS: Final = 5
@@ -175,6 +177,7 @@ def _descendants(root: int) -> list[int]:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--speeds", type=float, nargs="+", default=list(SPEEDS))

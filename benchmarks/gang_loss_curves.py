@@ -27,6 +27,7 @@ from examples.training import train_all_reduce, train_ddp
 from tests.support import paced_gang, paced_training
 from tests.support.fake_predictor import FakePredictor
 from tests.support.gang_attempts import GangAttempts, Training
+from tests.support.interruptions import unwind_when_ended
 from tests.support.live_cluster import PATIENCE_S
 from tests.support.scheduler_process import wait_until
 from tests.support.two_nodes import TwoNodes, two_nodes
@@ -147,4 +148,5 @@ def main(steps: int = STEPS) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     sys.stdout.write(json.dumps(main(*map(int, sys.argv[1:])), indent=2) + "\n")

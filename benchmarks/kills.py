@@ -29,6 +29,7 @@ from benchmarks import kills_job
 from benchmarks.kills_cluster import KilledCluster, KilledNode
 from benchmarks.kills_evidence import read_evidence
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from tests.support.interruptions import unwind_when_ended
 
 STEPS = 40
 STEP_MS = 50
@@ -197,4 +198,5 @@ def main(events: int = 100, seed: int = 0) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     sys.stdout.write(json.dumps(main(*map(int, sys.argv[1:])), indent=2) + "\n")

@@ -54,6 +54,7 @@ from scheduler_service.adapters.job_specs import kept_settings
 from scheduler_service.core.records import Gpu, Node
 from scheduler_service.grpc_api.translate_jobs import job_request
 from tests.support.fake_predictor import MIB
+from tests.support.interruptions import unwind_when_ended
 from tests.support.policy_cluster import PolicyCluster, policy_cluster
 
 POLICIES = {
@@ -346,4 +347,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     _main()

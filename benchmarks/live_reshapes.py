@@ -31,6 +31,7 @@ from pathlib import Path
 from benchmarks import reshape_job
 from benchmarks.reshape import STEPS_BETWEEN, Attempt, gap_ms, lost_steps, read_journal
 from tests.support.fake_predictor import FakePredictor
+from tests.support.interruptions import unwind_when_ended
 from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
@@ -140,4 +141,5 @@ def _main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     _main()

@@ -24,6 +24,7 @@ from cotenant_agent.observing.observer import ObservedWindow, Observer
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.standin_inventory import StandinInventory
 from cotenant_agent.system_clock import steady_ns
+from tests.support.interruptions import unwind_when_ended
 
 CORE = 0
 _JOB = """
@@ -108,6 +109,7 @@ def _own_step_ms(ends_ns: list[int], ended_ns: int, window_ms: int) -> float:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=75.0)
     print(json.dumps(main(parser.parse_args().seconds), indent=2))

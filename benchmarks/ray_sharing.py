@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 
 import cotenant.ray
+from tests.support.interruptions import unwind_when_ended
 from tests.support.ray_cluster import RayCluster, missing_for_ray, run_in_namespace
 
 JOBS_FOLDER = Path(__file__).resolve().parents[1] / "examples" / "jobs"
@@ -189,6 +190,7 @@ def run_repeat(seed: int, count: int) -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)

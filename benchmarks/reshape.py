@@ -24,6 +24,7 @@ from pathlib import Path
 
 from benchmarks import reshape_job
 from tests.support.fake_predictor import FakePredictor
+from tests.support.interruptions import unwind_when_ended
 from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
@@ -186,6 +187,7 @@ def main(repeats: int = 20, model: str = "cnn", extra_mb: int = 0, ranks: int = 
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--model", default="cnn")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import benchmarks
+from tests.support.interruptions import unwind_when_ended
 
 Benchmark = Callable[[], Mapping[str, object]]
 
@@ -81,4 +82,5 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     sys.exit(main(sys.argv[1:]))

@@ -26,6 +26,7 @@ from pathlib import Path
 import grpc
 
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
+from tests.support.interruptions import unwind_when_ended
 
 RATE_PER_S = 20
 EXPLAINS_AT_ONCE = 30
@@ -370,4 +371,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     _main()

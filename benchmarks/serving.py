@@ -34,6 +34,7 @@ import numpy.typing as npt
 from cotenant.graph_file import strip_weights
 from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc, resources_pb2
+from tests.support.interruptions import unwind_when_ended
 from tests.support.onnx_graphs import resnet50
 
 ROUNDS = 5
@@ -376,6 +377,7 @@ def serve_echo(ready: Path) -> None:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--echo-server", type=Path, help="Run the other side of the echo; for this program itself.")
     arguments = parser.parse_args()

@@ -31,6 +31,7 @@ from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
+from tests.support.interruptions import unwind_when_ended
 from tests.support.slurm_daemons import NODES, SlurmDaemons, missing_daemons
 
 KILLS = ("slurmctld", "slurmd", "bridge")
@@ -176,6 +177,7 @@ def _faults(daemons: SlurmDaemons, submitted: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)

@@ -25,9 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.interruptions import unwind_when_ended
 from tests.support.real_cluster import RealCluster, real_cluster
 
 PATIENCE_S: Final = 1800.0
+LOOK_EVERY_S: Final = 5.0
+"""A look is a program; one after the other they would be foreign load, beside which no window counts."""
 VARIABLE: Final = "COTENANT_STRANGERS_PYTHON"
 _MEASURING: Final = ("STARTS_TO_BE_MEASURED", "IS_MEASURED")
 _OWN_PEAK: Final = re.compile(r"own peak (\d+)")
@@ -74,6 +77,7 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 if __name__ == "__main__":
+    unwind_when_ended()
     data = TensorDataset(torch.randn(3200, 3, 32, 32), torch.randint(0, 10, (3200,)))
     trainer = lightning.Trainer(max_epochs=int(sys.argv[1]), logger=False, enable_checkpointing=False)
     trainer.fit(Net(), DataLoader(data, batch_size=16))
@@ -214,7 +218,7 @@ def _wait_until_shared(
             return time.monotonic() - began_s, says_the_same
         if any(job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED") for job in jobs):
             return None, says_the_same
-        time.sleep(0.5)
+        time.sleep(LOOK_EVERY_S)
     return None, says_the_same
 
 
@@ -236,7 +240,7 @@ def _wait_for_end(cluster: RealCluster, job_id: str) -> dict[str, Any]:
         job = _job(cluster, job_id)
         if job["phase"] in ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED", "JOB_PHASE_CANCELLED"):
             return job
-        time.sleep(0.5)
+        time.sleep(LOOK_EVERY_S)
     raise TimeoutError(f"{job_id} has not ended within {PATIENCE_S} s")
 
 
@@ -268,6 +272,7 @@ def _baseline_bytes(state_dir: Path) -> int:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default="", help=f"Runs the scripts. [default: {VARIABLE}]")
     parser.add_argument("--plain", action="store_true", help="Two scripts that need torch alone.")

@@ -45,6 +45,7 @@ from cotenant.v1 import (
     scheduling_pb2,
     scheduling_pb2_grpc,
 )
+from tests.support.interruptions import unwind_when_ended
 
 CONSENT_RATIO = 0.5
 WAITING_RATIO = 0.6
@@ -346,4 +347,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
+    unwind_when_ended()
     _main()

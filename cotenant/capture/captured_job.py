@@ -17,6 +17,8 @@ from cotenant.quantities import format_percent
 CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
 EXPORT_FILE: Final = "export.pt2"
+# Of adam; an amsgrad or a history of gradients keeps more.
+_STATE_COPIES_MOST: Final = 2
 _MEMORY_LEAST_BYTES: Final = 2 << 30
 
 
@@ -165,6 +167,11 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             "the network could be exported for this batch size only: predictions for other batch sizes will be wrong",
         ),
         (
+            result["single_samples"] > 1,
+            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
+            "as many, although single calls take longer",
+        ),
+        (
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it and are not "
             "in the graph: it needs more memory and time than predicted",
@@ -189,6 +196,11 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
         (
             result["optimizer_class"].lower() not in (result["optimizer"], "sgd"),
             f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
+        ),
+        (
+            result["state_copies"] > _STATE_COPIES_MOST + 0.25,
+            f"{result['optimizer_class']} keeps {result['state_copies']:.1f} times the memory of the parameters, and "
+            f"predictions count at most {_STATE_COPIES_MOST} times: add the difference",
         ),
         (
             result["cuda_asked"],

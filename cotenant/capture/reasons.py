@@ -59,6 +59,8 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
         return NotCapturedError("no Python took part, or one that ignores PYTHONPATH (-I, -E)", remedy=BY_HAND)
     if not outcome.has_torch:
         return NotCapturedError("the script ended without importing torch; other frameworks are not captured")
+    if not outcome.has_stepped:
+        return NotCapturedError("the script ended, and no optimizer of torch.optim has made a step", log=outcome.log)
     return NotCapturedError("the script ended before its second optimizer step", log=outcome.log)
 
 
@@ -92,6 +94,9 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
     {
         "covered": _covered,
         "no_forward": lambda result: NotCapturedError("no network was called with gradients before an optimizer step"),
+        "transformed": lambda result: NotCapturedError(
+            "the network is called inside torch.func (vmap or grad): what it keeps there cannot be seen from outside"
+        ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),
         "export": lambda result: NotCapturedError(

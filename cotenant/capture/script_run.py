@@ -75,6 +75,7 @@ class ScriptOutcome:
         status: Exit status of the command; None = ended by us.
         has_started: Whether a Python took part.
         has_torch: Whether one imported torch.
+        has_stepped: Whether an optimizer of torch has stepped in it.
         log: The end of what the script printed.
         not_isolated: Why the overlay could not be; empty = it could, or was not wanted.
     """
@@ -83,6 +84,7 @@ class ScriptOutcome:
     status: int | None
     has_started: bool
     has_torch: bool
+    has_stepped: bool
     log: str
     not_isolated: str
 
@@ -191,6 +193,7 @@ def _outcome(folder: Path, status: int | None) -> ScriptOutcome:
         status=status,
         has_started=(folder / "started").exists(),
         has_torch=(folder / "torch").exists(),
+        has_stepped=(folder / "stepped").exists(),
         log=shown,
         not_isolated=reason_file.read_text(encoding="utf-8") if reason_file.exists() else "",
     )

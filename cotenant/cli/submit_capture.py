@@ -11,11 +11,11 @@ from cotenant.capture.captured_job import CapturedJob, capture_script, missing_f
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli.active_environment import with_python_of_here
 from cotenant.cli.capture_command import capture_here, tell_captured
+from cotenant.cli.script_imports import imports_torch
 from cotenant.cli.session import Session, tell
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError, ProgramError
 
-SCRIPT_BYTES_MAX = 1 << 20
 RANKS_CAPTURED_MAX = 8
 """Each rank is a Python with torch on this machine."""
 PREDICTOR_TIMEOUT_S = 2.0
@@ -23,11 +23,6 @@ _PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-q"})
 _LAUNCHERS = frozenset({"torchrun", "accelerate"})
 _SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
-_TORCH = re.compile(
-    r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*){0,20})"
-    r"(?:torch|lightning|pytorch_lightning|transformers|accelerate)\b",
-    re.M,
-)
 _FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resume)\}")
 
 
@@ -98,7 +93,7 @@ def is_torch_script(command: Sequence[str], directory: Path) -> bool:
     if any(_FILLED_IN.search(word) for word in command):
         return False
     files = _script_files(command[place:]) if place else _launched_files(command)
-    return any(_imports_torch(directory / name) for name in files)
+    return any(imports_torch(directory / name, directory) for name in files)
 
 
 def _script_place(command: Sequence[str]) -> int:
@@ -122,15 +117,6 @@ def _launched_files(command: Sequence[str]) -> Sequence[str]:
     if not is_launcher or any(word.startswith(_SEVERAL_MACHINES) for word in command):
         return []
     return [word for word in command[1:] if word.endswith(".py")][:1]
-
-
-def _imports_torch(script: Path) -> bool:
-    try:
-        if script.suffix != ".py" or not script.is_file() or script.stat().st_size > SCRIPT_BYTES_MAX:
-            return False
-        return bool(_TORCH.search(script.read_text(encoding="utf-8", errors="replace")))
-    except (OSError, ValueError):
-        return False
 
 
 def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any]:

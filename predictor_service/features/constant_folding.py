@@ -18,6 +18,8 @@ IntArray = npt.NDArray[np.int64]
 ELEMENTS_MAX: Final = 64
 """Shapes and lists of axes are shorter; anything longer is left alone."""
 
+_NUMBER_MAX: Final = 1 << 24
+"""Up to here floats of 32 bits are exact."""
 _WHOLE: Final = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 
@@ -31,6 +33,7 @@ def fold_small_constants(graph: GraphProto) -> dict[str, IntArray]:
         Every small whole-number tensor that is known, by name.
     """
     known: dict[str, IntArray] = {}
+    numbers: dict[str, IntArray] = {}
     sizes = {tensor.name: np.array(tensor.dims, dtype=np.int64) for tensor in graph.initializer}
     for tensor in graph.initializer:
         _remember(tensor.name, tensor, known)
@@ -39,8 +42,10 @@ def fold_small_constants(graph: GraphProto) -> dict[str, IntArray]:
             continue
         if node.op_type == "Constant":
             _remember_literal(node, known)
+            _remember_number(node, numbers)
             continue
         result = _size(node, sizes) if node.op_type == "Shape" else _compute(node, known)
+        result = _cast(node, known, numbers) if result is None else result
         if result is not None:
             known[node.output[0]] = result
             _become_constant(node, result)
@@ -72,6 +77,27 @@ def _remember_literal(node: NodeProto, known: dict[str, IntArray]) -> None:
             known[node.output[0]] = np.array(attribute.i, dtype=np.int64)
         elif attribute.name == "value_ints" and len(attribute.ints) <= ELEMENTS_MAX:
             known[node.output[0]] = np.array(attribute.ints, dtype=np.int64)
+
+
+def _remember_number(node: NodeProto, numbers: dict[str, IntArray]) -> None:
+    """Keeps a whole number that is written as a float: exporters start a Range at 0.0 and cast it to its end's type."""
+    for attribute in node.attribute:
+        tensor = attribute.t if attribute.name == "value" else None
+        if tensor is not None and tensor.data_type == TensorProto.FLOAT and not tensor.dims and tensor.raw_data:
+            number = float(numpy_helper.to_array(tensor))
+            if number.is_integer() and abs(number) < _NUMBER_MAX:
+                numbers[node.output[0]] = np.array(int(number), dtype=np.int64)
+
+
+def _cast(node: NodeProto, known: Mapping[str, IntArray], numbers: Mapping[str, IntArray]) -> IntArray | None:
+    """What a small tensor is as whole numbers, where a node makes it such."""
+    if node.op_type == "CastLike" and len(node.input) == 2:
+        is_whole = node.input[1] in known
+    else:
+        is_whole = node.op_type == "Cast" and any(
+            item.name == "to" and item.i == TensorProto.INT64 for item in node.attribute
+        )
+    return known.get(node.input[0], numbers.get(node.input[0])) if is_whole else None
 
 
 def _size(node: NodeProto, sizes: Mapping[str, IntArray]) -> IntArray | None:

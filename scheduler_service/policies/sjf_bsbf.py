@@ -96,7 +96,7 @@ class SjfBsbf:
     def _decide_pending(self, view: SchedulingView) -> Sequence[Decision]:
         rule = _BestBenefit(known_answers_of(view), recheck_gang=self.recheck_gang, is_explaining=view.explain)
         placement = SjfSharing(view, rule, weighed_jobs_max=self.weighed_jobs_max)
-        is_long = placement.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
+        is_long = placement.is_large or sharing_queue.is_long(len(view.pending), len(view.gpus))
         lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
         if lengths is not None and placement.closed() is None:
             start = placement.start_only_job()

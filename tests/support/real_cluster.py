@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.agent import end_jobs
 from tests.support.loaded_programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,10 +38,15 @@ class RealCluster:
 
 
 @contextmanager
-def real_cluster(state_dir: Path, *flags: str, with_standin: bool = True) -> Iterator[RealCluster]:
-    """Starts `cotenant up` on free ports with one stand-in device or the real GPUs, and interrupts it at the end."""
+def real_cluster(
+    state_dir: Path, *flags: str, with_standin: bool = True, program: Sequence[str] = COTENANT
+) -> Iterator[RealCluster]:
+    """Starts `cotenant up` on free ports, with one stand-in device or the real GPUs; its jobs end with it.
+
+    `up` itself leaves its jobs to the next one: what is on a state that no other `up` will find is ended here.
+    """
     standin = ["--standin-cores", str(max(os.sched_getaffinity(0)))] if with_standin else []
-    command = [*COTENANT, "up", "--state-dir", str(state_dir), "--predictor-port", "0", "--scheduler-port", "0"]
+    command = [*program, "up", "--state-dir", str(state_dir), "--predictor-port", "0", "--scheduler-port", "0"]
     command += [*standin, "--allow-directory", str(ROOT), *flags]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(state_dir / "config"), "COLUMNS": "80"}
     with (state_dir / "up.err").open("w") as errors:
@@ -51,9 +57,12 @@ def real_cluster(state_dir: Path, *flags: str, with_standin: bool = True) -> Ite
             exports = _read_exports(process)
             yield RealCluster(process=process, environment={**environment, **exports}, state_dir=state_dir)
         finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            try:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                process.communicate(timeout=60)
+            finally:
+                end_jobs(state_dir)
 
 
 def _read_exports(process: subprocess.Popen[str]) -> dict[str, str]:

@@ -39,6 +39,7 @@ def redirect_to_cpu(torch: Any) -> Requested:
     _watch_autocast(torch, requested)
     _watch_scaler(torch, requested)
     _replace_backend(torch)
+    _allow_breaks_of_the_graph(torch)
     return requested
 
 
@@ -120,6 +121,19 @@ def _watch_scaler(torch: Any, requested: Requested) -> None:
 
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     watch(scaler)
+
+
+def _allow_breaks_of_the_graph(torch: Any) -> None:
+    """Compilation is off in a capture, which what must be one whole graph takes for an error."""
+    own = getattr(torch, "compile", None)  # from 2.0 on
+    if own is None:
+        return
+
+    def compile_loosely(model: Any = None, *args: Any, **named: Any) -> Any:
+        named["fullgraph"] = False
+        return own(model, *args, **named)
+
+    torch.compile = compile_loosely
 
 
 def _replace_backend(torch: Any) -> None:

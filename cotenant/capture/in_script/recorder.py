@@ -18,6 +18,7 @@ from .result_file import write_result
 from .step_export import export_step
 from .step_window import Call, Step, find_window
 
+STEPPED_FILE = "stepped"
 STEPS_MAX = 64
 CALLS_MAX = 10_000
 # One a second once the time is used up.
@@ -170,6 +171,7 @@ class Recorder:
         self._inside_step = 0
         if self.is_writing:
             return
+        (self.folder / STEPPED_FILE).touch()
         self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
         counts = {id(each): sum(step.optimizer is each for step in self.steps) for each in self.optimizers}
         if all(count >= 2 for count in counts.values()) or len(self.steps) >= STEPS_MAX:

@@ -3,16 +3,20 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from .network_chain import chain_of
+from .repeated_calls import as_one_batch
 from .step_window import Call, Window, tensors_of
 
 EXPORT_FILE = "export.pt2"
 COVERED_RATIO_MIN = 0.95
 # Only for the loss: what is exported is the network, as for inference.
 LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
+# A row and a column in place of a matrix, as Adafactor keeps them, are next to nothing.
+_SMALL_STATE_COPIES = 0.25
 _OPTIMIZERS = (("AdamW", "adamw"), ("Adam", "adam"), ("SGD", "sgd"))
 
 
@@ -28,15 +32,19 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_forward"}
     if facts["covered_ratio"] < COVERED_RATIO_MIN:
         return {**facts, "status": "failed", "reason": "covered"}
-    sizes = _batch_sizes(torch, window.calls, recorder.loader_batch_sizes)
-    if not sizes:
-        return {**facts, "status": "failed", "reason": "no_tensor"}
-    facts["micro_batch_size"], dimension = sizes
+    if any(call.is_transformed for call in window.calls):
+        return {**facts, "status": "failed", "reason": "transformed"}
     for call in window.calls:
         _stop_training(torch, call.module, lambda part: part.training)
     for optimizer in window.optimizers:
         optimizer.zero_grad(set_to_none=True)  # memory for the export
-    exported, facts["is_batch_fixed"], facts["left_out"] = _export(torch, window.calls, *sizes)
+    calls, facts["single_samples"] = as_one_batch(torch, window.calls)
+    sizes = (1, 0) if facts["single_samples"] else _batch_sizes(torch, calls, recorder.loader_batch_sizes)
+    if not sizes:
+        return {**facts, "status": "failed", "reason": "no_tensor"}
+    facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
+    exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
+    facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
     torch.export.save(exported, str(path))
     return {**facts, "status": "captured", "batch_dimension": dimension}
@@ -85,11 +93,11 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     total = sum(each.numel() for each in trained.values())
     distributed = torch.distributed
     is_parallel = distributed.is_available() and distributed.is_initialized()
-    optimizer, class_name = _optimizer(torch, window.optimizers)
+    optimizer, class_name, state_copies = _optimizer(torch, window.optimizers)
     frozen = sum(count for key, count in recorder.frozen_parameters.items() if key not in modules)
     return {
         "torch_version": str(torch.__version__),
-        "networks": [type(module).__name__ for module in modules.values()],
+        "networks": _names(list(modules.values())),
         "parameters": sum(each.numel() for each in covered.values()),
         "covered_ratio": both / total if total else 0.0,
         "frozen_parameters": frozen,
@@ -98,6 +106,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "world_size": distributed.get_world_size() if is_parallel else 1,
         "optimizer": optimizer,
         "optimizer_class": class_name,
+        "state_copies": state_copies,
         "optimizers": len(window.optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
         "cuda_named": recorder.requested.cuda_named,
@@ -108,26 +117,38 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     }
 
 
+def _names(modules: list[Any]) -> list[str]:
+    return [type(module).__name__ for module in {id(each): each for each in modules}.values()]
+
+
 def _trained(optimizers: list[Any]) -> list[Any]:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [each for group in groups for each in group["params"] if each.requires_grad]
 
 
-def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:
-    """The name of settings for the optimizer of the most parameters, by its class or by the state that it keeps."""
+def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str, float]:
+    """The optimizer of the most parameters: its name in settings, its class, and the bytes of state per parameter byte.
+
+    Where its class tells no name, the state does: half a copy of the parameters, as eight bits keep it, needs more
+    than none and at most one.
+    """
     if not optimizers:
-        return "sgd", ""
+        return "sgd", "", 0.0
     largest = max(optimizers, key=lambda each: sum(one.numel() for one in _trained([each])))
     largest = getattr(largest, "optimizer", largest)  # accelerate wraps it
+    kept = [each for state in largest.state.values() for each in tensors_of(torch, dict(state)) if each.dim()]
+    copies = _bytes_of(kept) / (_bytes_of(_trained([largest])) or 1)
     names = [kind.__name__ for kind in type(largest).__mro__]
     for class_name, name in _OPTIMIZERS:
         if class_name in names:
             has_momentum = name == "sgd" and any(group.get("momentum") for group in largest.param_groups)
-            return "momentum" if has_momentum else name, type(largest).__name__
-    state_elements = sum(each.numel() for state in largest.state.values() for each in tensors_of(torch, dict(state)))
-    elements = sum(each.numel() for each in _trained([largest])) or 1
-    copies = round(state_elements / elements)
-    return ("sgd", "momentum", "adam")[min(copies, 2)], type(largest).__name__
+            return "momentum" if has_momentum else name, type(largest).__name__, copies
+    whole = min(math.ceil(max(copies - _SMALL_STATE_COPIES, 0)), 2)
+    return ("sgd", "momentum", "adam")[whole], type(largest).__name__, copies
+
+
+def _bytes_of(tensors: list[Any]) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
 
 
 def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
@@ -158,24 +179,33 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
     return max(sizes, key=sizes.count), 0
 
 
-def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str]]:
-    """Tries the network without the arguments of its loss, then with them, then for this batch only."""
+def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str], list[Call]]:
+    """Tries the network without its loss, by arguments or by calls, then with it, then for this batch only."""
     first_error: Exception | None = None
     for is_fixed in (False, True):
-        for left_out in _arguments_to_leave_out(calls):
+        for links, left_out in _without_loss(calls):
             try:
-                module, args, kwargs = chain_of(torch, calls, left_out, size, dimension)
+                module, args, kwargs = chain_of(torch, links, left_out, size, dimension)
                 exported = _export_once(torch, module, args, kwargs, None if is_fixed else (size, dimension))
             except Exception as error:
                 first_error = first_error or error
             else:
-                return exported, is_fixed, left_out
+                return exported, is_fixed, left_out, links
     raise first_error or RuntimeError("nothing was tried")
 
 
-def _arguments_to_leave_out(calls: list[Call]) -> list[list[str]]:
-    present = [name for name in LOSS_ARGUMENTS if len(calls) == 1 and name in calls[0].kwargs]
-    return [present, []] if present else [[]]
+def _without_loss(calls: list[Call]) -> list[tuple[list[Call], list[str]]]:
+    """The calls and the named arguments to leave out, from all to none of a loss.
+
+    A last call of a few parameters, such as a learned temperature, compares samples with each other, so that no graph
+    of it holds for another batch.
+    """
+    if len(calls) == 1:
+        present = [name for name in LOSS_ARGUMENTS if name in calls[0].kwargs]
+        return [(calls, present), (calls, [])] if present else [(calls, [])]
+    counts = [sum(each.numel() for each in call.module.parameters()) for call in calls]
+    is_small = counts[-1] < (1 - COVERED_RATIO_MIN) * sum(counts)
+    return [(calls, []), (calls[:-1], [])] if is_small else [(calls, [])]
 
 
 def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:

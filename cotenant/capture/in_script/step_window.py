@@ -32,6 +32,7 @@ class Call:
         outputs: Tensors of its output, detached: kept, so that no other tensor gets their place in memory.
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
+        is_transformed: Whether torch.func made it, which hands in tensors that cannot be looked into afterwards.
     """
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
@@ -40,11 +41,17 @@ class Call:
         self.outputs: list[Any] = []
         self.group = group
         self.inside_step = inside_step
+        self.is_transformed = _is_in_transform(torch)
         self.has_parameters = any(True for _ in self.module.parameters())
 
     def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output."""
         self.outputs = tensors_of(torch, _detached(torch, output))
+
+
+def _is_in_transform(torch: Any) -> bool:
+    level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
+    return level is not None and level() is not None
 
 
 def _detached(torch: Any, values: Any) -> Any:

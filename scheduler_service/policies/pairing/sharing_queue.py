@@ -19,12 +19,18 @@ from scheduler_service.policies.pairing.sjf_sharing import SjfSharing, none_pass
 from scheduler_service.policies.placement.sharing_round import SharingRound
 
 QUEUE_LONG_MIN = 8
-"""Shorter queues are looked at job by job where GPUs are few, so that every job gets a reason of its own."""
+"""Shorter queues are looked at job by job where GPUs are few, so that every job gets a reason of its own; on fewer GPUs
+than this so are longer ones, up to as many looks in all."""
 
 Candidate = tuple[Turn, RemainingTimeGroup, int]
 """A job that may start: turn, group, steps left."""
 Waiting = tuple[RemainingTimeGroup, list[tuple[Turn, int]]]
 """A group, and the next of its lengths: turn, steps left."""
+
+
+def is_long(jobs: int, gpus: int) -> bool:
+    """Tells whether this many waiting jobs are too many to look at each of them, on a cluster of few GPUs."""
+    return jobs >= QUEUE_LONG_MIN and jobs * gpus >= QUEUE_LONG_MIN**2
 
 
 class SharingQueue:

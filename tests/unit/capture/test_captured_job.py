@@ -23,6 +23,8 @@ RESULT: dict[str, Any] = {
     "world_size": 1,
     "optimizer": "adam",
     "optimizer_class": "Adam",
+    "state_copies": 2.0,
+    "single_samples": 0,
     "optimizers": 1,
     "precision": "fp32",
     "recomputes": False,
@@ -44,7 +46,13 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     # By its brackets alone a bar of images would count four for each step.
     log = "Epoch 1/5:   2%|# | 8/400 [00:01<00:40, 9.9img/s]\nValidation: 1/90 [00:01<00:09, 9.5it/s]\nstep 1\n"
     outcome = ScriptOutcome(
-        result=RESULT | {"progress": ""}, status=0, has_started=True, has_torch=True, log=log, not_isolated=""
+        result=RESULT | {"progress": ""},
+        status=0,
+        has_started=True,
+        has_torch=True,
+        has_stepped=True,
+        log=log,
+        not_isolated="",
     )
     monkeypatch.setattr(programs, "require_programs", lambda *words: None)
     monkeypatch.setattr(captured_job, "run_script", lambda *words: outcome)

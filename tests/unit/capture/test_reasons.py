@@ -17,7 +17,15 @@ PLAN = ScriptPlan(command=["python", "x.py"], directory=Path(), environment={}, 
 
 
 def outcome(**facts: Any) -> ScriptOutcome:
-    usual = {"result": {}, "status": 0, "has_started": True, "has_torch": True, "log": "", "not_isolated": ""}
+    usual = {
+        "result": {},
+        "status": 0,
+        "has_started": True,
+        "has_torch": True,
+        "has_stepped": True,
+        "log": "",
+        "not_isolated": "",
+    }
     return ScriptOutcome(**{**usual, **facts})
 
 
@@ -26,6 +34,8 @@ def outcome(**facts: Any) -> ScriptOutcome:
     [
         ({}, "ended before its second optimizer step"),
         ({"has_torch": False}, "without importing torch"),
+        ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
+        ({"result": {"reason": "transformed"}}, "inside torch.func"),
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
         ({"status": 96, "log": "cannot start x: No such file"}, "cannot start x"),
         ({"status": -24}, "within 120 CPU seconds"),

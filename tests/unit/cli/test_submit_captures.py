@@ -31,6 +31,7 @@ FOUND = CapturedJob(
     covered_ratio=1.0,
     notes=("two networks",),
 )
+TORCH = "import torch\n"
 Capture = Callable[..., CapturedJob]
 
 
@@ -226,6 +227,25 @@ def test_a_capture_beside_a_graph_is_wrong_use(submission: Submission) -> None:
 def test_a_script_is_known_by_its_imports(text: str, expected: bool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     assert is_torch_script(["/usr/bin/python3.11", "train.py"], tmp_path) is expected
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "expected"),
+    [
+        (["src/main.py"], {"src/main.py": "import engine.loop\n", "src/engine/loop.py": TORCH}, True),
+        (["-m", "own.main"], {"own/main.py": "from .loop import (\n    fit,\n)\n", "own/loop.py": TORCH}, True),
+        (["main.py"], {"main.py": "from own import a", "own/a.py": "from .. import net", "net.py": TORCH}, True),
+        (["main.py"], {"main.py": "from own import a", "own/a.py": "from . import net", "net.py": TORCH}, False),
+        (["main.py"], {"main.py": "import b", "b.py": "import main, absent\nfrom ....... import far\n"}, False),
+    ],
+)  # fmt: skip
+def test_what_a_script_imports_of_its_own_project_is_looked_into(
+    words: list[str], files: dict[str, str], expected: bool, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert is_torch_script(["python", *words], tmp_path) is expected
 
 
 @pytest.mark.parametrize(

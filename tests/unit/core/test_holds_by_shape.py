@@ -11,6 +11,7 @@ from scheduler_service.core.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Reason, Share
 from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
 from scheduler_service.core.view import PendingJob
+from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, job, pending, prediction, store
@@ -105,3 +106,13 @@ def test_filling_a_queue_finds_what_equal_jobs_have_in_common_once(monkeypatch: 
     queue = RemainingTimeQueue([DEVICE], store())
     queue.fill([pending(job(f"j{number}", key=f"key-{number % 3}", steps_total=number + 1)) for number in range(90)])
     assert sorted(looked) == ["key-0", "key-1", "key-2"]
+
+
+def test_a_queue_on_one_gpu_has_the_reasons_that_explaining_it_gives() -> None:
+    play = Play(policy="sjf_bsbf")
+    for number in range(sharing_queue.QUEUE_LONG_MIN + 3):
+        play.submit(f"job-{number}", steps_total=100 + number)
+    waiting = [f"job-{number}" for number in range(1, sharing_queue.QUEUE_LONG_MIN + 3)]
+    shown = {job_id: play.code(job_id) for job_id in waiting}
+    assert set(shown.values()) == {"REMAINING_TIME_UNKNOWN"}
+    assert shown == {job_id: play.engine.explain(job_id).reason.code for job_id in waiting}

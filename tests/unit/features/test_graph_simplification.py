@@ -36,6 +36,31 @@ def test_arithmetic_on_small_whole_numbers_becomes_constants() -> None:
     assert [node.op_type for node in graph.node] == ["Constant", "Constant", "Unsqueeze"]
 
 
+def test_what_is_made_of_counted_positions_is_counted_where_the_count_begins_at_a_float() -> None:
+    # As PyTorch exports `torch.arange(24)`, of which positions and times of diffusion are embedded.
+    def literal(name: str, value: object) -> NodeProto:
+        return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
+
+    graph = graph_of(
+        literal("zero", np.float32(0)),
+        literal("one", np.float32(1)),
+        literal("end", np.int64(24)),
+        helper.make_node("CastLike", ["zero", "end"], ["start"]),
+        helper.make_node("CastLike", ["one", "end"], ["step"]),
+        helper.make_node("Range", ["start", "end", "step"], ["positions"]),
+        helper.make_node("Cast", ["positions"], ["table"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["x", "axes"], ["mean"], keepdims=1),
+        helper.make_node("Mul", ["mean", "table"], ["angles"]),
+        helper.make_node("MatMul", ["angles", "weight"], ["y"]),
+        axes=[2],
+        weight=np.zeros((24, 5), dtype=np.float32),
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    described = describe_graph(model.SerializeToString())
+    assert described.unshaped_nodes == 0
+    assert described.at_batch(3).forward_macs == 3 * 12 * 24 * 5
+
+
 @for_each(
     "node",
     [

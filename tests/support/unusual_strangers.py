@@ -1,0 +1,149 @@
+"""Scripts that call their networks, or update them, as few others do, and what a capture of each must find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tests.support.stranger import Stranger, conv
+
+UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
+    {
+        # Every state is a row without a batch; the steps of an episode are learned from together.
+        "policy_gradient": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                def make():
+                    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2)), (torch.randn(3, 4),), {}
+
+                if __name__ == "__main__":
+                    policy = make()[0]
+                    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
+                    for episode in range(100):
+                        state, logs = torch.zeros(4), []
+                        for move in range(20):
+                            choices = torch.distributions.Categorical(logits=policy(state))
+                            action = choices.sample()
+                            logs.append(choices.log_prob(action))
+                            state = state + torch.randn(4) * (1 if action.item() else -1)
+                        loss = -(torch.stack(logs) * torch.randn(20)).sum()
+                        optimizer.zero_grad(); loss.backward(); optimizer.step()
+                """,
+            settings=(20, "adam", "fp32", 1),
+        ),
+        "whole_graph_compiled": Stranger(
+            source=conv(
+                """
+                if __name__ == "__main__":
+                    net = Net()
+                    optimizer = torch.optim.Adam(net.parameters())
+
+                    @torch.compile(mode="reduce-overhead", fullgraph=True)
+                    def loss_of(x, y):
+                        return nn.functional.cross_entropy(net(x), y)
+
+                    for step in range(100):
+                        loss_of(*images(11)).backward()
+                        optimizer.step(); optimizer.zero_grad()
+                """
+            ),
+            settings=(11, "adam", "fp32", 1),
+        ),
+        # Its state takes half of what one copy of the parameters takes.
+        "eight_bit_optimizer": Stranger(
+            source=conv(
+                """
+                class EightBit(torch.optim.Optimizer):
+                    def __init__(self, parameters):
+                        super().__init__(parameters, {"lr": 1e-3})
+
+                    @torch.no_grad()
+                    def step(self, closure=None):
+                        for each in self.param_groups[0]["params"]:
+                            state = self.state[each]
+                            for name in ("mean", "square"):
+                                state.setdefault(name, torch.zeros_like(each, dtype=torch.uint8))
+                            each -= 1e-3 * each.grad.sign()
+
+                if __name__ == "__main__":
+                    net = Net()
+                    optimizer = EightBit(net.parameters())
+                    for step in range(100):
+                        x, y = images(15)
+                        nn.functional.cross_entropy(net(x), y).backward()
+                        optimizer.step(); optimizer.zero_grad()
+                """
+            ),
+            settings=(15, "momentum", "fp32", 1),
+        ),
+        # The loss compares each sample with each other one, and its temperature is learned.
+        "contrastive_towers": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                class Alike(nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.scale = nn.Parameter(torch.tensor(2.6))
+
+                    def forward(self, a, b):
+                        return nn.functional.cross_entropy(self.scale.exp() * a @ b.t(), torch.arange(len(a)))
+
+                class Both(nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.first, self.second = nn.Linear(40, 16), nn.Linear(24, 16)
+
+                    def forward(self, a, b):
+                        return self.first(a), self.second(b)
+
+                def make():
+                    return Both(), (torch.randn(4, 40), torch.randn(4, 24)), {}
+
+                if __name__ == "__main__":
+                    both, alike = Both(), Alike()
+                    optimizer = torch.optim.AdamW([*both.parameters(), *alike.parameters()])
+                    for step in range(100):
+                        loss = alike(both.first(torch.randn(18, 40)), both.second(torch.randn(18, 24)))
+                        optimizer.zero_grad(); loss.backward(); optimizer.step()
+                """,
+            settings=(18, "adamw", "fp32", 1),
+        ),
+        "gradients_of_samples": Stranger(
+            source="""
+                import torch
+                from torch import nn
+                from torch.func import functional_call, grad, vmap
+
+                net = nn.Linear(20, 5)
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+                def loss_of(parameters, x):
+                    return functional_call(net, parameters, (x.unsqueeze(0),)).square().sum()
+
+                for step in range(100):
+                    parameters = {name: each.detach() for name, each in net.named_parameters()}
+                    found = vmap(grad(loss_of), in_dims=(None, 0))(parameters, torch.randn(30, 20))
+                    for name, each in net.named_parameters():
+                        each.grad = found[name].mean(0)
+                    optimizer.step()
+                """,
+            refusal="inside torch.func",
+        ),
+        "updates_by_hand": Stranger(
+            source="""
+                import torch
+
+                weights = torch.randn(9, 3, requires_grad=True)
+                for step in range(100):
+                    (torch.randn(5, 9) @ weights).square().sum().backward()
+                    weights.data -= 0.1 * weights.grad
+                    weights.grad = None
+                """,
+            refusal="no optimizer of torch.optim",
+        ),
+    }
+)
