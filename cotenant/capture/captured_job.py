@@ -17,6 +17,8 @@ from cotenant.quantities import format_percent
 CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
 EXPORT_FILE: Final = "export.pt2"
+_COUNTED_COPIES = 2
+"""Numbers for each parameter that memory counts at most, those of Adam."""
 _MEMORY_LEAST_BYTES: Final = 2 << 30
 
 
@@ -189,6 +191,11 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
         (
             result["optimizer_class"].lower() not in (result["optimizer"], "sgd"),
             f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
+        ),
+        (
+            result["optimizer_copies"] > _COUNTED_COPIES,
+            f"{result['optimizer_class']} keeps {result['optimizer_copies']} numbers for each parameter, "
+            f"{_COUNTED_COPIES} are counted: it needs more memory than predicted",
         ),
         (
             result["cuda_asked"],

@@ -86,7 +86,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     total = sum(each.numel() for each in trained.values())
     distributed = torch.distributed
     is_parallel = distributed.is_available() and distributed.is_initialized()
-    optimizer, class_name = _optimizer(torch, window.optimizers)
+    optimizer, class_name, copies = _optimizer(torch, window.optimizers)
     frozen = sum(count for key, count in recorder.frozen_parameters.items() if key not in modules)
     return {
         "torch_version": str(torch.__version__),
@@ -99,6 +99,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "world_size": distributed.get_world_size() if is_parallel else 1,
         "optimizer": optimizer,
         "optimizer_class": class_name,
+        "optimizer_copies": copies,
         "optimizers": len(window.optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
         "cuda_named": recorder.requested.cuda_named,
@@ -114,21 +115,25 @@ def _trained(optimizers: list[Any]) -> list[Any]:
     return [each for group in groups for each in group["params"] if each.requires_grad]
 
 
-def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:
-    """The name of settings for the optimizer of the most parameters, by its class or by the state that it keeps."""
+def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str, int]:
+    """The name of settings for the optimizer of the most parameters, by its class or by the state that it keeps.
+
+    Returns:
+        With its class and how many numbers it keeps for each parameter.
+    """
     if not optimizers:
-        return "sgd", ""
+        return "sgd", "", 0
     largest = max(optimizers, key=lambda each: sum(one.numel() for one in _trained([each])))
     largest = getattr(largest, "optimizer", largest)  # accelerate wraps it
     names = [kind.__name__ for kind in type(largest).__mro__]
-    for class_name, name in _OPTIMIZERS:
-        if class_name in names:
-            has_momentum = name == "sgd" and any(group.get("momentum") for group in largest.param_groups)
-            return "momentum" if has_momentum else name, type(largest).__name__
     state_elements = sum(each.numel() for state in largest.state.values() for each in tensors_of(torch, dict(state)))
     elements = sum(each.numel() for each in _trained([largest])) or 1
     copies = round(state_elements / elements)
-    return ("sgd", "momentum", "adam")[min(copies, 2)], type(largest).__name__
+    for class_name, name in _OPTIMIZERS:
+        if class_name in names:
+            has_momentum = name == "sgd" and any(group.get("momentum") for group in largest.param_groups)
+            return "momentum" if has_momentum else name, type(largest).__name__, copies
+    return ("sgd", "momentum", "adam")[min(copies, 2)], type(largest).__name__, copies
 
 
 def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:

@@ -23,6 +23,7 @@ RESULT: dict[str, Any] = {
     "world_size": 1,
     "optimizer": "adam",
     "optimizer_class": "Adam",
+    "optimizer_copies": 2,
     "optimizers": 1,
     "precision": "fp32",
     "recomputes": False,
@@ -54,3 +55,10 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     write_job(job, ["python", "train.py"], tmp_path, files)
     written = yaml.safe_load(files[1].read_text())
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
+
+
+def test_an_optimizer_that_keeps_more_than_is_counted_says_so() -> None:
+    notes = captured_job._notes({**RESULT, "optimizer_class": "Adam", "optimizer_copies": 3}, 0.0)
+
+    assert [note for note in notes if "keeps 3 numbers for each parameter, 2 are counted" in note]
+    assert not [note for note in captured_job._notes(RESULT, 0.0) if "numbers for each parameter" in note]
