@@ -69,7 +69,7 @@ class _LikeGpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs, name = dict(kwargs or {}), func.__name__.strip("_")
+        named, name = dict(kwargs or {}), func.__name__.strip("_")
         if name == "dropout" and len(args) == 3:
             return torch.native_dropout(args[0], args[1], train=True)[0] if args[2] and args[1] > 0 else args[0]
         if name == "scaled_dot_product_attention":
@@ -78,10 +78,10 @@ class _LikeGpu(TorchFunctionMode):
             return self._recurrence(name, *args)
         for functions, width in ((_HALVING, torch.float16), (_WIDENING, torch.float32)):
             if name in functions:
-                args, kwargs = tree_map(lambda each, width=width: self._cast(each, width), (args, kwargs))
-        if name in _WIDE_ANSWERS and self._is_mixed and kwargs.get("dtype") is None and args[0].is_floating_point():
-            kwargs["dtype"] = torch.float32
-        return func(*args, **kwargs)
+                args, named = tree_map(lambda each, width=width: self._cast(each, width), (args, named))
+        if name in _WIDE_ANSWERS and self._is_mixed and named.get("dtype") is None and args[0].is_floating_point():
+            named["dtype"] = torch.float32
+        return func(*args, **named)
 
     def _recurrence(self, name: str, given: Any, state: Any, weights: Any, *settings: Any) -> Any:
         *_, layers, _, _, is_bidirectional, is_batch_first = settings

@@ -111,7 +111,9 @@ class RotaryDecoder(nn.Module):
         query, key, value = (
             part(normal).view(x.shape[0], _PLACES, -1, 4).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
-        query, key = (each * self.cosines + _rotated(each) * self.sines for each in (query, key))
+        query, key = (
+            each * self.get_buffer("cosines") + _rotated(each) * self.get_buffer("sines") for each in (query, key)
+        )
         seen = functional.scaled_dot_product_attention(
             query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1), is_causal=True
         )
@@ -198,7 +200,7 @@ class Recommender(nn.Module):
         x = self.bottom(dense)
         looked_up = [bag(given) for bag, given in zip(self.bags, (first, second, third), strict=True)]
         rows = torch.stack([x, *looked_up], 1)
-        products = torch.bmm(rows, rows.transpose(1, 2)).flatten(1)[:, self.pairs]
+        products = torch.bmm(rows, rows.transpose(1, 2)).flatten(1)[:, self.get_buffer("pairs")]
         answer: Tensor = self.top(torch.cat([x, products], 1))
         return answer
 
@@ -214,7 +216,7 @@ class RadianceField(nn.Module):
         self.density, self.color = nn.Linear(32, 1), nn.Linear(32, 3)
 
     def forward(self, places: Tensor) -> Tensor:
-        angles = (places.unsqueeze(-1) * self.octaves).flatten(-2)
+        angles = (places.unsqueeze(-1) * self.get_buffer("octaves")).flatten(-2)
         coded = torch.cat([places, angles.sin(), angles.cos()], -1)
         x = self.second(torch.cat([self.first(coded), coded], -1))
         blocked = functional.softplus(self.density(x)) * 0.1
