@@ -9,7 +9,7 @@ Source: ATen/autocast_mode.h of PyTorch 2.13, AT_FORALL_LOWER_PRECISION_FP and A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from onnx import TensorProto
@@ -22,7 +22,7 @@ _HALVING_OPERATORS: Final = """
     Conv ConvTranspose DeformConv FusedConv MatMul Gemm Einsum FusedMatMul LSTM GRU RNN Attention PRelu
 """
 _WIDENING_OPERATORS: Final = """
-    Softmax LogSoftmax LayerNormalization GroupNormalization InstanceNormalization RMSNormalization Exp Log Pow
+    Softmax LogSoftmax LayerNormalization GroupNormalization RMSNormalization Exp Log Pow
     Reciprocal Softplus Sinh Cosh Tan Acos Asin CumSum ReduceSum ReduceProd ReduceL1 ReduceL2 ReduceSumSquare
     ReduceLogSumExp Resize Upsample
 """
@@ -41,11 +41,15 @@ class AutocastWidths:
         nodes: All nodes of the graph, in order.
         roles: Their roles.
         table: Shapes at one batch.
+        storages: `find_storages` of all this.
     """
 
-    def __init__(self, nodes: Sequence[GraphNode], roles: TensorRoles, table: ShapeTable) -> None:
+    def __init__(
+        self, nodes: Sequence[GraphNode], roles: TensorRoles, table: ShapeTable, storages: Mapping[str, str]
+    ) -> None:
         self._roles = roles
         self._table = table
+        self._storages = storages
         self._half: set[str] = set()
         self._products: set[str] = set()
         self._kept: set[tuple[str, bool, str]] = set()
@@ -59,9 +63,11 @@ class AutocastWidths:
         """Takes note that a node keeps a tensor, one of its own or one that it is given."""
         is_half = keeps_half = name in self._half
         if name not in node.outputs:
-            keeps_half = (is_half or node.op_type in _HALVING) and node.op_type not in _WIDENING
-        owner = "" if keeps_half == is_half else node.outputs[0]
-        self._kept.add((self._roles.view_roots.get(name, name), keeps_half, owner))
+            keeps_half = (is_half or node.op_type in _HALVING) and not self._widens(node)
+        if keeps_half == is_half:
+            self._kept.add((self._storages.get(name, name), keeps_half, ""))
+        else:  # of a view no more is copied than it shows, and each view for itself
+            self._kept.add((name, keeps_half, node.outputs[0]))
 
     def kept_bytes(self, produced: Iterable[str]) -> int:
         """Bytes of everything that is kept: each storage once, and each copy.
@@ -81,12 +87,18 @@ class AutocastWidths:
     def _gives_half(self, node: GraphNode) -> bool:
         if node.op_type in _HALVING:
             return True
-        if node.op_type in _WIDENING or not node.inputs:
+        if not node.inputs or self._widens(node):
             return False
         if node.op_type not in _COMBINING:
             return node.input(0) in self._half
         given = [name for name in node.inputs if name and not self._is_narrow(node, name)]
         return bool(given) and all(name in self._half for name in given)
+
+    def _widens(self, node: GraphNode) -> bool:
+        """Instance normalization stays as wide as it is; of what was reshaped it is how group norms are exported."""
+        if node.op_type == "InstanceNormalization":
+            return node.input(0) in self._roles.view_roots
+        return node.op_type in _WIDENING
 
     def _is_narrow(self, node: GraphNode, name: str) -> bool:
         """Whether a factor or summand widens nothing: a number, a condition, or the bias of a product."""

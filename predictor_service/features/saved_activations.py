@@ -3,8 +3,8 @@
 The rule follows what automatic differentiation needs, operator by operator: convolutions, pooling, normalization keep
 their input; ReLU, softmax, tanh and sigmoid their output; products keep the other factor where a gradient flows
 through this one; additions, means, resizing and copies keep nothing. What PyTorch computes in one piece keeps what the
-piece needs (`fused_operators`). A view keeps the storage that it looks at, and a storage is counted once. Graph inputs
-and parameters are not counted: they are on the device anyway and have figures of their own.
+piece needs (`fused_operators`). A view keeps the storage that it looks at (`storage_layouts`), and a storage is counted
+once. Graph inputs and parameters are not counted: they are on the device anyway and have figures of their own.
 
 In mixed precision some tensors are half as wide and some are kept twice, see `autocast_widths`.
 """
@@ -19,6 +19,7 @@ from predictor_service.features.autocast_widths import AutocastWidths
 from predictor_service.features.fused_operators import Kept
 from predictor_service.features.graph_nodes import GraphNode
 from predictor_service.features.shape_inference import ShapeTable
+from predictor_service.features.storage_layouts import find_storages
 from predictor_service.features.tensor_roles import TensorRoles
 
 _INPUT_KEEPERS = """
@@ -34,9 +35,10 @@ _KEEPS_INPUT = frozenset(_INPUT_KEEPERS.split())
 _KEEPS_OUTPUT = frozenset(_OUTPUT_KEEPERS.split())
 _KEEPS_FACTORS = frozenset({"Mul", "MatMul", "Gemm", "Einsum", "Div", "Pow", "FusedMatMul"})
 _KEEPS_ALL_INPUTS = frozenset({"Attention", "LRN"})
-_KEEPS_CHOICE = {"Where": 0, "Gather": 1, "GatherElements": 1, "GatherND": 1, "TopK": 1}
+_KEEPS_CHOICE = {"Where": 0, "Gather": 1, "GatherElements": 1, "GatherND": 1}
 # Numbers per step, sample and hidden unit in addition to input and output: gates and cell state.
 _RECURRENT_STATES = {"LSTM": 6, "GRU": 5, "RNN": 1}
+_KEEPS_POSITIONS = frozenset({"MaxPool", "ReduceMax", "ReduceMin"})
 _INDEX_BYTES = 8
 # First of the dimensions that have a mean and a deviation together, where the node does not name it.
 _NORMALIZED_FROM = {"LayerNormalization": -1, "InstanceNormalization": 2}
@@ -71,21 +73,24 @@ def saved_activation_bytes(
         Bytes, each storage once; tensors without a shape count nothing.
     """
     produced = {name for node in nodes for name in node.outputs}
-    widths = AutocastWidths(nodes, roles, table)
+    owners = find_storages(nodes, roles, fused, table)
+    widths = AutocastWidths(nodes, roles, table, owners)
     storages: set[str] = set()
-    unnamed_bytes = 0
+    unnamed_bytes, unnamed_mixed_bytes = 0, 0
     for index in roles.device_nodes:
         node = nodes[index]
         if not any(name in roles.trainable for name in node.outputs):
             continue
         kept = fused[index] if index in fused else Kept(tuple(_saved_tensors(node, roles.trainable)))
         for name in kept.names:
-            storages.add(roles.view_roots.get(name, name))
+            storages.add(owners.get(name, name))
             widths.keep(node, name)
-        unnamed_bytes += _unnamed_bytes(node, table) + _row_bytes(kept, table)
+        unnamed = _unnamed_bytes(node, roles.trainable, table) + _row_bytes(kept, table)
+        unnamed_bytes += unnamed
+        unnamed_mixed_bytes += unnamed // 2 if node.op_type in _RECURRENT_STATES else unnamed
     shapes = (table.get(name) for name in storages if name in produced and name not in roles.constants)
     named_bytes = sum(shape.size_bytes for shape in shapes if shape is not None)
-    return SavedBytes(unnamed_bytes + named_bytes, unnamed_bytes + widths.kept_bytes(produced))
+    return SavedBytes(unnamed_bytes + named_bytes, unnamed_mixed_bytes + widths.kept_bytes(produced))
 
 
 def _saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
@@ -100,6 +105,8 @@ def _saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
         yield from _saved_factors(node.inputs[:2], trainable)
     if operator in _KEEPS_CHOICE:
         yield node.input(_KEEPS_CHOICE[operator])
+    if operator == "TopK":
+        yield node.outputs[-1]
 
 
 def _saved_factors(factors: Sequence[str], trainable: Set[str]) -> Iterable[str]:
@@ -109,15 +116,17 @@ def _saved_factors(factors: Sequence[str], trainable: Set[str]) -> Iterable[str]
             yield name
 
 
-def _unnamed_bytes(node: GraphNode, table: ShapeTable) -> int:
+def _unnamed_bytes(node: GraphNode, trainable: Set[str], table: ShapeTable) -> int:
     """Positions of the maxima, dropout masks, gates of recurrent layers, mean and deviation of what is normalized."""
     output = table.get(node.outputs[0])
     if output is None:
         return 0
     if node.op_type in _NORMALIZED_FROM:
         axis = node.number("axis", _NORMALIZED_FROM[node.op_type])
-        return _STATISTICS_BYTES * math.prod(output.dims[:axis])
-    if node.op_type == "MaxPool":
+        # An instance normalization repeats its scale for each sample.
+        repeats = node.op_type == "InstanceNormalization" and node.input(1) in trainable
+        return (_STATISTICS_BYTES + _ROW_BYTES * repeats) * math.prod(output.dims[:axis])
+    if node.op_type in _KEEPS_POSITIONS:
         return output.elements * _INDEX_BYTES
     if node.op_type == "Dropout":
         return output.elements

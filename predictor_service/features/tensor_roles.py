@@ -7,7 +7,7 @@ Roles follow from the structure alone and are worked out once per graph, whateve
 - device node: everything else. Only these have a cost.
 - parameter: a constant floating-point tensor at the root of a constant chain that feeds a device node. The root, not
   the last link: an exporter may slice and concatenate a weight before an operator takes it.
-- buffer: running statistics of BatchNormalization; stored, not trained.
+- buffer: running statistics of BatchNormalization, and what its name says is one; stored, not trained.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from cotenant.graph_parameters import BUFFER_PREFIX
 from predictor_service.features.graph_nodes import GraphNode
 
 WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
@@ -76,7 +77,7 @@ class TensorRoles:
         device_nodes: Indices into the node list of what runs on the device at every step, views left out.
         constants: Tensors that depend on no data.
         parameter_candidates: Roots of constant chains that feed device nodes; the type decides at measuring.
-        buffers: Running statistics among them.
+        buffers: Those among them that are stored and not trained.
         view_roots: Tensor to the tensor whose storage it shares; absent = its own.
         trainable: Tensors that depend on a parameter: a gradient flows through them.
     """
@@ -127,13 +128,16 @@ def assign_roles(nodes: Sequence[GraphNode], stored: Mapping[str, bool]) -> Tens
                 _alias(node, view_roots)
             device_nodes.append(index)
     feeding = _feeding_roots(nodes, device_nodes, roots, stored)
+    buffers = _running_statistics(nodes, device_nodes, roots) | {
+        name for name in feeding if name.startswith(BUFFER_PREFIX)
+    }
     return TensorRoles(
         device_nodes=tuple(device_nodes),
         constants=constants,
         parameter_candidates=tuple(feeding),
-        buffers=_running_statistics(nodes, device_nodes, roots),
+        buffers=buffers,
         view_roots=view_roots,
-        trainable=_trainable_tensors(nodes, constants, host, set(feeding), roots),
+        trainable=_trainable_tensors(nodes, constants, host, set(feeding) - buffers, roots),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ import click
 import torch
 
 from cotenant.graph_file import read_graph
+from cotenant.graph_parameters import BUFFER_PREFIX
 from cotenant_profiler.errors import ProfilerError
 
 BATCH = "batch"
@@ -38,10 +40,12 @@ def convert(export: Path) -> bytes:
     logging.disable(logging.WARNING)
     with warnings.catch_warnings(), TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(torch.export.load(export), dynamo=True, optimize=False, verbose=False)
+        exported = torch.export.load(export)
+        program = torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")
         _name_batch(program)
+        _name_buffers(program, (*exported.graph_signature.buffers, *exported.graph_signature.lifted_tensor_constants))
         path = Path(folder) / "graph.onnx"
         program.save(str(path), external_data=True)
         return read_graph(path)
@@ -60,3 +64,17 @@ def _name_batch(program: torch.onnx.ONNXProgram) -> None:
             for index, size in enumerate(value.shape):
                 if not isinstance(size, int) and str(size) == symbol:
                     value.shape[index] = BATCH
+
+
+def _name_buffers(program: torch.onnx.ONNXProgram, names: Iterable[str]) -> None:
+    """Tells what is not trained from weights; statistics of batch normalization are known by their places."""
+    graph = program.model.graph
+    for name in names:
+        value = graph.initializers.get(name)
+        if value is None or any(use.node.op_type == "BatchNormalization" for use in value.uses()):
+            continue
+        del graph.initializers[name]
+        value.name = f"{BUFFER_PREFIX}{name}"
+        if value.const_value is not None:
+            value.const_value.name = value.name
+        graph.initializers[value.name] = value

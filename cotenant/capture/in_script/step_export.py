@@ -3,6 +3,7 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,34 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
 
 
 def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str], list[Call]]:
+    """Exports the network; bags of embeddings are spelled out meanwhile: exporters write a loop without any shape."""
+    bags = [
+        part
+        for call in calls
+        for part in call.module.modules()
+        if isinstance(part, torch.nn.EmbeddingBag) and part.mode != "max"
+    ]
+    for bag in bags:
+        bag.forward = functools.partial(_look_up_bag, torch, bag)
+    try:
+        return _export_somehow(torch, calls, size, dimension)
+    finally:
+        for bag in bags:
+            vars(bag).pop("forward", None)
+
+
+def _look_up_bag(torch: Any, bag: Any, indices: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+    """What a bag of embeddings answers, one operator at a time where all bags are of one size."""
+    if indices.dim() != 2:
+        return type(bag).forward(bag, indices, offsets, per_sample_weights)
+    rows = torch.nn.functional.embedding(indices, bag.weight)
+    rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
+    return rows.sum(1) if bag.mode == "sum" else rows.mean(1)
+
+
+def _export_somehow(
+    torch: Any, calls: list[Call], size: int, dimension: int
+) -> tuple[Any, bool, list[str], list[Call]]:
     """Tries the network without its loss, by arguments or by calls, then with it, then for this batch only."""
     first_error: Exception | None = None
     for is_fixed in (False, True):

@@ -62,3 +62,10 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     write_job(job, ["python", "train.py"], tmp_path, files)
     written = yaml.safe_load(files[1].read_text())
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
+
+
+def test_an_optimizer_that_keeps_more_than_is_counted_says_so() -> None:
+    notes = captured_job._notes({**RESULT, "optimizer_class": "Adam", "state_copies": 3.0}, 0.0)
+
+    assert [note for note in notes if "keeps 3.0 times the memory of the parameters" in note]
+    assert not [note for note in captured_job._notes(RESULT, 0.0) if "the memory of the parameters" in note]

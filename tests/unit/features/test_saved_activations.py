@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
+from cotenant.graph_parameters import BUFFER_PREFIX
 from predictor_service.features.graph_description import describe_graph
 from tests.support.onnx_graphs import GraphBuilder, mobilenet_v2, resnet50, vgg16
 
@@ -227,3 +228,72 @@ def test_whole_networks_agree_with_an_allocation_trace(build: object, tracked_mi
     saved = describe_graph(build().SerializeToString()).at_batch(32).activation_bytes_saved
 
     assert saved / 2**20 == pytest.approx(tracked_mib, rel=0.05)
+
+
+def test_in_mixed_precision_each_view_of_a_wide_tensor_is_copied_for_itself() -> None:
+    net = GraphBuilder()
+    wide = net.node("Exp", [trained(net)])
+    y = net.node("MatMul", [wide, net.node("Transpose", [wide], perm=[0, 1, 3, 2])])
+
+    image_copy = TENSOR_BYTES // 2
+    assert mixed_bytes(net, y) == image_copy + TENSOR_BYTES + 2 * (TENSOR_BYTES // 2)
+
+
+def test_in_mixed_precision_instance_normalization_stays_as_narrow_as_its_input() -> None:
+    net = GraphBuilder()
+    y = net.node("InstanceNormalization", [trained(net), net.weight([4]), net.weight([4])])
+
+    image_copy, statistics_bytes = TENSOR_BYTES // 2, 4 * 12
+    assert mixed_bytes(net, y) == image_copy + TENSOR_BYTES // 2 + statistics_bytes
+
+
+def test_in_mixed_precision_recurrent_layers_keep_their_states_in_half() -> None:
+    net = GraphBuilder()
+    places = net.node("Reshape", [trained(net), net.integers([0, 32, 8])])
+    steps = net.node("Transpose", [places], perm=[1, 0, 2])
+    y = net.node("GRU", [steps, net.weight([1, 24, 8]), net.weight([1, 24, 8])], hidden_size=8)
+
+    image_copy, states_bytes = TENSOR_BYTES // 2, 5 * TENSOR_BYTES // 2
+    assert mixed_bytes(net, y) == image_copy + TENSOR_BYTES // 2 + TENSOR_BYTES // 2 + states_bytes
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_a_maximum_keeps_its_positions(operator: str) -> None:
+    net = GraphBuilder()
+    y = net.node(operator, [trained(net), net.integers([3])], keepdims=0)
+
+    assert saved_bytes(net, y) == 4 * 8 * 8
+
+
+def test_the_largest_few_keep_their_positions_not_their_number() -> None:
+    net = GraphBuilder()
+    net.node("TopK", [trained(net), net.integers([2])], outputs=2)
+
+    assert saved_bytes(net, net.nodes[-1].output[0]) == 4 * 8 * 2 * 8
+
+
+def test_the_reciprocal_of_a_root_is_kept_once() -> None:
+    net = GraphBuilder()
+
+    assert saved_bytes(net, net.node("Reciprocal", [net.node("Sqrt", [trained(net)])])) == TENSOR_BYTES
+
+
+def test_a_softplus_that_is_spelled_out_keeps_its_input_and_no_comparison() -> None:
+    net = GraphBuilder()
+    x = trained(net)
+    scaled = net.node("Mul", [x, net.scalar(1.0)])
+    soft = net.node("Div", [net.node("Softplus", [scaled]), net.scalar(1.0)])
+    y = net.node("Where", [net.node("Greater", [scaled, net.scalar(20.0)]), x, soft])
+
+    assert saved_bytes(net, y) == TENSOR_BYTES
+
+
+def test_a_product_with_a_buffer_keeps_nothing_and_the_buffer_is_no_parameter() -> None:
+    net = GraphBuilder()
+    x = trained(net)
+    angles = net.weight([8, 8], prefix=f"{BUFFER_PREFIX}angles")
+    described = describe_graph(net.model(net.node("Mul", [x, angles])).SerializeToString()).at_batch(1)
+
+    assert described.activation_bytes_saved == 0
+    assert described.buffer_bytes == 8 * 8 * 4
+    assert described.parameters == 4 * 4
