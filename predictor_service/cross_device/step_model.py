@@ -33,7 +33,7 @@ from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation, find_device_type
 
-FORMAT: Final = "cotenant.cross_device_step/5"
+FORMAT: Final = "cotenant.cross_device_step/6"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -178,8 +178,8 @@ class CrossDeviceStep:
 
 def kind_of_network(work: StepWork) -> str:
     """Which networks' errors are its range: those with as many convolutions, or the others."""
-    convolution = float((work.convolution_flops + work.depthwise_flops)[0])
-    return CONVOLUTIONAL if convolution > float(work.product_flops[0]) else OTHER
+    convolution = float((work.convolution_flops_per_sample + work.depthwise_flops_per_sample)[0])
+    return CONVOLUTIONAL if convolution > float(work.product_flops_per_sample[0]) else OTHER
 
 
 def answers_for(device: DeviceType) -> bool:

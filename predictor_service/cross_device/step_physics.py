@@ -1,12 +1,14 @@
 """Time of a step from peaks and a few fitted coefficients: what the device computes, what the host launches.
 
-    device = passes x (convolutions + products + depthwise + traffic + gaps between kernels) + optimizer
+    device = passes x (convolutions + products + depthwise + traffic + handling + gaps between kernels) + optimizer
     host   = operators x the host's time for one
     step   = (device^P + host^P)^(1/P) + what every step costs + what the script does beside it
 
 Each term is what the device's peak predicts divided by an efficiency: by kind of work and number format, shrunk towards
 one of all generations, and limited to what any kernel was seen to reach. Every coefficient is positive and enters as
-its logarithm, and the time never falls as the batch grows. Derivatives are exact, so that fitting needs no library.
+its logarithm, and the time never falls as the batch grows. What is moved takes time twice: at the bandwidth of the
+memory, and handled by multiprocessors at their clock, which grew faster than bandwidths did. Derivatives are exact, so
+that fitting needs no library.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ _GAMING: Final = ("NVIDIA GeForce", "NVIDIA TITAN")
 of 1,860 at 2,000 to 2,050 (tweaktown.com/news/88568). Cards of servers hold theirs or less."""
 FORMATS: Final = ("fp32", "tf32", "tensor", "half", "fp64", "fp64_full")
 GENERATIONS: Final = tuple(each.value for each in Generation if each not in {Generation.PROCESSOR, Generation.UNKNOWN})
+_LANES: Final = {Generation.KEPLER: 192, Generation.VOLTA: 64, Generation.TURING: 64, Generation.GCN: 64}
+"""32-bit lanes of a multiprocessor where they are not `_USUAL_LANES`."""
+_USUAL_LANES: Final = 128
+_HALVED: Final = frozenset({Generation.PASCAL, Generation.AMPERE})
+"""Generations whose chips for servers with double precision (P100; A30, A100) have half as many 32-bit lanes."""
+_FEWER_LANES: Final = 64
 
 
 class Prior(NamedTuple):
@@ -64,6 +72,7 @@ def _list_priors() -> dict[str, Prior]:
         "bandwidth_infer": Prior(0.65, 0.3),
         "depthwise": Prior(0.15, 0.5),
         "optimizer": Prior(0.6, 0.4),
+        "multiprocessor_bytes": Prior(20.0, 0.7),
     }
     for name in FORMATS:
         typical = {"tensor": 0.45, "tf32": 0.5, "fp64_full": 0.3}.get(name, 0.8)
@@ -94,7 +103,7 @@ SCRIPT_MS: Final = Prior(1.0, 1.0)
 """What a script does in every step beside a bare loop: it reads its input, logs, waits for results. Of each measured
 script it is fitted and thrown away: it says nothing of the device or of the network, and a job states its own wait."""
 PRIORS: Final[Mapping[str, Prior]] = _list_priors()
-"""By name: milliseconds of one operator or step, or efficiencies."""
+"""By name: milliseconds of one operator or step, efficiencies, or bytes that a multiprocessor handles per clock."""
 COEFFICIENTS: Final = tuple(PRIORS)
 _PLACE: Final = {name: place for place, name in enumerate(COEFFICIENTS)}
 
@@ -163,6 +172,14 @@ def _has_tf32(device: DeviceType) -> bool:
     return device.convolution_precision("fp32") == "tf32"
 
 
+def clocks_per_ms(device: DeviceType) -> float:
+    """Clock cycles of all multiprocessors together: two operations in each of their lanes in each cycle."""
+    has_full_rate = number_format(device, "fp64") == "fp64_full"
+    is_halved = has_full_rate and device.generation in _HALVED
+    lanes = _FEWER_LANES if is_halved else _LANES.get(device.generation, _USUAL_LANES)
+    return device.peak("fp32") / (2e3 * lanes)
+
+
 def terms_of(work: StepWork, kinds: Sequence[StepKind]) -> StepTerms:
     """Prepares rows for `step_ms`.
 
@@ -184,6 +201,7 @@ def terms_of(work: StepWork, kinds: Sequence[StepKind]) -> StepTerms:
             work.traffic_bytes,
             work.nodes + work.waiting_steps,
             work.parameters,
+            work.traffic_bytes,
         ]
     )
     return StepTerms(
@@ -204,9 +222,9 @@ class _KindTerms(NamedTuple):
     host: tuple[int, int]
 
 
-_SIGNS: Final[FloatArray] = np.array([-1.0, -1.0, -1.0, -1.0, 1.0, -1.0])
+_SIGNS: Final[FloatArray] = np.array([-1.0, -1.0, -1.0, -1.0, 1.0, -1.0, -1.0])
 _EFFICIENCIES_MAX: Final[FloatArray] = np.array(
-    [CONVOLUTION_EFFICIENCY_MAX, PRODUCT_EFFICIENCY_MAX, CONVOLUTION_EFFICIENCY_MAX, np.inf, np.inf, np.inf]
+    [CONVOLUTION_EFFICIENCY_MAX, PRODUCT_EFFICIENCY_MAX, CONVOLUTION_EFFICIENCY_MAX, np.inf, np.inf, np.inf, np.inf]
 )
 _PRODUCTS: Final = 1
 """Place of their term."""
@@ -218,16 +236,17 @@ def _terms_of_kind(kind: StepKind) -> _KindTerms:
     convolution = device.convolution_precision(kind.precision)
     product = device.product_precision(kind.precision, kind.framework)
     byte_ms = 1e3 / device.memory_bytes_per_s
-    convolution_ms = 1e3 * passes / device.peak(convolution)
+    convolution_ms, width = 1e3 * passes / device.peak(convolution), _TRAFFIC_RATIO.get(kind.precision, 1.0)
     # Weight, gradient and every slot are read, and all but the gradient written; without an update one pass is left.
     optimizer_bytes = _WEIGHT_BYTES * (3 + 2 * kind.optimizer_slots) if kind.is_training else 0.0
     rates = (
         convolution_ms,
         1e3 * passes / device.peak(product),
         convolution_ms,
-        byte_ms * passes * _TRAFFIC_RATIO.get(kind.precision, 1.0),
+        byte_ms * passes * width,
         passes,
         byte_ms * optimizer_bytes,
+        passes * width / clocks_per_ms(device),
     )
     known = device.generation.value in GENERATIONS
     compute = _PLACE[f"compute_{device.generation.value}"] if known else -1
@@ -240,6 +259,7 @@ def _terms_of_kind(kind: StepKind) -> _KindTerms:
         (_PLACE[f"bandwidth_{mode}"], traffic, -1),
         (_PLACE["gap_ms"], -1, -1),
         (_PLACE["optimizer"], -1, -1),
+        (_PLACE["multiprocessor_bytes"], -1, -1),
     )
     return _KindTerms(rates, places, (_PLACE[f"host_{mode}_ms"], _PLACE[f"fixed_{mode}_ms"]))
 

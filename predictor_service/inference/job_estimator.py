@@ -150,7 +150,9 @@ class JobEstimator:
         if model is None:
             return estimate
         sample = self._samples.at(batch)
-        row = model.select(sample.values[None, :])[0]
+        taught = self._work.as_taught(model)
+        asked = sample if taught is self._work else JobSamples(taught, self._input_wait_ratio).at(batch)
+        row = model.select(asked.values[None, :])[0]
         analytical_estimate = _analytical_estimate(target, sample)
         if model.is_of_all_types:
             analytical_estimate = step_of_all_types_at_ms(self._work, batch) / sample.utilization_ceiling_ratio
@@ -186,6 +188,10 @@ class JobEstimator:
     def _ask(self, model: ServedTarget, points: slice, vectors: FloatArray, analytical_estimate: FloatArray) -> Bounded:
         near = self._novelty_at(model, points, vectors[points])
         columns, excess = self._work.columns(model, points, vectors, self._input_wait_ratio)
+        taught = self._work.as_taught(model)
+        if taught is not self._work:
+            as_taught = taught.table(points.stop).waiting(self._input_wait_ratio).values
+            columns, _ = taught.columns(model, points, as_taught, self._input_wait_ratio)
         return model.predict_bounded(
             columns,
             analytical_estimate,

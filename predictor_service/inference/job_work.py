@@ -7,6 +7,7 @@ never seen is therefore answered from what an earlier one with the same mode, pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -14,6 +15,7 @@ from cotenant.job_settings import JobSettings
 from predictor_service.cross_device.step_model import answers_for
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import WorkTable, tabulate_work
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_times import FloatArray, rates_of
 from predictor_service.features.untaught_settings import name_untaught
 from predictor_service.inference.bounded_curve import BoundedCurve
@@ -66,6 +68,7 @@ class JobWork:
         self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
         self._familiar: dict[str, bool | None] = {}
         self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
+        self._taught: dict[int, JobWork] = {}
 
     @cached_property
     def models(self) -> Mapping[str, ServedTarget]:
@@ -103,6 +106,24 @@ class JobWork:
             return (f"nothing was measured of such jobs on {self.device.name}", *self.untaught)
         measured = ", ".join(sorted(self._measured_devices)[:_NAMED_MAX]) or "none"
         return (f"device {self.device.name}, measured {measured}", *self.untaught)
+
+    def as_taught(self, model: ServedTarget) -> JobWork:
+        """The job with the optimizer that a model is asked about, see `ServedTarget.asked_slots`.
+
+        A model says by what factor physics is off. If the factor depended on numbers per parameter that hardly any row
+        had, an optimizer that keeps less could seem to need more.
+        """
+        slots, settings = model.asked_slots, self.settings
+        if slots is None or settings.mode != "train" or slots == OPTIMIZER_SLOTS[settings.optimizer]:
+            return self
+        kept = self._taught.get(slots)
+        if kept is None:
+            optimizer = next(
+                (name for name, numbers in OPTIMIZER_SLOTS.items() if numbers == slots), settings.optimizer
+            )
+            taught = replace(settings, optimizer=optimizer)
+            kept = self._taught[slots] = JobWork(self.graph, taught, self.device, self._trained)
+        return kept
 
     def table(self, points: int) -> WorkTable:
         """Features at the first points of `GRID`; further ones may follow."""

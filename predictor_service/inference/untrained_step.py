@@ -6,7 +6,7 @@ from typing import Final
 
 from predictor_service.cross_device.step_model import answers_for, generations_of, load_step_model
 from predictor_service.cross_device.step_physics import StepKind
-from predictor_service.cross_device.step_work import work_of_table
+from predictor_service.cross_device.step_work import StepWork, work_of_table
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_times import FloatArray
@@ -30,20 +30,25 @@ def estimate_untrained_step(work: JobWork, points: slice, confidence: float, roo
     if not answers_for(device):
         upper = roofline_ms * STEP_FALLBACK_FACTOR
         return Bounded(value=roofline_ms, lower=roofline_ms / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper)
-    step_work = work_of_table(work.graph.table(points.stop)).rows(points)
+    step_work = _work_at(work, points)
     found = load_step_model().estimate(step_work, _kind_of(work), confidence)
     return Bounded(value=found.value, lower=found.lower, upper=found.upper, upper_99=found.upper)
 
 
 def step_of_all_types_ms(work: JobWork, points: slice) -> FloatArray:
     """What the model of all device types says of a step at consecutive points of the grid, without waiting."""
-    step_work = work_of_table(work.graph.table(points.stop)).rows(points)
+    step_work = _work_at(work, points)
     return load_step_model().time_ms(step_work, [_kind_of(work)])
 
 
 def step_of_all_types_at_ms(work: JobWork, batch: int) -> float:
     """The same at one batch."""
-    return float(load_step_model().time_ms(work_of_table(work.graph.at(batch)), [_kind_of(work)])[0])
+    step_work = work_of_table(work.graph.at(batch), work.graph.description.arrays)
+    return float(load_step_model().time_ms(step_work, [_kind_of(work)])[0])
+
+
+def _work_at(work: JobWork, points: slice) -> StepWork:
+    return work_of_table(work.graph.table(points.stop), work.graph.description.arrays).rows(points)
 
 
 def _kind_of(work: JobWork) -> StepKind:

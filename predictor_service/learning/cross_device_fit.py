@@ -173,7 +173,8 @@ def _missed(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
 
 
 def _convolves(work: StepWork) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.asarray(work.convolution_flops + work.depthwise_flops > work.product_flops)
+    convolution = work.convolution_flops_per_sample + work.depthwise_flops_per_sample
+    return np.asarray(convolution > work.product_flops_per_sample)
 
 
 def _widths(errors: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]:

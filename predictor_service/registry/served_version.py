@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Targe
 
 _OFFSETS_MAX: Final = 64
 _IS_TRAINING: Final = "is_training"
+_SLOTS: Final = "optimizer_slots"
 _ROUNDING: Final = 1e-3
 _BOUND: Final = 0.99
 """No interval of at most this coverage reaches above the bound."""
@@ -280,6 +282,20 @@ class ServedTarget:
                 half_width *= few_groups_factor(bounds.groups, confidence)
             kept = self._offsets[key] = (bounds, half_width, bounds.upper_offset(0.99))
         return kept[1], kept[2]
+
+    @cached_property
+    def asked_slots(self) -> int | None:
+        """Numbers per parameter that the optimizer of every job is taken to keep when the model is asked.
+
+        None where a job's own are asked about: the rows had several, and networks that ran with more than one. In
+        tables of others every network has an optimizer of its own, so that the numbers tell networks apart and nothing
+        else; the fewest are asked about, and what a job's own change is known from physics alone.
+        """
+        if self.target.scale != "log_ratio" or _SLOTS not in self.record.columns:
+            return None
+        place = self.record.columns.index(_SLOTS)
+        low, high = (float(ends[place]) for ends in self.record.domain.trained)
+        return round(low) if self.record.is_public or high - low < _ROUNDING else None
 
     def is_precision_new(self, precision: str) -> bool:
         """Whether no training row has a precision; False where that was not kept."""

@@ -36,7 +36,7 @@ def test_a_generation_of_which_no_card_was_measured_computes_as_those_before_and
     reached = dict(zip(COEFFICIENTS, load_step_model().logs, strict=True))
     assert not any(DEVICE_TYPES[name].generation.value == "hopper" for name in load_step_model().devices)
     lower, upper = sorted(reached[f"compute_{name}"] for name in ("ampere", "blackwell"))
-    assert lower <= reached["compute_hopper"] <= upper
+    assert 0.8 * lower <= reached["compute_hopper"] <= upper  # drawn to what the published peaks say as well, to 0
     assert lower > 0.01
     assert reached["traffic_hopper"] == pytest.approx(0.0, abs=1e-6)
 
@@ -122,7 +122,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/5"}', "\0"])
+@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/6"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)

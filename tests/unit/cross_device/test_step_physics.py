@@ -14,6 +14,7 @@ from predictor_service.cross_device.step_physics import (
     PRIORS,
     PRODUCT_EFFICIENCY_MAX,
     StepKind,
+    clocks_per_ms,
     is_gaming_board,
     log_derivatives,
     number_format,
@@ -121,6 +122,35 @@ def test_derivatives_are_those_of_the_time() -> None:
         assert exact[:, place] == pytest.approx(numeric, abs=1e-5), COEFFICIENTS[place]
     numeric = np.log(step_parts(terms, TYPICAL, 1e-6).total_ms / step_parts(terms, TYPICAL).total_ms) / 1e-6
     assert by_host == pytest.approx(numeric, abs=1e-5)
+
+
+@for_each(
+    ("name", "gigahertz"),
+    [
+        ("Tesla K80", 0.875),
+        ("Tesla P100-PCIE-16GB", 1.303),
+        ("NVIDIA GeForce GTX 1080 Ti", 1.582),
+        ("Tesla V100-SXM2-16GB", 1.530),
+        ("NVIDIA TITAN RTX", 1.770),
+        ("NVIDIA A100-SXM4-40GB", 1.410),
+        ("NVIDIA GeForce RTX 3090", 1.695),
+        ("NVIDIA GeForce RTX 4090", 2.520),
+        ("NVIDIA GeForce RTX 5090", 2.407),
+    ],
+)
+def test_clocks_of_multiprocessors_are_those_that_the_published_rates_imply(name: str, gigahertz: float) -> None:
+    device = DEVICE_TYPES[name]
+    assert clocks_per_ms(device) / device.multiprocessors == pytest.approx(gigahertz * 1e6, rel=0.03)
+
+
+def test_moving_takes_less_where_more_multiprocessors_handle_it_at_the_same_bandwidth() -> None:
+    faster = dataclasses.replace(A100, peak_flops={name: 2 * rate for name, rate in A100.peak_flops.items()})
+    moving = step_work(512, forward_macs_per_sample=0.0, convolution_macs_per_sample=0.0,
+                       depthwise_convolution_macs_per_sample=0.0)  # fmt: skip
+    plain, quick = (
+        time_ms(moving, StepKind(device=each, precision="fp32", is_training=True))[0] for each in (A100, faster)
+    )
+    assert 0.5 * plain < quick < 0.95 * plain
 
 
 PRODUCTS = {"convolution_macs_per_sample": 0.0, "depthwise_convolution_macs_per_sample": 0.0}
