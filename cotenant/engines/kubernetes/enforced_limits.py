@@ -6,7 +6,7 @@ Other schedulers (KAI) write the same annotations: what their pods hold counts. 
 never run: it needs driver r615.
 
 Source: github.com/kai-scheduler/kai-gpu-fractioning, README and `fractiond/internal/annotations`; KAI-Scheduler,
-`docs/gpu-sharing` (NvFractions).
+its pages on sharing GPUs (NvFractions).
 """
 
 from __future__ import annotations
