@@ -19,7 +19,7 @@ class EnginePhase(StrEnum):
     WAITING = "waiting"
     """It waits in the engine's own queue."""
     PLACED = "placed"
-    """It was placed by us and released, and has not started yet."""
+    """It was placed by us and has not started yet: it was released, or its user or an operator holds it."""
     RUNNING = "running"
 
 

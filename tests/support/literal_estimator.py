@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, tabulate_job
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.job_work import JobWork
@@ -41,18 +44,20 @@ class LiteralEstimator(JobEstimator):
             return super()._bounded(target, points)
         batches = GRID[points]
         anchors = np.array([self._anchor_of(target, batch) for batch in batches])
-        vectors = np.array([self._vector(batch) for batch in batches])
+        vectors = np.array([self._vector(batch, settings) for batch in batches])
+        asked = np.array([self._vector(batch, as_taught(model, settings)) for batch in batches])
         if target in {MEMORY, STEP}:
-            return bounded_of(model, vectors, anchors, confidence, settings.precision)
+            return bounded_of(model, vectors, anchors, confidence, settings.precision, asked=asked)
+        places = [slice(place, place + 1) for place in range(len(batches))]
         rows = [
-            bounded_of(model, vectors[place : place + 1], anchors[place : place + 1], confidence, settings.precision)
-            for place in range(len(batches))
+            bounded_of(model, vectors[here], anchors[here], confidence, settings.precision, asked=asked[here])
+            for here in places
         ]
         names = ("value", "lower", "upper", "upper_99")
         return Bounded(**{name: np.concatenate([getattr(row, name) for row in rows]) for name in names})
 
-    def _vector(self, batch: int) -> list[float]:
-        graph, settings, device, _, _ = self._literal
+    def _vector(self, batch: int, settings: JobSettings) -> list[float]:
+        graph, _, device, _, _ = self._literal
         values = literal_values(graph.at_batch(batch), settings, device)
         return [values[feature.name] for feature in FEATURES]
 
@@ -67,16 +72,30 @@ class LiteralEstimator(JobEstimator):
         return ceiling_ratio
 
 
+def as_taught(model: ServedTarget, settings: JobSettings) -> JobSettings:
+    """The settings about which a model is asked: with the optimizer that it was taught, if that was one alone."""
+    if model.asked_slots is None or settings.mode != "train":
+        return settings
+    names = [name for name, slots in OPTIMIZER_SLOTS.items() if slots == model.asked_slots]
+    return replace(settings, optimizer=names[0]) if names else settings
+
+
 def bounded_of(
-    model: ServedTarget, vectors: FloatArray, analytical_estimate: FloatArray, confidence: float, precision: str
+    model: ServedTarget,
+    vectors: FloatArray,
+    analytical_estimate: FloatArray,
+    confidence: float,
+    precision: str,
+    *,
+    asked: FloatArray,
 ) -> Bounded:
-    """What a target says with its interval, every step of it worked out for this question."""
-    record, columns = model.record, model.select(vectors)
-    raw = np.clip(model._model.predict(columns), record.value_low, record.value_high)
+    """What a target says of the asked vectors with its interval, every step of it worked out for this question."""
+    record, columns, taught = model.record, model.select(vectors), model.select(asked)
+    raw = np.clip(model._model.predict(taught), record.value_low, record.value_high)
     half_width, offset = (np.full(len(raw), each) for each in widths(record.bounds, confidence))
     if record.spread is not None:
         assert model._spread is not None
-        spread = np.clip(model._spread.predict(columns), record.spread.lowest, record.spread.highest)
+        spread = np.clip(model._spread.predict(taught), record.spread.lowest, record.spread.highest)
         scores = record.spread.scores
         scaled_width, scaled_offset = (spread * each for each in widths(scores, confidence))
         half_width = scaled_width if scores.is_supported(confidence) else np.minimum(scaled_width, half_width)

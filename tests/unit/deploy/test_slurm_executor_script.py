@@ -24,7 +24,9 @@ def known_flags() -> set[str]:
 
 def started(folder: Path, *flags: str) -> list[str]:
     """Return the words of the agent that the script starts, as a step of Slurm on node n1 sees them."""
-    (folder / "srun").write_text('#!/bin/sh\nshift\nSLURMD_NODENAME=n1 exec "$@"\n')
+    (folder / "srun").write_text(
+        '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nSLURMD_NODENAME=n1 exec "$@"\n'
+    )
     (folder / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     for name in ("srun", "python"):
         (folder / name).chmod(0o755)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cotenant.job_settings import JobSettings
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.inference import job_work, measured_graph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobQuestion
@@ -64,19 +65,30 @@ def novelty_of(predictor: Predictor) -> int:
     return 2 if any(target.record.near for target in predictor.version.devices[DEVICE].values()) else 0
 
 
+def vectors_of(predictor: Predictor, optimizer: str) -> int:
+    """Vectors of a job: its own, and those by the optimizer that models were taught where that is another one."""
+    assert predictor.version is not None
+    models = predictor.version.devices[DEVICE].values()
+    asked = {model.asked_slots for model in models if model.asked_slots is not None}
+    return len({OPTIMIZER_SLOTS[optimizer]} | asked)
+
+
 def test_a_new_job_asks_every_model_once_and_computes_its_features_once(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, work = open_predictor(), Work(monkeypatch)
     predictor.keep_graph(GRAPH)
-    once = {"tabulate_graph": 1, "time_operators": 1, "tabulate_work": 1, "_run": models_of(predictor)}
+    once = {"tabulate_graph": 1, "time_operators": 1, "_run": models_of(predictor)}
+    once["tabulate_work"] = vectors_of(predictor, "sgd")
     assert positive({**once, "novelty": novelty_of(predictor)}) == work.of(predictor, 300)
 
 
 def test_another_job_of_a_known_graph_shares_the_times_of_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, work = open_predictor(), Work(monkeypatch)
     work.of(predictor, 300)
-    expected = positive({"tabulate_work": 1, "_run": models_of(predictor), "novelty": novelty_of(predictor)})
-    assert work.of(predictor, 299, optimizer="adam") == expected
-    assert work.of(predictor, 299, precision="bf16") == {**expected, "time_operators": 1}
+    expected = positive({"_run": models_of(predictor), "novelty": novelty_of(predictor)})
+    assert work.of(predictor, 299, optimizer="adam") == {**expected, "tabulate_work": vectors_of(predictor, "adam")}
+    tabulated = vectors_of(predictor, "sgd")
+    found = work.of(predictor, 299, precision="bf16")
+    assert found == {**expected, "tabulate_work": tabulated, "time_operators": 1}
 
 
 def test_a_job_that_only_waits_longer_computes_no_features_and_asks_no_model_of_memory(
