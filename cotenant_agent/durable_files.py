@@ -16,6 +16,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
     """Replace a file, whose directory exists, in one step that survives a power cut."""
     temporary = _temporary(path)
     with temporary.open("w", encoding="utf-8") as file:
+        # In one piece: only so does the C encoder do it.
         file.write(json.dumps(value))
         file.flush()
         os.fsync(file.fileno())
