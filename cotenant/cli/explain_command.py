@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import click
 
 from cotenant import quantities, system_clock
-from cotenant.cli.expected_start_view import expected_start_text
+from cotenant.cli.forecast_views import expected_start_text, step_time_lines
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
 from cotenant.cli.job_views import coded_reason, neighbour_text, phase_name, unusual_lines
 from cotenant.cli.session import Session, show, with_session
-from cotenant.cli.step_time_views import step_time_lines
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2

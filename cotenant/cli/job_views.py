@@ -7,10 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from cotenant import quantities, system_clock
+from cotenant.cli.forecast_views import step_time_lines, steps_done_text, steps_text, training_end_lines
 from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
-from cotenant.cli.step_time_views import step_time_lines
 from cotenant.cli.tables import Column, Row
-from cotenant.cli.training_end_views import steps_done_text, steps_text, training_end_lines
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
 ENDED = (

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cotenant.cli.expected_start_view import expected_start_text
+from cotenant.cli.forecast_views import expected_start_text
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
 from tests.support.cli_cluster import NOW_MS, CommandLine

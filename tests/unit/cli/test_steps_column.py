@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli.training_end_views import steps_done_text
+from cotenant.cli.forecast_views import steps_done_text
 from cotenant.v1 import scheduling_pb2
 
 
