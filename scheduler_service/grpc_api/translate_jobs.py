@@ -26,10 +26,8 @@ from scheduler_service.core.records import (
 from scheduler_service.core.replica_terms import NO_REPLICAS, STRAGGLER_WINDOW_MS, ReplicaTerms
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import ran_ms
-from scheduler_service.grpc_api.deadlines import deadline_missed_by_ms
+from scheduler_service.grpc_api.job_forecasts import deadline_missed_by_ms, step_time_messages, training_end_message
 from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
-from scheduler_service.grpc_api.step_time_messages import step_time_messages
-from scheduler_service.grpc_api.training_end_messages import training_end_message
 from scheduler_service.grpc_api.visibility import SAID
 
 DEFAULT_RESTART_LIMIT = 5

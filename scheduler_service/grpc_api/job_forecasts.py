@@ -1,4 +1,4 @@
-"""Step times of a job at every number of GPUs that it may have, with what each is based on."""
+"""What a job's message says of its future: the end by a target loss, step times on other GPUs, a missed deadline."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_speeds import MeasuredSpeeds, StepTimeBasis
-from scheduler_service.core.records import JobPrediction
+from scheduler_service.core.records import JobPrediction, Phase
 from scheduler_service.core.replica_groups import server_counts
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.training_end_records import TrainingEnd
+from scheduler_service.core.training_ends import LOSSES_MIN
 
+_REASONS: Final[Mapping[str, str]] = {
+    "NOT_FORESEEABLE": "most curves through the losses never reach the target, or too few losses are known",
+    "NO_PREDICTOR": "no predictor is configured",
+}
 COUNTS_SHOWN_MAX: Final = 16
 _BASES: Mapping[StepTimeBasis, scheduling_pb2.StepTimeBasis.ValueType] = {
     StepTimeBasis.MEASURED: scheduling_pb2.STEP_TIME_BASIS_MEASURED,
@@ -20,6 +28,31 @@ _BASES: Mapping[StepTimeBasis, scheduling_pb2.StepTimeBasis.ValueType] = {
     StepTimeBasis.CORRECTED: scheduling_pb2.STEP_TIME_BASIS_CORRECTED,
     StepTimeBasis.FORESEEN: scheduling_pb2.STEP_TIME_BASIS_FORESEEN,
 }
+
+
+def training_end_message(job: JobRecord) -> scheduling_pb2.TrainingEnd | None:
+    """Return when a job reaches its target loss; None = it has no target."""
+    if not job.request.target_loss:
+        return None
+    end = job.training_end or TrainingEnd()
+    return scheduling_pb2.TrainingEnd(
+        steps_total=end.steps_total,
+        steps_lower=end.steps_lower,
+        steps_upper=end.steps_upper,
+        confidence=end.confidence,
+        reliable=end.is_reliable,
+        reached=end.is_reached,
+        losses=end.losses_fitted,
+        unknown_reason="" if end.steps_total else _unknown_reason(end),
+    )
+
+
+def _unknown_reason(end: TrainingEnd) -> str:
+    if end.code:
+        return _REASONS.get(end.code, f"the predictor did not say ({end.code})")
+    if len(end.losses) < LOSSES_MIN:
+        return f"{len(end.losses)} of at least {LOSSES_MIN} losses were reported"
+    return "the predictor has not answered yet"
 
 
 def step_time_messages(
@@ -68,3 +101,29 @@ def _message(speeds: MeasuredSpeeds, prediction: JobPrediction, shape: tuple[int
         basis=_BASES[basis],
         measurements=measurements,
     )
+
+
+def deadline_missed_by_ms(state: ClusterState, job: JobRecord) -> int | None:
+    """Return by how much a living job misses its deadline even if nothing keeps it from running from now on.
+
+    Args:
+        state: Knows the predictions.
+        job: Its steps left take what they take now, or else what is predicted alone on the fastest type of device.
+
+    Returns:
+        Milliseconds; None = it has no deadline, has ended, or may still keep it.
+    """
+    deadline_at_ms = job.request.terms.deadline_at_ms
+    if not deadline_at_ms or job.has_ended:
+        return None
+    missed_by_ms = state.now_ms + (_remaining_ms(state, job) or 0) - deadline_at_ms
+    return round(missed_by_ms) if missed_by_ms > 0 else None
+
+
+def _remaining_ms(state: ClusterState, job: JobRecord) -> float | None:
+    steps = max(job.request.steps_total - job.steps_done, 0)
+    if job.phase is Phase.RUNNING and job.pace_ms:
+        return steps * job.pace_ms
+    predictions = (state.predictions.job(job.request.key, device) for device in state.devices)
+    found = [step_ms_of(job.request, prediction, gpus=job.request.gpus) for prediction in predictions]
+    return min((steps * step_ms for step_ms in found if step_ms is not None), default=None)
