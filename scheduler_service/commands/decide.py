@@ -10,15 +10,16 @@ from typing import TextIO
 import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from rich.text import Text
 
 from cotenant.addresses import split_address
 from cotenant.cli.session import output_width, show
+from cotenant.cli.tables import Column, Row, render_table
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import Texts
 from cotenant.tls_settings import check_client_tls
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.commands.decision_table import decision_table
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
@@ -27,6 +28,8 @@ from scheduler_service.settings import SETTINGS, Settings
 
 _EXAMPLES = {"parameters": '{"max_jobs_per_gpu": 3}', "snapshot": "what examples/snapshot.json holds"}
 """By field, for what is no JSON object."""
+_JOB, _POLICY = Column(title="JOB"), Column(title="POLICY")
+_REST = (Column(title="DECISION"), Column(title="GPUS", wraps=True), Column(title="REASON", wraps=True))
 
 
 @click.command(epilog="Example:  cotenant decide examples/snapshot.json --policy horus")
@@ -92,3 +95,35 @@ async def _decide(request: scheduling_pb2.DecideRequest, settings: Settings) -> 
         return await decide_on(request, predictor=predictor, seconds_left=None)
     finally:
         await predictor.close()
+
+
+def decision_table(policy: str, answer: scheduling_pb2.DecideResponse, width: int) -> Text:
+    """Lay an answer out, job by job, so that the policies stand below each other.
+
+    Args:
+        policy: The one that was asked for; the compared ones say their names.
+        answer: With one list of decisions per policy.
+        width: Columns of the terminal.
+    """
+    if not answer.comparisons:
+        return render_table((_JOB, *_REST), [_row(decision, "") for decision in answer.decisions], width)
+    lists = [(policy, answer.decisions), *((one.policy, one.decisions) for one in answer.comparisons)]
+    decided = [(decision, name) for name, decisions in lists for decision in decisions]
+    places = {job_id: place for place, job_id in enumerate(dict.fromkeys(decision.job_id for decision, _ in decided))}
+    decided.sort(key=lambda pair: places[pair[0].job_id])
+    return render_table((_JOB, _POLICY, *_REST), [_row(decision, name) for decision, name in decided], width)
+
+
+def _row(decision: scheduling_pb2.Decision, policy: str) -> Row:
+    action = decision.WhichOneof("action") or ""
+    taken = getattr(getattr(decision, action), "assignments", ()) if action else ()
+    cells = [action, ",".join(assignment.gpu_id for assignment in taken), decision.reason.message]
+    note = "; ".join(_candidate_text(candidate) for candidate in decision.candidates)
+    return Row(cells=[decision.job_id, *([policy] if policy else []), *cells], note=note)
+
+
+def _candidate_text(candidate: scheduling_pb2.Candidate) -> str:
+    verdict = "chosen" if candidate.chosen else "possible" if candidate.feasible else "no"
+    cost = f", cost {candidate.cost:.4g}" if candidate.HasField("cost") else ""
+    reason = candidate.reason.message.rstrip(".") or candidate.reason.code
+    return f"{candidate.gpu_id}: {verdict}{cost}{', ' if reason else ''}{reason}"
