@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cotenant_simulator.errors import TraceError
-from cotenant_simulator.readers.queue_columns import with_queue_columns
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows, require_unique
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import GPU_MEMORY_BYTES, JOB_MEMORY_BYTES, Trace, TraceJob
+from scheduler_service.core.queue_terms import PRIORITIES, PRIORITY_MAX
 
 GPUS_MAX = 100_000
 MURI_SLOWDOWN_RATIO = 0.33
 """Two co-located jobs in the source's own simulator take 1.33 times as long."""
 SECOND_MS = 1_000.0
+PRIORITY_COLUMN, TENANT_COLUMN = "priority", "tenant"
+_TENANT = re.compile(r"[A-Za-z0-9._-]{0,63}")
 
 
 def read_muri(path: Path, consent: Consent) -> Trace:
@@ -170,3 +174,29 @@ def in_order(path: Path, jobs: Iterable[tuple[Row, TraceJob]]) -> tuple[TraceJob
         raise TraceError(path, "holds no job that needs a GPU; nothing can be simulated")
     require_unique(path, ((job.request.job_id, row.line) for row, job in found))
     return tuple(with_queue_columns(*entry) for entry in sorted(found, key=lambda entry: entry[1].submitted_at_ms))
+
+
+def with_queue_columns(row: Row, job: TraceJob) -> TraceJob:
+    """Return a job with the class and the tenant of its row, where the list has these columns.
+
+    Raises:
+        TraceError: A class or a tenant cannot be.
+    """
+    request = job.request
+    if row.cells.get(TENANT_COLUMN):
+        if not _TENANT.fullmatch(row.text(TENANT_COLUMN)):
+            raise row.error(f"{TENANT_COLUMN} must be at most 63 letters, digits or . _ -")
+        request = replace(request, tenant=row.text(TENANT_COLUMN))
+    if row.cells.get(PRIORITY_COLUMN):
+        request = replace(request, terms=replace(request.terms, priority=_priority(row)))
+    return job if request is job.request else replace(job, request=request)
+
+
+def _priority(row: Row) -> int:
+    named = PRIORITIES.get(row.text(PRIORITY_COLUMN).lower())
+    if named is not None:
+        return named
+    number = row.number(PRIORITY_COLUMN, least=-PRIORITY_MAX, most=PRIORITY_MAX)
+    if number != int(number):
+        raise row.error(f"{PRIORITY_COLUMN} is {row.text(PRIORITY_COLUMN)}, not low, normal, high or a whole number")
+    return int(number)
