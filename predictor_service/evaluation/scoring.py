@@ -12,7 +12,7 @@ import numpy as np
 
 from predictor_service.errors import PredictorError, TrainingDataError
 from predictor_service.evaluation.baselines import BASELINES
-from predictor_service.evaluation.duplicate_architectures import drop_duplicate_architectures
+from predictor_service.evaluation.leakage import drop_duplicate_architectures
 from predictor_service.evaluation.splits import hold_out
 from predictor_service.learning.learning_task import (
     BoolArray,

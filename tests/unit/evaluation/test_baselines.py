@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from predictor_service.evaluation.baselines import BASELINES
-from predictor_service.evaluation.target_leakage import remove_leaks
+from predictor_service.evaluation.leakage import remove_leaks
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles

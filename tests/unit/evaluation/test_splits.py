@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.evaluation.duplicate_architectures import FIGURES_MIN
+from predictor_service.evaluation.leakage import FIGURES_MIN
 from predictor_service.evaluation.scoring import plan_rounds
 from predictor_service.evaluation.splits import hold_out
 from predictor_service.learning.learning_task import LearningTask
