@@ -6,7 +6,9 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -15,10 +17,13 @@ from cotenant.client_errors import InputError
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant.option_types import Integers
 from cotenant.structured_log import start_logging
+from cotenant_agent.cgroups import detect
 from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, SettingsError
+from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.leaving import leave_cluster
+from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.observing.command import observe
-from cotenant_agent.probe import probe
+from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.settings import SETTINGS, AgentSettings
 from cotenant_agent.wiring import build_agent
 
@@ -84,3 +89,39 @@ async def _run_until_signalled(settings: AgentSettings) -> None:
         _log.info("agent_started", extra={"pid": os.getpid(), "scheduler": settings.scheduler})
         await agent.run(leave)
     _log.info("agent_left")
+
+
+def probe(cores: tuple[int, ...] = ()) -> dict[str, object]:
+    """Devices and enforceable limits as plain data.
+
+    Args:
+        cores: cores to consider as stand-in devices; empty = all that this process may use.
+    """
+    groups = detect("probe")
+    obstacle = find_namespace_obstacle()
+    isolation = (SEALED_FILES,) if obstacle else NAMESPACE_ENFORCEMENTS
+    found: dict[str, object] = {
+        "gpus": [],
+        "nvml": "",
+        "standin_cores": sorted(os.sched_getaffinity(0) & set(cores or range(os.cpu_count() or 1))),
+        "host_memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "is_root": os.geteuid() == 0,
+        "enforcements": [
+            "shim_lease",
+            "watchdog",
+            *groups.enforcements,
+            *pausing_enforcements(groups, os.environ),
+            *isolation,
+        ],
+        "no_namespaces": obstacle,
+        "mps_control": shutil.which("nvidia-cuda-mps-control") or "",
+    }
+    groups.remove_parents()
+    try:
+        inventory = NvmlInventory(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    except DeviceError as error:
+        found["nvml"] = str(error)
+        return found
+    found["gpus"] = [asdict(gpu) for gpu in inventory.describe()]
+    inventory.close()
+    return found
