@@ -151,7 +151,7 @@ def role_variables(request: LaunchRequest, role: str, role_rank: int) -> dict[st
 
 
 def defaults_of(request: LaunchRequest, *, port: int, interface: str = "") -> Mapping[str, str]:
-    """Variables that the job's own win over: torchrun as the command meets at a port of its own, not at everybody's.
+    """Variables that the job's own win over: torchrun as the command meets at a port of its own, not at that of all.
 
     Args:
         request: The job.

@@ -213,7 +213,7 @@ class SchedulerEngine:
             self._take_turn(None, step)
 
     def _take_turn(self, turn: Turn | None, step: EventEffects) -> AbstractSet[str]:
-        """Ask the policy about one lane, or (None) everybody; carry its answer out and return codes of refusals."""
+        """Ask the policy about one lane, or (None) all jobs; carry its answer out and return codes of refusals."""
         plan, refused = self._ask(self._view(explain=False), turn)
         for rejection in plan.rejections:
             self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)

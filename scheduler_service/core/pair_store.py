@@ -92,10 +92,6 @@ class PairStore:
             return True
         return at_sizes(self._pairs.get(victim_key, _NO_PAIRS).get(pair), 0, 0) is not None
 
-    def has_observed(self, victim_key: str, other_key: str, device: str) -> bool:
-        """Say whether a pair was measured here."""
-        return (other_key, device) in self._observed.get(victim_key, {})
-
     def has_sound(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether a pair was measured here while no other job used the GPU."""
         observed = self._observed.get(victim_key, {}).get((other_key, device))

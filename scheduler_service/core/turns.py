@@ -2,7 +2,7 @@
 
 A policy decides about one lane at a time, on what the lanes before it have left: higher classes first; inside a class
 the tenant that has had least for its weight; of one tenant the lane whose first job came first. With one lane and no
-rules for tenants there is one turn, that of everybody, and the policy sees what it always saw.
+rules for tenants there is one turn, that of all jobs, and the policy sees what it always saw.
 
 Inside a turn the policy may stop or move running jobs of the same tenant and of no higher class. A last turn, in which
 no job waits, lets it look after what runs.

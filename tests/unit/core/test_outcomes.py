@@ -166,7 +166,6 @@ def test_a_pair_measured_while_others_used_the_gpu_is_answered_by_its_prediction
         assert seen.upper_ratio == pytest.approx(upper_ratio)
         assert (seen.level, seen.times_measured) == (Level.GRAPH, 0)
     assert store.doubted_among(("a", "b"), "d") == {("a", "b")}
-    assert store.has_observed("a", "b", "d")
     assert not store.has_sound("a", "b", "d")
 
 
@@ -212,5 +211,4 @@ def test_a_pair_against_a_doubtful_time_alone_is_doubtful() -> None:
     _running(play, "b")
     _step(play, "a", *[600] * 3)
     predictions = play.engine.state.predictions
-    assert predictions.has_observed("a", "b", "standin")
     assert predictions.doubted_among(("a", "b"), "standin") == {("a", "b")}
