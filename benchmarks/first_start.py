@@ -57,7 +57,7 @@ def main() -> dict[str, Any]:
 def _judge(packed: PackedVersion, datasets: Sequence[Dataset], name: str, target: Target) -> dict[str, Any]:
     device = find_device_type(name)
     assert device is not None  # it was learned from
-    rows = select_rows(datasets, target, device, is_public=True).with_graphs
+    rows = select_rows(datasets, target, device, is_public=True).learned
     known = packed.held_out[name][target.name]
     predicted = dict(zip(known.row_ids, known.predicted, strict=True))
     after = np.array([predicted[row] for row in name_rows(rows)])

@@ -2,8 +2,7 @@
 
 A row can be answered when the job's graph was described, by its file or by a table's figures, on a device type with
 known peaks; a row of two jobs when both were measured alone. It can be learned from when, in addition, one device ran
-undivided batches: a step of several passes is not that of the features of its part. Rows that lack nothing but a graph
-are kept apart: they can be learned from without the columns of graphs.
+undivided batches: a step of several passes is not that of the features of its part.
 """
 
 from __future__ import annotations
@@ -88,20 +87,6 @@ def split_learnable(learning_task: LearningTask) -> tuple[LearningTask, Counter[
     reasons = [why_unlearnable(learning_task.target, job, others) for job, others in rows]
     return learning_task.subset([row for row, reason in enumerate(reasons) if not reason]), Counter(
         filter(None, reasons)
-    )
-
-
-def rows_without_graph(learning_task: LearningTask) -> LearningTask:
-    """The rows of jobs alone that lack nothing but a graph, for what learns without the columns of graphs."""
-    rows = zip(learning_task.jobs, learning_task.others, strict=True)
-    return learning_task.subset(
-        [
-            place
-            for place, (job, others) in enumerate(rows)
-            if why_unlearnable(learning_task.target, job, others) == WITHOUT_GRAPH
-            and job.gpus == 1
-            and job.micro_batch_size == job.batch
-        ]
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from predictor_service.fitting.known_rows import WITHOUT_GRAPH, name_rows, rows_without_graph, split_learnable
+from predictor_service.fitting.known_rows import name_rows, split_learnable
 from predictor_service.fitting.table_rows import has_vector
 from predictor_service.learning.failed_runs import leave_out_failed_runs
 from predictor_service.learning.learning_task import LearningTask
@@ -29,13 +29,11 @@ class LearnableRows:
     """Rows of one target.
 
     Attributes:
-        with_graphs: To learn from, in the order of their content.
-        without_graphs: Those that lack nothing but a graph, in the same order: for a model without columns of graphs.
+        learned: To learn from, in the order of their content.
         left_out: All others by reason.
     """
 
-    with_graphs: LearningTask
-    without_graphs: LearningTask
+    learned: LearningTask
     left_out: Mapping[str, int]
 
 
@@ -47,13 +45,11 @@ def select_learnable(learning_task: LearningTask, *, is_public: bool = False) ->
         is_public: Whether models are learned that come with the program: smaller ones, of fewer rows.
     """
     known, left_out = split_learnable(learning_task)
-    without = rows_without_graph(learning_task).in_content_order()
-    left_out[WITHOUT_GRAPH] -= len(without)
     known = leave_out_failed_runs(known, left_out)
     if learning_task.target is not SLOWDOWN:
         most = PUBLIC_ROWS_MAX if is_public and learning_task.target is not MEMORY else TABLE_ROWS_MAX
         known = _drop(known, _not_drawn(known, most), NOT_DRAWN, left_out)
-    return LearnableRows(with_graphs=known.in_content_order(), without_graphs=without, left_out=+left_out)
+    return LearnableRows(learned=known.in_content_order(), left_out=left_out)
 
 
 def _drop(learning_task: LearningTask, places: Sequence[int], reason: str, left_out: Counter[str]) -> LearningTask:

@@ -96,7 +96,7 @@ class FittedAsServed:
 
 def learnable_rows(learning_task: LearningTask) -> LearningTask | None:
     """The rows that a version is learned from; None where there are none, or of several device types."""
-    known = select_learnable(learning_task).with_graphs
+    known = select_learnable(learning_task).learned
     return known if len({job.device for job in known.jobs}) == 1 else None
 
 

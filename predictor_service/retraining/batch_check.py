@@ -104,7 +104,7 @@ def _new_rows(
         model = models.get(target.name)
         if model is None:
             continue
-        learning_task = select_rows(datasets, target, device).with_graphs
+        learning_task = select_rows(datasets, target, device).learned
         seen = frozenset(known[target.name].row_ids) if target.name in known else frozenset[str]()
         learning_task = learning_task.subset(
             [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]

@@ -3,7 +3,7 @@
 Learned from are measurement windows without quality flags, of undivided batches, in which a job was
 measured over at least ten seconds altogether. A graph that a data set knows keeps that set's architecture and family;
 any other graph is a family of its own, so that it is held out alone. Jobs whose graph this service does not keep are
-rows without a graph: their pairs teach slowdowns, and they themselves what is learned without the columns of graphs.
+rows without a graph: their pairs teach slowdowns, they themselves nothing.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def is_better(public: PublicTarget, datasets: Sequence[Dataset], own: HeldOutRow
     if device is None:
         return False
     target = TARGETS_BY_NAME[public.record.target]
-    rows = select_rows(datasets, target, device).with_graphs
+    rows = select_rows(datasets, target, device).learned
     files = {name: public.read(name) for name in public.record.file_names}
     values = forecast_known(load_target(public.record, files), rows).value.tolist()
     answered = dict(zip(name_rows(rows), values, strict=True))

@@ -19,7 +19,7 @@ from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.fitting.conversion import NotLearnable
 from predictor_service.fitting.fit import FittedTarget, fit_rows
-from predictor_service.fitting.known_rows import WITHOUT_GRAPH, name_rows, read_known_rows
+from predictor_service.fitting.known_rows import name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json
 from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, TargetRecord, seal
@@ -165,8 +165,7 @@ def _read(
 ) -> tuple[LearningTask, Counter[str]]:
     """Rows to learn from, in the order of their content, and how many were left out by reason."""
     rows = select_rows(datasets, target, device, is_public=is_public)
-    without = Counter({WITHOUT_GRAPH: len(rows.without_graphs)})
-    return rows.with_graphs, +(Counter(rows.left_out) + without)
+    return rows.learned, Counter(rows.left_out)
 
 
 def _fit(learning_task: LearningTask, device: DeviceType, seed: int, collected: _Collected) -> FittedTarget | None:

@@ -10,6 +10,7 @@ import pytest
 
 from cotenant.profile_schema import check_row
 from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.fitting.known_rows import WITHOUT_GRAPH
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.profile_store.intake import window_of_outcome
 from predictor_service.profile_store.measurement_window import (
@@ -102,13 +103,8 @@ def test_jobs_whose_graph_is_not_kept_are_rows_without_a_graph(graphs: Path, kno
     assert [row.victim_job_key for row in collected.dataset.pairs] == [unknown.key]
     device = DEVICE_TYPES[collected.dataset.solo[0].device]
     found = select_rows([collected.dataset], STEP, device)
-    assert (
-        [each.job_key for each in found.with_graphs.jobs],
-        [each.job_key for each in found.without_graphs.jobs],
-    ) == (
-        [known.key],
-        [unknown.key],
-    )
+    assert [each.job_key for each in found.learned.jobs] == [known.key]
+    assert found.left_out == {WITHOUT_GRAPH: 1}
 
 
 def test_a_damaged_graph_teaches_nothing_and_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX, build_features
 from predictor_service.fitting import learnable_rows
-from predictor_service.fitting.known_rows import DOUBTED, ODD_SETTINGS
+from predictor_service.fitting.known_rows import DOUBTED, ODD_SETTINGS, WITHOUT_GRAPH
 from predictor_service.importers.zoo_features import described_features
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining.datasets import read_dataset, read_datasets
@@ -130,16 +130,15 @@ def test_rows_of_jobs_alone_are_a_data_set_without_any_of_pairs(tmp_path: Path) 
         read_datasets(tmp_path / "set" / "solo.csv.gz")
 
 
-def test_rows_without_any_graph_are_kept_apart_and_counted(tmp_path: Path) -> None:
+def test_rows_without_any_graph_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = table_rows()
     bare = [dataclasses.replace(row, features_json='{"set.batch_size":8}') for row in rows[:5]]
     many = [dataclasses.replace(row, gpus=2, run_id=f"many-{row.run_id}") for row in rows[5:7]]
     failed = [dataclasses.replace(row, status="failed", run_id=f"failed-{row.run_id}") for row in rows[:3]]
     write_table_dataset(tmp_path, [*bare, *rows[5:], *many, *failed])
     found = select_rows([read_dataset(tmp_path)], MEMORY, A100)
-    assert sorted(found.without_graphs.row_ids) == sorted(row.run_id for row in bare)
-    assert len(found.with_graphs) == len(rows) - 5
-    assert dict(found.left_out) == {"more than one device": 2, "status failed": 3}
+    assert len(found.learned) == len(rows) - 5
+    assert dict(found.left_out) == {WITHOUT_GRAPH: 5, "more than one device": 2, "status failed": 3}
 
 
 def test_what_a_set_states_as_no_job_can_is_not_learned_from(tmp_path: Path) -> None:
@@ -161,15 +160,15 @@ def test_of_thousands_of_table_rows_every_family_keeps_its_share(
 ) -> None:
     write_table_dataset(tmp_path)
     dataset = read_dataset(tmp_path)
-    every = select_rows([dataset], MEMORY, A100).with_graphs
+    every = select_rows([dataset], MEMORY, A100).learned
     chosen = []
     for most in (20, 30):
         monkeypatch.setattr(learnable_rows, "TABLE_ROWS_MAX", most)
         found = select_rows([dataset], MEMORY, A100)
-        assert len(found.with_graphs) <= most
-        assert found.left_out[learnable_rows.NOT_DRAWN] == len(every) - len(found.with_graphs)
-        assert {job.family for job in found.with_graphs.jobs} == {job.family for job in every.jobs}
-        chosen.append(set(found.with_graphs.row_ids))
+        assert len(found.learned) <= most
+        assert found.left_out[learnable_rows.NOT_DRAWN] == len(every) - len(found.learned)
+        assert {job.family for job in found.learned.jobs} == {job.family for job in every.jobs}
+        chosen.append(set(found.learned.row_ids))
     assert chosen[0] < chosen[1]
 
 
@@ -179,10 +178,10 @@ def test_models_that_come_with_the_program_are_learned_from_fewer_rows_but_for_m
     write_table_dataset(tmp_path)
     dataset = read_dataset(tmp_path)
     monkeypatch.setattr(learnable_rows, "PUBLIC_ROWS_MAX", 20)
-    every, fewer = (select_rows([dataset], STEP, A100, is_public=each).with_graphs for each in (False, True))
+    every, fewer = (select_rows([dataset], STEP, A100, is_public=each).learned for each in (False, True))
     assert len(fewer) <= 20 < len(every)
     assert {job.family for job in fewer.jobs} == {job.family for job in every.jobs}
-    assert len(select_rows([dataset], MEMORY, A100, is_public=True).with_graphs) > 20
+    assert len(select_rows([dataset], MEMORY, A100, is_public=True).learned) > 20
 
 
 def test_a_set_of_one_device_costs_no_other_its_models(served: Path, tmp_path: Path) -> None:

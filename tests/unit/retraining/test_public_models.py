@@ -153,7 +153,7 @@ def test_a_public_model_stays_where_own_rows_teach_what_errs_more_on_themselves(
 ) -> None:
     write_table_dataset(tmp_path / "own", own_rows(memory_factor=1.0))
     datasets = [read_dataset(tmp_path / "own")]
-    rows = select_rows(datasets, MEMORY, DEVICE_TYPES[DEVICE]).with_graphs
+    rows = select_rows(datasets, MEMORY, DEVICE_TYPES[DEVICE]).learned
     own = HeldOutRows(
         row_ids=tuple(name_rows(rows)),
         measured=tuple(rows.measured.tolist()),

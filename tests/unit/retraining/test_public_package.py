@@ -48,7 +48,7 @@ def public_datasets() -> list[Dataset]:
 @pytest.mark.parametrize("device", ["NVIDIA TITAN V", "Tesla T4"])
 def test_what_the_command_learns_again_answers_as_the_committed_models_do(device: str) -> None:
     """A sample, of few rows. Where this fails: python -m predictor_service train-public-models."""
-    rows = select_rows(public_datasets(), STEP, DEVICE_TYPES[device], is_public=True).with_graphs
+    rows = select_rows(public_datasets(), STEP, DEVICE_TYPES[device], is_public=True).learned
     again = fit_rows(rows, LEVEL, committed().manifest.seed, is_public=True)
     record = committed().manifest.targets[device][STEP.name]
     stored = load_target(record, committed().files)
