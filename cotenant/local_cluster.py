@@ -95,24 +95,25 @@ class Program:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait_ready(self, *, timeout_ms: int = READY_TIMEOUT_MS, stop: threading.Event | None = None) -> bool:
+    def wait_ready(self, *, stop: threading.Event | None = None) -> bool:
         """Waits until the program serves; False when `stop` was set before.
 
         Args:
-            timeout_ms: How long that may take.
             stop: Ends the wait.
 
         Raises:
             ProgramError: It ended, or took too long; the message has the end of its log.
         """
-        deadline_ms = system_clock.steady_ms() + timeout_ms
+        deadline_ms = system_clock.steady_ms() + READY_TIMEOUT_MS
         while not self.ready_file.exists():
             if self.has_ended():
                 raise ProgramError(
                     f"the {self.name} ended at its start:\n{self.log_tail()}", remedy=f"see {self.log_file}"
                 )
             if system_clock.steady_ms() > deadline_ms:
-                raise ProgramError(f"the {self.name} is not ready after {timeout_ms // 1000} s:\n{self.log_tail()}")
+                raise ProgramError(
+                    f"the {self.name} is not ready after {READY_TIMEOUT_MS // 1000} s:\n{self.log_tail()}"
+                )
             if system_clock.wait_ms(POLL_MS, stop):
                 return False
         self.address = str(json.loads(self.ready_file.read_text(encoding="utf-8")).get("address", ""))

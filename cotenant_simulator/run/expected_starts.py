@@ -49,15 +49,14 @@ class ExpectedStarts:
 
 
 def expect_starts(
-    run_of: Callable[[str | None], PresentRun], *, now_ms: int, goes_on: Callable[[], bool], draws: int = DRAWS
+    run_of: Callable[[str | None], PresentRun], *, now_ms: int, goes_on: Callable[[], bool]
 ) -> ExpectedStarts:
-    """Return the expected start of every waiting job.
+    """Return the expected start of every waiting job, from at most `DRAWS` runs.
 
     Args:
         run_of: Builds a run from the name of a draw; None = expected values.
         now_ms: The instant at which the runs begin.
         goes_on: False when no more time may be spent: no further run begins, and the present one ends unfinished.
-        draws: How many runs.
     """
     first = run_of(None)
     waiting = tuple(first.waiting)
@@ -65,7 +64,7 @@ def expect_starts(
     order = sorted(waiting, key=lambda job_id: middle.at_ms.get(job_id, inf))
     positions = {job_id: place for place, job_id in enumerate(order, start=1)}
     runs: list[Starts] = []
-    for number in range(draws if waiting else 0):
+    for number in range(DRAWS if waiting else 0):
         starts = run_of(str(number)).run(goes_on=goes_on)
         if not goes_on():
             break

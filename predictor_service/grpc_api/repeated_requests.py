@@ -31,8 +31,7 @@ class _Remembered:
 class RepeatedRequests:
     """Remembers answers by method and request_id; safe for many threads."""
 
-    def __init__(self, bytes_max: int = ANSWERS_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: OrderedDict[tuple[str, str], _Remembered] = OrderedDict()
         self._bytes = 0
@@ -85,7 +84,7 @@ class RepeatedRequests:
         return answer
 
     def _make_room(self) -> None:
-        while self._bytes > self._bytes_max or len(self._answers) > ANSWERS_MAX:
+        while self._bytes > ANSWERS_BYTES_MAX or len(self._answers) > ANSWERS_MAX:
             oldest, remembered = next(iter(self._answers.items()))
             if not remembered.answer.done():
                 return

@@ -42,14 +42,13 @@ class GraphLibrary:
 
     Args:
         describer: Does the work.
-        folder: Where stripped graphs are kept so that their hashes survive a restart; None = in memory only.
-        disk_bytes_max: Bytes kept there; the least recently used graphs are deleted first.
+        folder: Where stripped graphs are kept so that their hashes survive a restart; None = in memory only. Of more
+            than `DISK_BYTES_MAX` the least recently used are deleted.
     """
 
-    def __init__(self, describer: GraphDescriber, folder: Path | None, disk_bytes_max: int = DISK_BYTES_MAX) -> None:
+    def __init__(self, describer: GraphDescriber, folder: Path | None) -> None:
         self._describer = describer
         self._folder = folder
-        self._disk_bytes_max = disk_bytes_max
         self._lock = threading.Lock()
         self._descriptions: OrderedDict[_Key, MeasuredGraph] = OrderedDict()
         self._nodes = 0
@@ -178,7 +177,7 @@ class GraphLibrary:
 
     def _make_room(self, folder: Path) -> None:
         files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.glob("*.onnx"))
-        excess_bytes = sum(size for _, size, _ in files) - self._disk_bytes_max
+        excess_bytes = sum(size for _, size, _ in files) - DISK_BYTES_MAX
         for _, size, path in files:
             if excess_bytes <= 0:
                 return

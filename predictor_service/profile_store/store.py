@@ -149,14 +149,14 @@ class ProfileStore:
             self._shrink(connection, at_ms)
         return IntakeResult(recorded=len(new), repeated=repeated, refused=refused, new=new)
 
-    def count_refused(self, reason: str, windows: int = 1) -> None:
-        """Counts what was refused before it became a window.
+    def count_refused(self, reason: str) -> None:
+        """Counts one that was refused before it became a window.
 
         Raises:
             StoreFullError: The disk takes no more.
         """
         with self._writing() as connection:
-            _count(connection, Counter({reason: windows}))
+            _count(connection, Counter({reason: 1}))
 
     def read(self, newest: int = -1) -> list[StoredMeasurementWindow]:
         """The newest windows, oldest first; what this program cannot read comes with its fault.

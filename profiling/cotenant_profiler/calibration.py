@@ -177,7 +177,6 @@ def calibrate(
     *,
     now_ms: int,
     listener: Listener = lambda part: None,
-    networks: Sequence[AnchorNetwork] | None = None,
     despite_load: bool = False,
 ) -> DeviceCalibration:
     """Measure a device.
@@ -186,7 +185,6 @@ def calibrate(
         device: An open one.
         now_ms: Milliseconds since 1970, for the record.
         listener: Told of every part.
-        networks: Anchors; None = those of the device's kind.
         despite_load: Measure although others use the device.
 
     Raises:
@@ -199,7 +197,7 @@ def calibrate(
         if not despite_load:
             calibrator.refuse_busy()
         figures = calibrator.measure_rates()
-        measured = _measure_anchors(calibrator, networks if networks is not None else anchor_networks(device))
+        measured = _measure_anchors(calibrator, anchor_networks(device))
     beyond_bytes = max((beyond for _, beyond in measured), default=0) - int(figures["context_bytes"])
     return DeviceCalibration(
         device=device_name(device),

@@ -145,13 +145,13 @@ class PredictorClient:
         except PredictorError as error:
             deliver(_failure(command, error))
 
-    async def predict_job(self, command: RequestPrediction, *, deadline_s: float | None = None) -> JobPrediction:
+    async def predict_job(self, command: RequestPrediction) -> JobPrediction:
         """Ask about one key.
 
         Raises:
             PredictorError: No usable answer within the deadline.
         """
-        return await self._predict(command, prediction_messages.job_prediction, deadline_s)
+        return await self._predict(command, prediction_messages.job_prediction)
 
     async def predict_memory(self, command: RequestPrediction, *, deadline_s: float | None = None) -> MemoryRange:
         """Ask how much memory a job takes at the smallest micro-batch named, else at its batch.
@@ -165,7 +165,7 @@ class PredictorClient:
         self,
         command: RequestPrediction,
         read: Callable[[RequestPrediction, prediction_pb2.PredictJobResponse], Answer],
-        deadline_s: float | None,
+        deadline_s: float | None = None,
     ) -> Answer:
         try:
             async with self._calls:

@@ -99,12 +99,12 @@ class MeasuredSpeeds:
             del by_shape[next(iter(by_shape))]
         return present
 
-    def sound_step_ms(self, key: str, device: str, servers: int = 0) -> dict[Shape, float]:
-        """Return the step times that were measured while no other job used the GPUs, by shape."""
+    def sound_step_ms(self, key: str, device: str) -> dict[Shape, float]:
+        """Return the step times without servers that were measured while no other job used the GPUs, by shape."""
         return {
             (gpus, micro_batch_size): solo.step_ms
-            for (where, gpus, micro_batch_size, served), solo in self._solo.get(key, {}).items()
-            if where == device and served == servers and not solo.is_doubtful
+            for (where, gpus, micro_batch_size, servers), solo in self._solo.get(key, {}).items()
+            if where == device and not servers and not solo.is_doubtful
         }
 
     def sound_task_step_ms(self, key: str, device: str) -> dict[Tasks, float]:

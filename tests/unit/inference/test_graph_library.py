@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 
 from predictor_service.errors import StoreFullError, UnknownGraphError
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.inference import graph_library
 from predictor_service.inference.graph_library import GraphLibrary
 from tests.support.onnx_graphs import perceptron
 from tests.support.predictor_service import InProcessDescriber
@@ -74,3 +76,17 @@ def test_what_a_killed_service_was_writing_is_swept_away(tmp_path: Path) -> None
     (tmp_path / ".partial-abc").write_bytes(b"half")
     open_library(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_graphs_beyond_the_bound_leave_the_disk_the_least_recently_used_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = [perceptron(widths=(784, width, 10)).SerializeToString() for width in (512, 513, 514)]
+    library = open_library(tmp_path)
+    first, second = (library.describe(graph, {}).description.graph_sha256 for graph in graphs[:2])
+    sizes = [path.stat().st_size for path in tmp_path.glob("*.onnx")]
+    os.utime(tmp_path / f"{first}.onnx", ns=(2, 2))
+    os.utime(tmp_path / f"{second}.onnx", ns=(1, 1))
+    monkeypatch.setattr(graph_library, "DISK_BYTES_MAX", sum(sizes))
+    third = library.describe(graphs[2], {}).description.graph_sha256
+    assert {path.stem for path in tmp_path.glob("*.onnx")} == {first, third}
