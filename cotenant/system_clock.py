@@ -1,4 +1,4 @@
-"""The one place where the command line and the client read a clock."""
+"""The one place where command line, client, predictor and simulator read a clock."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def now_ms() -> int:
 def steady_ms() -> int:
     """Returns milliseconds of a clock that never jumps, for measuring durations."""
     return time.monotonic_ns() // 1_000_000
+
+
+def steady_s() -> float:
+    """Returns seconds of the same clock, for what takes less than a millisecond."""
+    return time.monotonic()
+
+
+def cpu_s() -> float:
+    """Returns the CPU time of this process in seconds."""
+    return time.process_time()
 
 
 def wait_ms(duration_ms: int, stop: threading.Event | None = None) -> bool:

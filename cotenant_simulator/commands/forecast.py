@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from cotenant.system_clock import cpu_s as used_cpu_s
 from cotenant_simulator.errors import InputError
-from cotenant_simulator.system_clock import cpu_s as used_cpu_s
 from scheduler_service.core.errors import CodecError, PolicyError
 
 CPU_S_MAX = 20

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cotenant.system_clock import cpu_s
 from cotenant_simulator.commands.progress import Progress
 from cotenant_simulator.comparison.experiment import Experiment, Scenario, Scenarios
 from cotenant_simulator.comparison.runs import Runs, run_all
@@ -18,7 +19,6 @@ from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import fingerprint
 from cotenant_simulator.report.json_report import Question, as_json
 from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunResult, RunSettings
-from cotenant_simulator.system_clock import cpu_s
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.records import Share
 from scheduler_service.core.tenants import TenantRules, parse_tenants

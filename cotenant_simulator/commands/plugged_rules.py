@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from cotenant.system_clock import cpu_s
 from cotenant_simulator.commands.progress import Progress
 from cotenant_simulator.errors import InputError
-from cotenant_simulator.system_clock import cpu_s
 
 
 class PluggedRules(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
-from cotenant_simulator.system_clock import monotonic_s
+from cotenant.system_clock import steady_s
 
 _WIDTH = 30
 _SECONDS_BETWEEN = 0.2
@@ -35,7 +35,7 @@ class Progress:
 
     def advance(self, ended: int) -> None:
         """Draw the bar anew, at most a few times a second."""
-        now_s = monotonic_s()
+        now_s = steady_s()
         if not self._is_shown or now_s - self._drawn_at_s < _SECONDS_BETWEEN:
             return
         self._drawn_at_s = now_s

@@ -13,8 +13,8 @@ import click
 
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import FiniteRange, Integers
+from cotenant.system_clock import cpu_s
 from cotenant_simulator.errors import InputError
-from cotenant_simulator.system_clock import cpu_s
 from cotenant_simulator.truth.cluster import DEFAULT_CLUSTER
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
 

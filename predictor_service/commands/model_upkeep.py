@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
+from cotenant.system_clock import steady_ms
 from predictor_service.errors import PredictorError
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.outcome_journal import OutcomeJournal
@@ -19,7 +20,6 @@ from predictor_service.retraining.datasets import hash_datasets
 from predictor_service.retraining.drift import OUTCOMES_READ, measure_drift
 from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings
-from predictor_service.system_clock import monotonic_ms
 
 _logger = logging.getLogger(__name__)
 DRIFT_EVERY_MS: Final = 60_000
@@ -116,7 +116,7 @@ class ModelUpkeep:
 
     def watch_drift(self) -> None:
         """Measures drift once a minute, shows it, and logs every alarm that goes on or off."""
-        now_ms = monotonic_ms()
+        now_ms = steady_ms()
         if now_ms < self._drift_due_ms:
             return
         self._drift_due_ms = now_ms + DRIFT_EVERY_MS

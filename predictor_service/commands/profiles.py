@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from cotenant.system_clock import now_ms
 from predictor_service.errors import InvalidRequestError, TrainingDataError
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal
@@ -23,7 +24,6 @@ from predictor_service.profile_store.measurement_window import MeasurementWindow
 from predictor_service.profile_store.rows import make_rows
 from predictor_service.profile_store.store import DAY_MS, FILE_NAME, ProfileStore
 from predictor_service.settings import SETTINGS, Settings
-from predictor_service.system_clock import now_ms
 
 _PATH: Final = click.Path(path_type=Path)
 _KEY: Final = re.compile(r"[0-9a-f]{12,64}")

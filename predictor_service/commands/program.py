@@ -15,6 +15,7 @@ from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.quantities import parse_bytes
 from cotenant.structured_log import start_logging
+from cotenant.system_clock import now_ms
 from predictor_service.commands.cross_device import train_cross_device_command
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
@@ -44,7 +45,6 @@ from predictor_service.features.device_names import resolve_device
 from predictor_service.features.job_settings import check_settings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.settings import SETTINGS, Settings
-from predictor_service.system_clock import now_ms
 
 EXIT_NOT_FOUND: Final = 3
 EXIT_DOES_NOT_FIT: Final = 4

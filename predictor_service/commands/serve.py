@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cotenant.structured_log import start_logging
+from cotenant.system_clock import now_ms
 from cotenant.tls_settings import check_listening
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.features.extraction_pool import ExtractionPool
@@ -34,7 +35,6 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings
-from predictor_service.system_clock import now_ms
 
 _logger = logging.getLogger(__name__)
 _TRAINING_TIMEOUT_S = 1800.0

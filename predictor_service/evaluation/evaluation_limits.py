@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.system_clock import steady_ms
 from predictor_service.learning.learning_task import LearningTask
-from predictor_service.system_clock import monotonic_ms
 
 ROWS_MAX: Final = 20_000
 TIME_LIMIT_S: Final = 7_200
@@ -43,8 +43,8 @@ class EvaluationLimits:
 
     def start(self) -> Callable[[], bool]:
         """Starts the clock; what is returned reports whether the time is over."""
-        deadline_ms = monotonic_ms() + self.time_limit_s * _MS_PER_S
-        return lambda: monotonic_ms() >= deadline_ms
+        deadline_ms = steady_ms() + self.time_limit_s * _MS_PER_S
+        return lambda: steady_ms() >= deadline_ms
 
     def note_unpredicted(self, rows: int, excluded: Counter[str]) -> None:
         """Counts rows whose split was not begun in time."""

@@ -10,6 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from cotenant.system_clock import steady_ms
 from predictor_service.errors import PredictorError, TrainingDataError
 from predictor_service.evaluation.baselines import BASELINES
 from predictor_service.evaluation.leakage import drop_duplicate_architectures
@@ -23,7 +24,6 @@ from predictor_service.learning.learning_task import (
     LearningTask,
     Method,
 )
-from predictor_service.system_clock import monotonic_ms
 
 Tell = Callable[[str], None]
 _ROWS_OF_MINUTES: Final = 2_000
@@ -130,7 +130,7 @@ def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early
     """
     collected = _Collected()
     finished: list[Round] = []
-    begun_ms = monotonic_ms()
+    begun_ms = steady_ms()
     tell(f"{len(rounds)} splits, each learned anew on one core; how long they take is known after the first")
     for number, part in enumerate(rounds, start=1):
         if finished and is_over():
@@ -149,7 +149,7 @@ def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early
             collected.baselines[name].append(values)
         finished.append(part)
         if number < len(rounds):
-            tell(_time_left((monotonic_ms() - begun_ms) / 1_000, number, len(rounds) - number))
+            tell(_time_left((steady_ms() - begun_ms) / 1_000, number, len(rounds) - number))
     return HeldOutPredictions(
         rows=np.concatenate([part.rows for part in finished]),
         forecast=_join(collected.forecasts),

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
+from cotenant.system_clock import steady_s
 from predictor_service.errors import ExtractionBusyError, ExtractionClosedError
 from predictor_service.features.extraction_process import ExtractionProcess
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.graph_limits import DEFAULT_LIMITS, check_graph_bytes
-from predictor_service.system_clock import monotonic_s
 
 _logger = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class ExtractionPool:
         """
         check_graph_bytes(data, DEFAULT_LIMITS)
         with self._admission(), self._running, self._worker() as worker:
-            started_s = monotonic_s()
+            started_s = steady_s()
             description = worker.describe(data, bindings or {})
-            self._recent_s += 0.1 * (monotonic_s() - started_s - self._recent_s)
+            self._recent_s += 0.1 * (steady_s() - started_s - self._recent_s)
             return description
 
     @property
@@ -141,12 +141,12 @@ class ExtractionPool:
                 self._replace(worker)
 
     def _take_living(self) -> ExtractionProcess:
-        deadline_s = monotonic_s() + _START_WAIT_S
+        deadline_s = steady_s() + _START_WAIT_S
         while not self._closing.is_set():
             try:
                 worker = self._idle.get(timeout=0.1)
             except queue.Empty:
-                if monotonic_s() > deadline_s:
+                if steady_s() > deadline_s:
                     raise self._busy() from None
                 continue
             if worker.is_alive():

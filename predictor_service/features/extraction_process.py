@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from cotenant.system_clock import steady_s
 from predictor_service.errors import ExtractionCrashedError, ExtractionTimeoutError
 from predictor_service.features.extraction_messages import (
     DESCRIPTION,
@@ -22,7 +23,6 @@ from predictor_service.features.extraction_messages import (
     send_frame,
 )
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.system_clock import monotonic_s
 
 _START_TIMEOUT_S: Final = 60.0
 _MODULE: Final = "predictor_service.features.extraction_worker"
@@ -85,7 +85,7 @@ class ExtractionProcess:
             ExtractionTimeoutError: No answer in time; the worker is not healthy any more.
             ExtractionCrashedError: The worker exited; it is not healthy any more.
         """
-        deadline_s = monotonic_s() + self._timeout_s
+        deadline_s = steady_s() + self._timeout_s
         shorten_timeout = self._timeout_until(deadline_s)
         try:
             shorten_timeout()
@@ -114,7 +114,7 @@ class ExtractionProcess:
 
     def _timeout_until(self, deadline_s: float) -> Callable[[], None]:
         def shorten() -> None:
-            self._connection.settimeout(max(deadline_s - monotonic_s(), 0.001))
+            self._connection.settimeout(max(deadline_s - steady_s(), 0.001))
 
         return shorten
 

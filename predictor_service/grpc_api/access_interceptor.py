@@ -19,9 +19,9 @@ from cotenant.access.callers import (
 )
 from cotenant.access.refusals import RefusalLog
 from cotenant.access.roles import roles_of
+from cotenant.system_clock import steady_ms
 from predictor_service.errors import CallerError, NotPermittedError, UnidentifiedCallerError
 from predictor_service.grpc_api.status_codes import status_of
-from predictor_service.system_clock import monotonic_ms
 
 _MAKERS: Final = {
     "unary_unary": grpc.unary_unary_rpc_method_handler,
@@ -29,7 +29,7 @@ _MAKERS: Final = {
     "stream_unary": grpc.stream_unary_rpc_method_handler,
     "stream_stream": grpc.stream_stream_rpc_method_handler,
 }
-_refusals = RefusalLog(logging.getLogger(__name__), now_ns=lambda: monotonic_ms() * 1_000_000)
+_refusals = RefusalLog(logging.getLogger(__name__), now_ns=lambda: steady_ms() * 1_000_000)
 
 
 class AccessInterceptor(grpc.ServerInterceptor):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2
 from predictor_service.grpc_api.answer_bytes import (
     question_key,
@@ -24,7 +25,6 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.version_cache import VersionCache
 from predictor_service.outcome_journal import OutcomeJournal, PredictionRow
-from predictor_service.system_clock import now_ms
 
 QUESTIONS_MAX: Final = 1_024
 QUESTION_BYTES_MAX: Final = 4 << 10

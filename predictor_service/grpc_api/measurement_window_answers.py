@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.errors import CallerError, invalid_field
 from predictor_service.features.devices import find_device_type
 from predictor_service.grpc_api.translate_requests import job_settings
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, StoredMeasurementWindow
 from predictor_service.profile_store.store import ProfileStore
-from predictor_service.system_clock import now_ms
 
 WINDOWS_MAX: Final = 1_000
 _ID_CHARACTERS_MAX: Final = 64

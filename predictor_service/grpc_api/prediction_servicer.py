@@ -8,6 +8,7 @@ from typing import Final
 
 import grpc
 
+from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import GraphLimitError, invalid_field
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
@@ -32,7 +33,6 @@ from predictor_service.inference.records import PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.intake import keep_outcomes
 from predictor_service.profile_store.store import ProfileStore
-from predictor_service.system_clock import now_ms
 
 UPLOAD_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes
 OUTCOMES_MAX: Final = 1_000

@@ -10,12 +10,12 @@ import grpc
 from google.protobuf.message import Message
 from grpc_status import rpc_status
 
+from cotenant.system_clock import steady_ms
 from predictor_service.errors import DeadlineError, PredictorError, ServiceError
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.repeated_requests import RepeatedRequests
 from predictor_service.grpc_api.status_codes import STATUS_CODES, status_of
-from predictor_service.system_clock import monotonic_ms
 
 DEFAULT_DEADLINE_S: Final = 30.0
 SLOW_MS: Final = 1_000
@@ -64,7 +64,7 @@ class RequestPipeline:
     def _answer(
         self, context: grpc.ServicerContext, method: str, request: Message | None, produce: Callable[[], Answer]
     ) -> Answer:
-        started_ms = monotonic_ms()
+        started_ms = steady_ms()
         self._metrics.requests.begin()
         code = grpc.StatusCode.OK
         try:
@@ -80,7 +80,7 @@ class RequestPipeline:
             _logger.exception("call_failed", extra={"method": method})
             _abort(context, ServiceError("the predictor failed inside", remedy="see its log"))
         finally:
-            self._note(method, code, monotonic_ms() - started_ms)
+            self._note(method, code, steady_ms() - started_ms)
 
     def _admit(
         self, context: grpc.ServicerContext, method: str, request: Message | None, produce: Callable[[], Answer]

@@ -12,6 +12,7 @@ from cotenant.device_calibration import CalibrationError, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
 from cotenant.job_settings import JobSettings, JobSettingsError
 from cotenant.job_settings_message import read_settings
+from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.errors import invalid_field
 from predictor_service.features.job_settings import invalid_setting
@@ -19,7 +20,6 @@ from predictor_service.inference.memory_risk import RISK_JOBS_MAX
 from predictor_service.inference.predictor import PAIR_JOBS_MAX
 from predictor_service.inference.prepared_job import MICRO_BATCH_SIZES_MAX
 from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion, RiskQuestion
-from predictor_service.system_clock import now_ms
 
 SETTINGS_BYTES_MAX: Final = 64 << 10
 """Of one job, as sent: room for thousands of dimension bindings."""

@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.system_clock import now_ms
 from predictor_service.sqlite_files import open_database
-from predictor_service.system_clock import now_ms
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS events (

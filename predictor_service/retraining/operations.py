@@ -20,9 +20,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.system_clock import now_ms
 from predictor_service.errors import RetrainingBusyError, ServiceError, UnknownRetrainingError, invalid_field
 from predictor_service.registry.version_store import VersionStore
-from predictor_service.system_clock import now_ms
 
 PROGRESS_MAX: Final = 100
 REMEMBERED_MAX: Final = 100
