@@ -35,10 +35,10 @@ from predictor_service.inference.records import PairJob, PairsAnswer, PairsQuest
 from predictor_service.learning.learning_task import BoolArray, FloatArray, JobFacts
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
-from predictor_service.learning.slowdown_pairs import name_job
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, StoredMeasurementWindow
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.slowdown_pairs import name_job
 
 COUNTS: Final = (0, 10, 30, 100)
 DEVICE: Final = "NVIDIA L4"

@@ -25,10 +25,10 @@ from predictor_service.importers.catalogue import import_set
 from predictor_service.learning.learning_task import ALL_DEVICES, BoolArray, FloatArray, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
-from predictor_service.learning.raw_columns import learn_columns
-from predictor_service.learning.slowdown_folds import observe_pairs
-from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.raw_columns import learn_columns
+from predictor_service.table_methods.slowdown_folds import observe_pairs
+from predictor_service.table_methods.slowdown_method import SlowdownMethod
 
 SHOTS: Final = 3
 _OWN_SET: Final = Path(__file__).resolve().parents[1] / "datasets" / "cpu_standin"

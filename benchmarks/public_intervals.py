@@ -22,11 +22,11 @@ from benchmarks.served_intervals import LEVELS, ask_part, codes_of, part, score
 from benchmarks.solo_learning_tasks import TASKS, read_task
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.fitting.fit import FittingTask
-from predictor_service.learning.analytical_estimate import fit_analytical_model
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
-from predictor_service.learning.solo_columns import at_batches, learn_solo_columns
 from predictor_service.selection.folds import Fold, grouped_folds, setting_folds
 from predictor_service.selection.targets import MEMORY
+from predictor_service.table_methods.analytical_estimate import fit_analytical_model
+from predictor_service.table_methods.solo_columns import at_batches, learn_solo_columns
 
 TASK: Final = "memory, timm, unseen family"
 _FOLDS: Final = 5

@@ -25,8 +25,8 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 from predictor_service.evaluation.baselines import BASELINES
+from predictor_service.evaluation.fresh_model import described_method
 from predictor_service.evaluation.stored_model import StoredModel
-from predictor_service.fitting.methods import described_method
 from predictor_service.learning.learning_task import FloatArray, Forecast, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.metrics import measure_forecast, measure_points

@@ -21,10 +21,10 @@ from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
-from predictor_service.learning.raw_columns import RawColumns, learn_columns
-from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.raw_columns import RawColumns, learn_columns
+from predictor_service.table_methods.slowdown_folds import inner_folds
 
 _NEAREST: Final = 5
 """The library's own number; fewer rows than that are all of them."""

@@ -25,8 +25,8 @@ from predictor_service.learning.learning_task_reader import list_devices, read_l
 from predictor_service.learning.metrics import measure_points
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.learning.resampling import bootstrap, bootstrap_ratios
-from predictor_service.learning.slowdown_pairs import name_job
 from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.slowdown_pairs import name_job
 
 _OWN_SETS: Final = Path(__file__).resolve().parents[1] / "datasets"
 _DIGITS: Final = 4

@@ -25,13 +25,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.interference_rounds import REFERENCES, SETS, SetChoice
+from predictor_service.evaluation.fresh_model import FittedAsServed, FittingMethod
 from predictor_service.evaluation.scoring import plan_rounds
-from predictor_service.fitting.methods import FittedAsServed, FittingMethod
 from predictor_service.learning.learning_task import ALL_DEVICES, BoolArray, FloatArray, LearningTask
 from predictor_service.learning.metrics import measure_points
 from predictor_service.learning.resampling import bootstrap_ratios
-from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.slowdown_folds import inner_folds
 
 ROUNDS_MAX: Final = 3
 INNER_FOLDS_MAX: Final = 2

@@ -23,8 +23,8 @@ from benchmarks.solo_learning_tasks import ABLATIONS, TASKS, Task, ablate, read_
 from predictor_service.evaluation.report import SIZE_DECILE, Evaluation, evaluate_predictions
 from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
 from predictor_service.learning.learning_task import LearningTask
-from predictor_service.learning.solo_method import SoloMethod
 from predictor_service.selection.targets import UTILIZATION
+from predictor_service.table_methods.solo_method import SoloMethod
 
 BASELINE: Final = "gradient_boosting"
 _FOLDS: Final = 5

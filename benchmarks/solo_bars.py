@@ -31,12 +31,12 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import uncalibrated_utilization as campaigns_of_utilization
 from benchmarks.solo_learning_tasks import TASKS, read_task
+from predictor_service.evaluation.fresh_model import FittingMethod
 from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
 from predictor_service.features import uncalibrated_utilization
 from predictor_service.features.uncalibrated_utilization import UtilizationLaw
-from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.learning_task import BoolArray, FloatArray, LearningTask
-from predictor_service.learning.missing_graphs import find_missing_graphs, strip_graphs
+from predictor_service.table_methods.missing_graphs import find_missing_graphs, strip_graphs
 
 UTILIZATION_BARS: Final = {
     "utilization, cnn, unseen architecture": 0.2,

@@ -17,8 +17,8 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
-from predictor_service.learning.untuned_trees import fit_untuned_trees
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION
+from predictor_service.table_methods.untuned_trees import fit_untuned_trees
 
 _RIDGE: Final = 1.0
 

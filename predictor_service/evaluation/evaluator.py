@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.evaluation_limits import EvaluationLimits
+from predictor_service.evaluation.fresh_model import FittingMethod
 from predictor_service.evaluation.leakage import remove_leaks
 from predictor_service.evaluation.report import Evaluation, evaluate_predictions
 from predictor_service.evaluation.scoring import Round, Tell, plan_rounds, predict_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX, NO_FOLDS
 from predictor_service.evaluation.stored_model import StoredModel, device_of
-from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.failed_runs import leave_out_failed_runs
 from predictor_service.learning.learning_task import ALL_DEVICES, LearningTask
 from predictor_service.learning.learning_task_reader import (

@@ -1,1 +1,1 @@
-"""What is to be learned from measured profiles, and the methods that learn it; nothing here is served as it is."""
+"""What is to be learned: measured profiles as learning tasks, their metrics, and the model of all device types."""

@@ -3,7 +3,7 @@
 `CANDIDATES` learn what a service stores, every target alike: the first four are the ones that AIP compares, the others
 are ours. Parameters are modest because a new cluster has tens of rows, not thousands. `TABLE_CANDIDATES` correct
 physics of jobs alone where a public table publishes columns of its own, hundreds at times; `PAIR_TABLE_CANDIDATES`
-learn the columns of such a table's pairs, as do the processes of `learning.slowdown_candidates`.
+learn the columns of such a table's pairs, as do the processes of `table_methods.slowdown_candidates`.
 
 Source: OJPP paper, section 4.5 (AIP: linear regression, SVR, decision tree, k-nearest neighbours).
 """

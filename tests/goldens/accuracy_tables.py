@@ -16,10 +16,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.interference_rounds import SETS
 from benchmarks.solo_learning_tasks import TASKS, read_task
+from predictor_service.evaluation.fresh_model import FittingMethod, described_method
 from predictor_service.evaluation.report import evaluate_predictions
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
-from predictor_service.fitting.methods import FittingMethod, described_method
 from predictor_service.learning.learning_task import LearningTask, Method
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles

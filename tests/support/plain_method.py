@@ -19,10 +19,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
-from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
+from predictor_service.table_methods.raw_columns import RawColumns, learn_columns
 
 ROWS_MIN: Final = 12
 """Fewer rows carry no choice: the mean answers."""

@@ -11,8 +11,8 @@ from predictor_service.evaluation.leakage import remove_leaks
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
-from predictor_service.learning.raw_columns import learn_columns
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
+from predictor_service.table_methods.raw_columns import learn_columns
 from tests.support.invented_profiles import DEVICE, pair_row, pair_rows, solo_row, solo_rows
 
 

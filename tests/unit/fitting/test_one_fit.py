@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from predictor_service.evaluation.fresh_model import FittingMethod
 from predictor_service.evaluation.stored_model import StoredModel
 from predictor_service.fitting import competition, fit, learnable_rows
 from predictor_service.fitting.known_rows import split_learnable
-from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles

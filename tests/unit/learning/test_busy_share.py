@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning.analytical_estimate import fit_analytical_model
-from predictor_service.learning.busy_share import PARTS, fit_shares, read_shares, share_parts
 from predictor_service.learning.learning_task import FloatArray
-from predictor_service.learning.solo_columns import at_batches
+from predictor_service.table_methods.analytical_estimate import fit_analytical_model
+from predictor_service.table_methods.busy_share import PARTS, fit_shares, read_shares, share_parts
+from predictor_service.table_methods.solo_columns import at_batches
 from tests.support.solo_learning_tasks import utilization_problem
 
 TRUE = np.array([2.0, 1.5, 1.0, 0.3, 0.0, 3.0, 0.5, 2.0, 1.0, 0.95, 1.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor_service.learning.candidate_weights import mix_answers, weigh_candidates
+from predictor_service.table_methods.candidate_weights import mix_answers, weigh_candidates
 
 ERRORS = {"good": np.full(10, 0.1), "fair": np.full(10, -0.12), "poor": np.full(10, 0.4), "leader": np.full(10, 0.11)}
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from predictor_service.learning.failed_runs import FAILED, find_failed_runs, leave_out_failed_runs
 from predictor_service.learning.learning_task import BoolArray, LearningTask
-from predictor_service.learning.solo_columns import at_batches
-from predictor_service.learning.solo_method import SoloMethod
+from predictor_service.table_methods.solo_columns import at_batches
+from predictor_service.table_methods.solo_method import SoloMethod
 from tests.support.solo_learning_tasks import GIBIBYTE, memory_problem, utilization_problem, without_graphs
 
 

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 import pytest
 
+from predictor_service.evaluation.fresh_model import described_method
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.fitting.methods import described_method
 from predictor_service.learning.learning_task import JobFacts, LearningTask
-from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
 from predictor_service.selection.targets import MEMORY, TARGETS, Target
+from predictor_service.table_methods.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
 from tests.support.cases import for_each
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
 from tests.support.solo_learning_tasks import memory_problem, without_graphs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray
-from predictor_service.learning.part_coefficients import fit_sums, fit_times
+from predictor_service.table_methods.part_coefficients import fit_sums, fit_times
 
 EXPECTED = np.array([2.0, 0.5, 4.0])
 

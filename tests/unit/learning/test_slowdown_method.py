@@ -12,11 +12,11 @@ from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
 from predictor_service.features.time_slicing import exceed_sum
-from predictor_service.learning import slowdown_candidates, slowdown_method, slowdown_process
 from predictor_service.learning.learning_task import JobFacts, LearningTask, SoloFigures
-from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
-from predictor_service.learning.slowdown_method import SlowdownMethod
-from predictor_service.learning.untuned_trees import fit_untuned_trees
+from predictor_service.table_methods import slowdown_candidates, slowdown_method, slowdown_process
+from predictor_service.table_methods.slowdown_folds import inner_folds, observe_pairs
+from predictor_service.table_methods.slowdown_method import SlowdownMethod
+from predictor_service.table_methods.untuned_trees import fit_untuned_trees
 from tests.support.cases import for_each
 from tests.support.time_slicing_jobs import turn_taking_problem
 

@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning import pair_processes, slowdown_process
 from predictor_service.learning.learning_task import JobFacts, LearningTask
-from predictor_service.learning.pair_processes import PairProcesses, ProcessModel, fit_processes
-from predictor_service.learning.slowdown_candidates import FittedCandidate, TrainingSplit, process_candidate
-from predictor_service.learning.slowdown_folds import inner_folds
-from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
-from predictor_service.learning.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
-from predictor_service.learning.slowdown_process import ProcessForm, draw_rows, fit_process
+from predictor_service.table_methods import pair_processes, slowdown_process
+from predictor_service.table_methods.pair_processes import PairProcesses, ProcessModel, fit_processes
+from predictor_service.table_methods.slowdown_candidates import FittedCandidate, TrainingSplit, process_candidate
+from predictor_service.table_methods.slowdown_folds import inner_folds
+from predictor_service.table_methods.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
+from predictor_service.table_methods.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
+from predictor_service.table_methods.slowdown_process import ProcessForm, draw_rows, fit_process
 from tests.support.time_slicing_jobs import turn_taking_problem
 
 _PARTS = ((JOB, ANY), (ANY, JOB), (SMOOTH, ANY), (ANY, SMOOTH), (SMOOTH, SMOOTH), (FAMILY, FAMILY), (JOB, SMOOTH))

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning.analytical_estimate import fit_analytical_model
 from predictor_service.learning.learning_task import LEVELS, LearningTask
-from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates
-from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
-from predictor_service.learning.untuned_trees import fit_untuned_trees
+from predictor_service.table_methods.analytical_estimate import fit_analytical_model
+from predictor_service.table_methods.solo_candidates import UNTUNED, fit_candidates
+from predictor_service.table_methods.solo_method import FittedSolo, SoloMethod, inner_folds
+from predictor_service.table_methods.untuned_trees import fit_untuned_trees
 from tests.support.cases import for_each
 from tests.support.solo_learning_tasks import joined, memory_problem, step_problem, utilization_problem, without_graphs
 

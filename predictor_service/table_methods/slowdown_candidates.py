@@ -10,10 +10,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, LearningTask
-from predictor_service.learning.pair_processes import fit_processes
-from predictor_service.learning.raw_columns import RawColumns, learn_columns
-from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
-from predictor_service.learning.slowdown_pairs import (
+from predictor_service.regressors.candidates import PAIR_TABLE_CANDIDATES
+from predictor_service.selection.folds import Fold
+from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.pair_processes import fit_processes
+from predictor_service.table_methods.raw_columns import RawColumns, learn_columns
+from predictor_service.table_methods.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
+from predictor_service.table_methods.slowdown_pairs import (
     STEP,
     UTILIZATION,
     JobScale,
@@ -22,11 +25,8 @@ from predictor_service.learning.slowdown_pairs import (
     collect_jobs,
     learn_job_scale,
 )
-from predictor_service.learning.slowdown_process import ProcessForm
-from predictor_service.learning.untuned_trees import fit_untuned_trees
-from predictor_service.regressors.candidates import PAIR_TABLE_CANDIDATES
-from predictor_service.selection.folds import Fold
-from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.slowdown_process import ProcessForm
+from predictor_service.table_methods.untuned_trees import fit_untuned_trees
 
 
 class PairModel(Protocol):

@@ -23,10 +23,10 @@ import numpy as np
 from predictor_service.features.analytical_memory import PART_NAMES, described_parts
 from predictor_service.features.devices import STANDIN_DEVICE, find_device_type
 from predictor_service.features.step_simulation import STEP_PART_NAMES, described_step_parts
-from predictor_service.learning.busy_share import fit_shares, read_shares, share_parts
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
-from predictor_service.learning.part_coefficients import fit_sums, fit_times
 from predictor_service.selection.targets import MEMORY, STEP, Target
+from predictor_service.table_methods.busy_share import fit_shares, read_shares, share_parts
+from predictor_service.table_methods.part_coefficients import fit_sums, fit_times
 
 _RECKONED_MS: Final = ("roofline_ms", "simulated_launched_ms")
 _NO_PARTS: Final = np.zeros(0)

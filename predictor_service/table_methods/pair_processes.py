@@ -18,15 +18,15 @@ from typing import Final
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, IndexArray, JobFacts, LearningTask
-from predictor_service.learning.slowdown_pairs import (
+from predictor_service.selection.folds import Fold
+from predictor_service.table_methods.slowdown_pairs import (
     JobScale,
     PairRows,
     build_pair_rows,
     collect_jobs,
     learn_job_scale,
 )
-from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
-from predictor_service.selection.folds import Fold
+from predictor_service.table_methods.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
 
 PART_ROWS_MIN: Final = 60
 """Parts with fewer rows are not learned by themselves."""

@@ -18,8 +18,11 @@ import numpy as np
 from predictor_service.errors import TrainingDataError
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, every_pair, pair_up, widest_pair
-from predictor_service.learning.pair_processes import PairProcesses
-from predictor_service.learning.slowdown_candidates import (
+from predictor_service.selection.conformal import ConformalBounds, PartBounds, calibrate, calibrate_parts
+from predictor_service.selection.domain import TrainingDomain, learn_domain
+from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.pair_processes import PairProcesses
+from predictor_service.table_methods.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
     Candidate,
     FittedCandidate,
@@ -30,10 +33,7 @@ from predictor_service.learning.slowdown_candidates import (
     learn_pair_columns,
     list_candidates,
 )
-from predictor_service.learning.slowdown_folds import inner_folds
-from predictor_service.selection.conformal import ConformalBounds, PartBounds, calibrate, calibrate_parts
-from predictor_service.selection.domain import TrainingDomain, learn_domain
-from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.table_methods.slowdown_folds import inner_folds
 
 ROWS_MAX: Final = 20_000
 """Rows that any candidate learns from; more are thinned out by seed. Processes bound themselves much lower."""

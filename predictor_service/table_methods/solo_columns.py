@@ -15,7 +15,7 @@ import numpy as np
 
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.learning.learning_task import FloatArray, LearningTask
-from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.table_methods.raw_columns import RawColumns, learn_columns
 
 _SIZE_RATIO_MIN: Final = 30.0
 _ESTIMATE_CORRELATION_MIN: Final = 0.6

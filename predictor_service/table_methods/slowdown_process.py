@@ -25,9 +25,9 @@ from typing import Final
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, IndexArray
-from predictor_service.learning.slowdown_kernel import PairKernel, Part
-from predictor_service.learning.slowdown_pairs import PairRows
 from predictor_service.regressors.process_likelihood import ProcessLikelihood
+from predictor_service.table_methods.slowdown_kernel import PairKernel, Part
+from predictor_service.table_methods.slowdown_pairs import PairRows
 
 ROWS_MAX: Final = 800
 """Rows that a process learns from; see the module."""

@@ -12,18 +12,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from predictor_service.learning.analytical_estimate import fit_analytical_model, largest_possible
-from predictor_service.learning.candidate_weights import mix_answers, weigh_candidates
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
-from predictor_service.learning.solo_candidates import UNTUNED
-from predictor_service.learning.solo_columns import at_batches
-from predictor_service.learning.solo_models import SoloModels, fit_models, hold_out
 from predictor_service.regressors.candidates import CONSTANT, TABLE_CANDIDATES
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import BRIEF, THOROUGH, LocalBounds, SpreadSearch, learn_bounds
 from predictor_service.selection.targets import STEP
+from predictor_service.table_methods.analytical_estimate import fit_analytical_model, largest_possible
+from predictor_service.table_methods.candidate_weights import mix_answers, weigh_candidates
+from predictor_service.table_methods.solo_candidates import UNTUNED
+from predictor_service.table_methods.solo_columns import at_batches
+from predictor_service.table_methods.solo_models import SoloModels, fit_models, hold_out
 
 INNER_FOLDS_MAX: Final = 6
 BLEND: Final = "blend"

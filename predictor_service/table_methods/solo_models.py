@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from predictor_service.learning.analytical_estimate import AnalyticalModel, fit_analytical_model
 from predictor_service.learning.learning_task import FloatArray, LearningTask
-from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates, predict_each
-from predictor_service.learning.solo_columns import SoloColumns, learn_solo_columns
-from predictor_service.learning.untuned_trees import UntunedTrees, fit_untuned_trees
 from predictor_service.regressors.candidates import TABLE_CANDIDATES
 from predictor_service.selection.folds import Fold
+from predictor_service.table_methods.analytical_estimate import AnalyticalModel, fit_analytical_model
+from predictor_service.table_methods.solo_candidates import UNTUNED, fit_candidates, predict_each
+from predictor_service.table_methods.solo_columns import SoloColumns, learn_solo_columns
+from predictor_service.table_methods.untuned_trees import UntunedTrees, fit_untuned_trees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

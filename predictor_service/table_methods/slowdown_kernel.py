@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, IndexArray
-from predictor_service.learning.slowdown_pairs import JobSet, PairRows
+from predictor_service.table_methods.slowdown_pairs import JobSet, PairRows
 
 ANY: Final = "any"
 SMOOTH: Final = "smooth"

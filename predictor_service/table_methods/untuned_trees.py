@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, LearningTask
-from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.regressors.boosted_trees import BoostedTrees
 from predictor_service.regressors.candidates import untuned_trees
 from predictor_service.selection.targets import Target
+from predictor_service.table_methods.raw_columns import RawColumns, learn_columns
 
 _LARGEST: Final = 3e38
 

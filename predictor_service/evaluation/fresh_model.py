@@ -1,8 +1,9 @@
-"""Learns a target from whatever is known of the jobs: as `retrain` does, wherever a service could answer.
+"""`evaluate --model fresh`: learns a target as `retrain` does, wherever a service could answer.
 
 Rows that a version is learned from are selected and learned by the functions that `retrain` calls, and so answered with
 what would be stored. What a service could not answer, jobs without any figure of their graph and device types that
-nothing was learned from, is learned from what the tables publish (`learning`).
+nothing was learned from, is learned from all that the tables publish (`table_methods`); `benchmarks.rows_not_served`
+counts such rows, and says why the fit that is served does not answer them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from predictor_service.learning.learning_task import (
     Forecast,
     LearningTask,
 )
-from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, predict_apart
-from predictor_service.learning.slowdown_method import SlowdownMethod
-from predictor_service.learning.solo_method import SoloMethod
 from predictor_service.selection.targets import SLOWDOWN, Target
+from predictor_service.table_methods.missing_graphs import WithAndWithoutGraphs, predict_apart
+from predictor_service.table_methods.slowdown_method import SlowdownMethod
+from predictor_service.table_methods.solo_method import SoloMethod
 
 
 @dataclass(frozen=True, slots=True)
