@@ -1,4 +1,4 @@
-"""Text files of profiles, plain or gzip; of a compressed one no more is unpacked than a plain one may have."""
+"""Text files of profiles and tables, plain or gzip; no more is unpacked than a plain one may have."""
 
 from __future__ import annotations
 
@@ -28,10 +28,27 @@ def open_to_read(path: Path) -> Iterator[TextIO]:
     """
     try:
         if path.suffix == SUFFIX:
-            yield io.TextIOWrapper(io.BytesIO(_unpack(path)), encoding="utf-8-sig", newline="")
+            yield io.TextIOWrapper(io.BytesIO(_read_bytes(path, TEXT_BYTES_MAX)), encoding="utf-8-sig", newline="")
         else:
             with path.open(newline="", encoding="utf-8-sig") as file:
                 yield file
+    except UnicodeDecodeError as error:
+        raise TextError(f"is not UTF-8: {error}") from error
+
+
+def read_text(path: Path, *, bytes_max: int) -> str:
+    """Reads a whole file, plain or gzip, without its byte order mark.
+
+    Args:
+        path: Compressed where its name ends so.
+        bytes_max: Most bytes of the text.
+
+    Raises:
+        TextError: Not UTF-8, not gzip although its name ends so, or larger.
+        OSError: It cannot be read.
+    """
+    try:
+        return _read_bytes(path, bytes_max).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TextError(f"is not UTF-8: {error}") from error
 
@@ -49,12 +66,13 @@ def open_to_write(path: Path, *, is_packed: bool) -> Iterator[TextIO]:
         text.flush()
 
 
-def _unpack(path: Path) -> bytes:
+def _read_bytes(path: Path, bytes_max: int) -> bytes:
+    is_packed = path.suffix == SUFFIX
     try:
-        with gzip.open(path) as file:
-            content = file.read(TEXT_BYTES_MAX + 1)
+        with gzip.open(path) if is_packed else path.open("rb") as file:
+            content = file.read(bytes_max + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TextError(f"is not a whole gzip file: {error}") from error
-    if len(content) > TEXT_BYTES_MAX:
-        raise TextError(f"unpacks to more than {TEXT_BYTES_MAX:,} bytes")
+    if len(content) > bytes_max:
+        raise TextError(f"{'unpacks to' if is_packed else 'has'} more than {bytes_max:,} bytes")
     return content

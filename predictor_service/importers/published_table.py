@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from cotenant import profile_text
 from predictor_service.errors import TrainingDataError
 
 MAX_ROWS: Final = 1_000_000
@@ -176,12 +175,8 @@ def _find(folder: Path, name: str) -> Path:
 def _read_text(path: Path) -> str:
     """The whole text; read at once because the largest set has a few megabytes, and bounded because others lie."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(MAX_TABLE_BYTES + 1)
-        if len(content) > MAX_TABLE_BYTES:
-            raise TrainingDataError(f"{path} is larger than {MAX_TABLE_BYTES:,} bytes", remedy="split it")
-        return content.decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        return profile_text.read_text(path, bytes_max=MAX_TABLE_BYTES)
+    except (OSError, profile_text.TextError) as error:
         raise TrainingDataError(f"{path} cannot be read: {error}", remedy="fetch the file again") from error
 
 

@@ -8,16 +8,15 @@ its figures. Either way a label is stored once, and a figure of a graph once for
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import io
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from cotenant import profile_text
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.batch_figures import PEAK, features_at_batch
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
@@ -145,12 +144,8 @@ def _numbers(path: Path, number: int, line: Mapping[str, str], key_columns: tupl
 
 def _read_text(path: Path) -> str:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(TABLE_BYTES_MAX + 1)
-        if len(content) > TABLE_BYTES_MAX:
-            raise TrainingDataError(f"{path} is larger than {TABLE_BYTES_MAX:,} bytes", remedy="split the data set")
-        return content.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        return profile_text.read_text(path, bytes_max=TABLE_BYTES_MAX)
+    except (OSError, profile_text.TextError) as error:
         raise TrainingDataError(f"{path} cannot be read: {error}", remedy="import the set again") from error
 
 

@@ -135,6 +135,26 @@ def test_a_damaged_or_endless_compressed_file_is_refused(tmp_path: Path, monkeyp
         read_rows(path, SoloRow)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("table.csv", bytes(11), "has more than 10 bytes"),
+        ("table.csv.gz", gzip.compress(bytes(11)), "unpacks to more than 10 bytes"),
+        ("table.csv.gz", b"table", "is not a whole gzip file"),
+        ("table.csv", b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_a_text_is_refused_by_what_is_wrong_with_it(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(profile_text.TextError, match=reason):
+        profile_text.read_text(tmp_path / name, bytes_max=10)
+
+
+def test_the_mark_that_spreadsheets_write_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(b"\xef\xbb\xbfa,b")
+    assert profile_text.read_text(tmp_path / "table.csv", bytes_max=10) == "a,b"
+
+
 def test_the_command_writes_the_form_that_is_shipped(tmp_path: Path) -> None:
     source, folder = tmp_path / "source", tmp_path / "out"
     source.mkdir()
