@@ -40,7 +40,7 @@ LONG_FIRST: Final = (
     "tests/goldens/test_policy_orders.py",
     "tests/unit/profiler/test_zoo.py",
     "tests/contracts/test_every_policy.py",
-    "tests/unit/learning/test_solo_method.py",
+    "tests/unit/table_methods/test_solo_method.py",
     "tests/simulation/swarm/test_mutants.py",
     "tests/unit/retraining/test_learning_from_tables.py",
     "tests/simulation/test_random_faults.py",
