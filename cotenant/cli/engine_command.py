@@ -269,10 +269,14 @@ class _RayRounds:
         self._records = records
         self._lost = LostJobs(connected)
         self._windows = StepWindows(connected)
+        self._used_by_others = 0
 
     def prepare(self) -> None:
-        """Take GPUs that are there now; forget jobs whose driver is gone."""
-        self._connected.claim_gpus()
+        """Take GPUs that are there now, and say how many are not; forget jobs whose driver is gone."""
+        used = self._connected.claim_gpus()
+        if used != self._used_by_others:
+            show(f"{used} GPU(s) of the cluster are used by others of Ray; each is taken when Ray has it free")
+        self._used_by_others = used
         for job_id in self._lost.remove(system_clock.now_ms()):
             show(f"job {job_id}: forgotten: its driver is gone")
 

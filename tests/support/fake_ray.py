@@ -56,6 +56,7 @@ class FakeRay:
         started: How often each job was started.
         elsewhere: Node and GPU on which Ray starts these jobs, whatever it was told.
         is_away: It does not answer.
+        is_slow: Processes that it was told to start have not begun.
         is_watched: The driver looks at its jobs after every order, as its thread does twice a second.
     """
 
@@ -64,7 +65,7 @@ class FakeRay:
         self.attempts: dict[str, FakeAttempt] = {}
         self.started: dict[str, int] = {}
         self.elsewhere: dict[str, tuple[str, str]] = {}
-        self.is_away = self.is_watched = False
+        self.is_away = self.is_watched = self.is_slow = False
         self.now_ms = 1_000_000
         self.groups = [
             ClaimedGpu(group_id=f"{node}{index}", node_hex=f"hex{node}", node_id=node, gpu_index=index)
@@ -131,9 +132,8 @@ class FakeRay:
             raise TypeError("nothing to run")
         [group] = [one for one in self.groups if one.group_id == group_id]
         self.started[job_id] = self.started.get(job_id, 0) + 1
-        attempt = FakeAttempt(
-            self, job_id, gpu_ratio, seen=self.elsewhere.get(job_id, (group.node_hex, group.gpu_index))
-        )
+        seen = None if self.is_slow else self.elsewhere.get(job_id, (group.node_hex, group.gpu_index))
+        attempt = FakeAttempt(self, job_id, gpu_ratio, seen=seen)
         self.attempts[job_id] = attempt
         return attempt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import pytest
@@ -17,7 +18,7 @@ from cotenant.errors import InputError
 from cotenant.ray.attempts import Outcome, Work
 from cotenant.ray.progress import Reporter
 from cotenant.ray.shared_jobs import JobStoppedError, SharedJob
-from cotenant.ray.submission import job_id_of, tag_of
+from cotenant.ray.submission import advance_for_ever, function_of, job_id_of, tag_of
 from cotenant.ray.trials import reports_of
 from tests.support.fake_ray import FakeRay
 
@@ -256,3 +257,77 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_function_is_no_actor_and_is_refused_at_once_with_the_call_that_takes_it() -> None:
     with pytest.raises(InputError, match="is a function, no class"):
         cotenant.ray.start("memory=1GiB", print)
+
+
+def test_a_class_is_no_task_and_what_ray_made_of_a_function_is_that_function() -> None:
+    class Remote:
+        _function = print
+        remote = options = None
+
+    assert function_of(Remote()) is print  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is a function, no class"):
+        cotenant.ray.start("memory=1GiB", Remote())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="dict is a class, no function"):
+        cotenant.ray.submit("memory=1GiB", dict)
+
+
+def test_a_process_that_does_not_end_by_itself_is_killed_and_its_gpu_given_back() -> None:
+    ray = FakeRay()
+    job = running(ray)
+    attempt = ray.attempts["1"]
+    attempt.end = lambda: None  # type: ignore[method-assign]
+    ray.finish("1", 42)
+    ray.pass_time()
+    ray.pass_time(29)
+    assert not job.has_ended
+    ray.pass_time(1)
+    ray.pass_time()
+    assert attempt.orders == ["kill"]
+    assert job.result(0) == 42
+    assert ray.values == {}
+
+
+def test_the_jobs_of_a_process_that_has_left_the_cluster_are_not_waited_for_any_longer() -> None:
+    ray = FakeRay()
+    jobs = [running(ray), ray.submit("2", TAG)]
+    before = dict(ray.values)
+    advance_for_ever(ray.watch, lambda: False)
+    for job in jobs:
+        with pytest.raises(JobStoppedError, match="left the Ray cluster"):
+            job.result(0)
+    assert ray.values == before, "it may be connected to another cluster by now"
+
+
+def test_a_program_that_ends_gives_the_gpus_of_its_jobs_back_at_once() -> None:
+    ray = FakeRay()
+    running(ray)
+    ray.submit("2", TAG)
+    ray.watch.leave("the program has ended", is_connected=True)
+    assert (ray.attempts, ray.values) == ({}, {})
+
+
+def test_a_user_is_told_once_that_no_bridge_looks_at_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    ray = FakeRay()
+    ray.submit("1", TAG)
+    with caplog.at_level(logging.WARNING, "cotenant.ray"):
+        ray.pass_time()
+        ray.pass_time(59)
+        assert caplog.messages == []
+        ray.pass_time(1)
+        ray.pass_time(600)
+        [said] = caplog.messages
+    assert "no bridge has looked at it" in said
+
+
+def test_a_process_that_ray_does_not_start_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    ray = FakeRay()
+    ray.submit("1", TAG)
+    ray.is_slow = True
+    place(ray)
+    with caplog.at_level(logging.WARNING, "cotenant.ray"):
+        ray.pass_time(59)
+        assert caplog.messages == []
+        for _ in range(3):
+            ray.pass_time(1)
+    [said] = caplog.messages
+    assert "Ray has not started its process" in said
