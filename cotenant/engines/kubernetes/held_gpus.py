@@ -35,7 +35,7 @@ def held_on(node: GpuNode, pods: Sequence[Row], warnings: list[str]) -> dict[str
             held[job_id_of(pod)] = limited
         elif planned in node.gpu_ids:
             held[job_id_of(pod)] = {planned: planned_slots(note_of(pod))}
-        elif asks:
+        elif asks or enforced_limits.has_devices(pod):
             others.append(pod)
     for pod in others:
         held[job_id_of(pod)] = _guessed(node, pod, held, warnings)
@@ -50,7 +50,7 @@ def _guessed(node: GpuNode, pod: Row, held: dict[str, Held], warnings: list[str]
     asked = gpus_asked(requests_of(pod))
     if node.is_placed:
         warnings.append(
-            f"pod {job_id_of(pod)} was given GPUs of node {node.node.node_id} by a device plugin; "
+            f"pod {job_id_of(pod)} was given GPUs of node {node.node.node_id} by a device plugin or another scheduler; "
             "no job joins it there until it ends"
         )
         return dict.fromkeys(node.gpu_ids, 0)
