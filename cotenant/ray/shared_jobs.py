@@ -29,6 +29,7 @@ from cotenant.ray.attempts import Attempt, Attempts, Outcome, Work
 BEAT_MS: Final = 2_000
 END_MS_MAX: Final = 30_000
 """So long a process may take to end by itself: what still runs in it would keep the GPU for ever."""
+LEAVE_S_MAX: Final = 5.0
 SILENT_MS_MAX: Final = 60_000
 """After so long without a word from the bridge, or from a process that was started, its user is told once."""
 _log = logging.getLogger("cotenant.ray")
@@ -158,6 +159,7 @@ class JobWatch:
     attempts: Attempts
     _jobs: dict[str, SharedJob] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, job_id: str, tag: str, work: Work, *, now_ms: int, tenant: str = "") -> SharedJob:
         """Hand a job in; it is known to the bridge when this returns."""
@@ -174,13 +176,14 @@ class JobWatch:
         Raises:
             EngineUnreachableError: Ray does not answer; ask again.
         """
-        with self._lock:
-            jobs = list(self._jobs.values())
-        living = self.tables.living_jobs() if any(job.run.attempt is not None for job in jobs) else frozenset()
-        for job in jobs:
-            self._advance(job, job.job_id in living, now_ms)
-        with self._lock:
-            self._jobs = {job_id: job for job_id, job in self._jobs.items() if not job.has_ended}
+        with self._turn:
+            with self._lock:
+                jobs = list(self._jobs.values())
+            living = self.tables.living_jobs() if any(job.run.attempt is not None for job in jobs) else frozenset()
+            for job in jobs:
+                self._advance(job, job.job_id in living, now_ms)
+            with self._lock:
+                self._jobs = {job_id: job for job_id, job in self._jobs.items() if not job.has_ended}
 
     def _advance(self, job: SharedJob, is_alive: bool, now_ms: int) -> None:
         order = decode(OrderRecord, self.tables.read(ORDER + job.job_id))
@@ -202,8 +205,10 @@ class JobWatch:
         """
         with self._lock:
             jobs, self._jobs = list(self._jobs.values()), {}
+        # A look that has begun would tell again of a job that is forgotten here. It is not waited for for ever.
+        has_turn = self._turn.acquire(timeout=LEAVE_S_MAX)
         for job in jobs:
-            if is_connected:
+            if is_connected and has_turn and not job.has_ended:
                 with contextlib.suppress(EngineUnreachableError):
                     if job.run.attempt is not None:
                         job.run.attempt.kill()
@@ -212,6 +217,8 @@ class JobWatch:
                 job.run.outcome = Outcome(error=JobStoppedError(f"job {job.job_id}: {why}"))
             job.run.stage, job.run.attempt = _Stage.ENDED, None
             job.mark_ended()
+        if has_turn:
+            self._turn.release()
 
     def _wait(self, job: SharedJob, order: OrderRecord, now_ms: int) -> None:
         if not order.note:

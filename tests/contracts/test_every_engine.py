@@ -1,4 +1,4 @@
-"""What every engine must do: a simulated one, Slurm over its rows, Kubernetes over HTTP, Ray over tables, our agents."""
+"""What every engine must do: one simulated, Slurm over its rows, Kubernetes over HTTP, Ray over tables, our agents."""
 
 from __future__ import annotations
 

@@ -119,7 +119,8 @@ class OwnEngine:
     def _plan(self) -> dict[str, dict[str, Any]]:
         request = messages.ListPoliciesRequest(page_size=100)
         active = next(one for one in self._stub.ListPolicies(request, timeout=60).policies if one.active)
-        return json.loads(json.loads(active.parameters[0].value_in_use))
+        plan: dict[str, dict[str, Any]] = json.loads(json.loads(active.parameters[0].value_in_use))
+        return plan
 
     def _order(self, plan: Mapping[str, Mapping[str, Any]]) -> None:
         parameters = struct_pb2.Struct()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 
 import pytest
 
@@ -304,6 +305,27 @@ def test_a_program_that_ends_gives_the_gpus_of_its_jobs_back_at_once() -> None:
     ray.submit("2", TAG)
     ray.watch.leave("the program has ended", is_connected=True)
     assert (ray.attempts, ray.values) == ({}, {})
+
+
+def test_a_program_that_ends_while_its_jobs_are_looked_at_leaves_none_behind() -> None:
+    class SlowRay(FakeRay):
+        def write(self, key: str, value: bytes) -> None:
+            if threading.current_thread() is look:
+                # It goes on only after the other thread has had time to forget the job.
+                is_looking.set()
+                has_left.wait(0.5)
+            super().write(key, value)
+
+    is_looking, has_left = threading.Event(), threading.Event()
+    look = threading.Thread(target=lambda: ray.pass_time(600))
+    ray = SlowRay()
+    running(ray)
+    look.start()
+    assert is_looking.wait(60)
+    ray.watch.leave("the program has ended", is_connected=True)
+    has_left.set()
+    look.join()
+    assert ray.values == {}
 
 
 def test_a_user_is_told_once_that_no_bridge_looks_at_a_job(caplog: pytest.LogCaptureFixture) -> None:
