@@ -9,6 +9,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from cotenant import system_clock
@@ -43,7 +44,7 @@ class _Watching:
                     # Runs before Ray's own: the GPUs of a process that ends are free at once.
                     atexit.register(self._leave)
                 self._connected, self._watch = connected, JobWatch(connected, RayAttempts(connected))
-                arguments = (self._watch, connected.is_current)
+                arguments = (self._watch, connected.held_open)
                 threading.Thread(target=advance_for_ever, args=arguments, name="cotenant-jobs", daemon=True).start()
             return self._watch
 
@@ -132,11 +133,19 @@ def _hand_in(wishes: str, work: Work) -> SharedJob:
     return _watching.watch().add(job_id_of(work.target), tag, work, now_ms=system_clock.now_ms())
 
 
-def advance_for_ever(watch: JobWatch, is_current: Callable[[], bool]) -> None:
-    """Look at the jobs twice a second until this process has left the cluster; what it still had is given up then."""
-    while is_current():
-        # It is asked again: a head that is started anew has the jobs' records again with their next beat.
-        with contextlib.suppress(EngineUnreachableError):
-            watch.advance(system_clock.now_ms())
+def advance_for_ever(watch: JobWatch, held_open: Callable[[], AbstractContextManager[bool]]) -> None:
+    """Look at the jobs twice a second until this process has left the cluster; what it still had is given up then.
+
+    Args:
+        watch: Has the jobs.
+        held_open: Keeps the connection for the time of one look; its value says whether there still is one.
+    """
+    while True:
+        with held_open() as is_connected:
+            if not is_connected:
+                break
+            # It is asked again: a head that is started anew has the jobs' records again with their next beat.
+            with contextlib.suppress(EngineUnreachableError):
+                watch.advance(system_clock.now_ms())
         system_clock.wait_ms(POLL_MS)
     watch.leave("this process has left the Ray cluster", is_connected=False)

@@ -76,6 +76,16 @@ class ConnectedRay:
         """Say whether this process is still connected to the same cluster by the same connection."""
         return bool(self.ray.is_initialized()) and self._connection == _connection_of(self.ray)
 
+    @contextmanager
+    def held_open(self) -> Iterator[bool]:
+        """Let `ray.shutdown()` of other threads wait meanwhile; yields what `is_current` says.
+
+        Ray ends the whole process at once when a thread asks it anything behind a shutdown.
+        """
+        worker = importlib.import_module("ray._private.worker")
+        with getattr(worker, "_connect_or_shutdown_lock", contextlib.nullcontext()):
+            yield self.is_current()
+
     def close(self) -> None:
         """Leave the cluster; what was claimed stays."""
         self.ray.shutdown()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -292,11 +294,35 @@ def test_the_jobs_of_a_process_that_has_left_the_cluster_are_not_waited_for_any_
     ray = FakeRay()
     jobs = [running(ray), ray.submit("2", TAG)]
     before = dict(ray.values)
-    advance_for_ever(ray.watch, lambda: False)
+    advance_for_ever(ray.watch, lambda: contextlib.nullcontext(False))
     for job in jobs:
         with pytest.raises(JobStoppedError, match="left the Ray cluster"):
             job.result(0)
     assert ray.values == before, "it may be connected to another cluster by now"
+
+
+def test_no_look_at_jobs_goes_on_behind_the_end_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray ends a process that asks it anything then."""
+    asked: list[bool] = []
+
+    class WatchedRay(FakeRay):
+        def read(self, key: str) -> bytes | None:
+            asked.append(is_held)
+            return super().read(key)
+
+    @contextlib.contextmanager
+    def held_open() -> Iterator[bool]:
+        nonlocal is_held
+        is_held = True
+        yield len(asked) < 3
+        is_held = False
+
+    ray, is_held = WatchedRay(), False
+    running(ray)
+    asked.clear()
+    monkeypatch.setattr("cotenant.ray.submission.system_clock.wait_ms", lambda _: None)
+    advance_for_ever(ray.watch, held_open)
+    assert asked == [True] * 3
 
 
 def test_a_program_that_ends_gives_the_gpus_of_its_jobs_back_at_once() -> None:
