@@ -28,7 +28,7 @@ from cotenant.ray.attempts import Attempt, Attempts, Outcome, Work
 
 BEAT_MS: Final = 2_000
 END_MS_MAX: Final = 30_000
-"""So long a process may take to end by itself: what still runs in it would keep the GPU for ever."""
+"""So long the process of a task that has returned may take to end: what runs on in it would keep the GPU for ever."""
 LEAVE_S_MAX: Final = 5.0
 SILENT_MS_MAX: Final = 60_000
 """After so long without a word from the bridge, or from a process that was started, its user is told once."""
@@ -81,6 +81,7 @@ class SharedJob:
         self._tables = tables
         self._started, self._ended = threading.Event(), threading.Event()
         self.is_to_end = threading.Event()
+        self.grace_ms: int | None = None
 
     @property
     def note(self) -> str:
@@ -128,8 +129,14 @@ class SharedJob:
             raise JobStoppedError(f"job {self.job_id} has ended")
         return attempt.handle
 
-    def end(self) -> None:
-        """Let an actor end and give its GPU back, or take a job that waits off the queue."""
+    def end(self, grace_s: float | None = None) -> None:
+        """Let an actor end and give its GPU back, or take a job that waits off the queue.
+
+        Args:
+            grace_s: It is killed after so long, from 0; None = it ends when it has done what it was asked before.
+        """
+        if grace_s is not None:
+            self.grace_ms = max(int(grace_s * 1_000), 0)
         self.is_to_end.set()
 
     def mark_started(self) -> None:
@@ -254,8 +261,9 @@ class JobWatch:
             run.begins_again = order.ending == "requeue"
         if run.outcome is not None or job.is_to_end.is_set():
             attempt.end()
-            run.stage, killed_at_ms = _Stage.ENDING, now_ms + END_MS_MAX
-            run.killed_at_ms = min(run.killed_at_ms or killed_at_ms, killed_at_ms)
+            run.stage, run.since_ms, run.is_told = _Stage.ENDING, now_ms, False
+            if run.outcome is not None:
+                run.killed_at_ms = min(run.killed_at_ms or now_ms + END_MS_MAX, now_ms + END_MS_MAX)
         elif not is_alive:
             died = JobStoppedError(f"the process of job {job.job_id} has ended before its task", remedy="see its log")
             run.outcome = Outcome(error=died)
@@ -269,7 +277,12 @@ class JobWatch:
         run = job.run
         if not is_alive:
             self._close(job, now_ms)
-        elif run.attempt is not None and 0 < run.killed_at_ms <= now_ms:
+            return
+        if job.grace_ms is not None and not run.killed_at_ms:
+            run.killed_at_ms, job.grace_ms = now_ms + job.grace_ms, None
+        if not run.killed_at_ms:
+            _tell_silence(job, now_ms, "it does what it was asked before its end; end(grace_s=...) kills it")
+        elif run.attempt is not None and run.killed_at_ms <= now_ms:
             run.killed_at_ms = 0
             run.attempt.kill()
 

@@ -301,6 +301,31 @@ def test_the_jobs_of_a_process_that_has_left_the_cluster_are_not_waited_for_any_
     assert ray.values == before, "it may be connected to another cluster by now"
 
 
+def test_an_actor_ends_behind_what_it_was_asked_to_do_unless_it_is_given_a_grace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ray = FakeRay()
+    job = ray.watch.add("1", TAG, Work(target=dict, is_task=False), now_ms=1)
+    place(ray)
+    attempt = ray.attempts["1"]
+    attempt.end = lambda: attempt.orders.append("end")  # type: ignore[method-assign]
+    job.end()
+    with caplog.at_level(logging.WARNING, "cotenant.ray"):
+        for _ in range(9):
+            ray.pass_time(60)
+    assert attempt.orders == ["end"]
+    [said] = caplog.messages
+    assert "end(grace_s=...) kills it" in said
+    job.end(grace_s=5)
+    ray.pass_time()
+    ray.pass_time(4)
+    assert attempt.orders == ["end"]
+    ray.pass_time(1)
+    ray.pass_time()
+    assert attempt.orders == ["end", "kill"]
+    assert job.result(0) is None
+
+
 def test_no_look_at_jobs_goes_on_behind_the_end_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray ends a process that asks it anything then."""
     asked: list[bool] = []
