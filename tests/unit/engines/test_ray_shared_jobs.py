@@ -329,6 +329,7 @@ def test_an_actor_ends_behind_what_it_was_asked_to_do_unless_it_is_given_a_grace
 def test_no_look_at_jobs_goes_on_behind_the_end_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray ends a process that asks it anything then."""
     asked: list[bool] = []
+    is_held = False
 
     class WatchedRay(FakeRay):
         def read(self, key: str) -> bytes | None:
@@ -342,7 +343,7 @@ def test_no_look_at_jobs_goes_on_behind_the_end_of_the_connection(monkeypatch: p
         yield len(asked) < 3
         is_held = False
 
-    ray, is_held = WatchedRay(), False
+    ray = WatchedRay()
     running(ray)
     asked.clear()
     monkeypatch.setattr("cotenant.ray.submission.system_clock.wait_ms", lambda _: None)
