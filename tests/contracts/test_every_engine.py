@@ -239,6 +239,18 @@ def test_a_job_that_is_queued_again_gives_its_gpu_up_and_waits_once(case: Case) 
     assert again.tag.memory_bytes == 6 * GIB
 
 
+def test_a_job_that_is_stopped_ends_for_good(case: Case) -> None:
+    start(case)
+    if isinstance(case.engine, KubernetesEngine):
+        # A Job would make another pod: the order is refused, and changes nothing.
+        with pytest.raises(EngineRefusedError, match="would start pod team/1 again"):
+            case.engine.stop(case.prefix + "1", grace_s=1)
+        assert job(case).phase is EnginePhase.RUNNING
+        return
+    case.engine.stop(case.prefix + "1", grace_s=1)
+    assert [one for one in case.engine.read().jobs if one.tag is not None] == []
+
+
 @pytest.mark.parametrize("order", ["hold", "stop", "requeue"])
 def test_a_job_that_is_gone_gets_no_order(case: Case, order: str) -> None:
     grace = {} if order == "hold" else {"grace_s": 1}
