@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from dataclasses import dataclass, field, replace
@@ -214,18 +213,26 @@ class JobWatch:
             jobs, self._jobs = list(self._jobs.values()), {}
         # A look that has begun would tell again of a job that is forgotten here. It is not waited for for ever.
         has_turn = self._turn.acquire(timeout=LEAVE_S_MAX)
+        is_answering = is_connected and has_turn
         for job in jobs:
-            if is_connected and has_turn and not job.has_ended:
-                with contextlib.suppress(EngineUnreachableError):
-                    if job.run.attempt is not None:
-                        job.run.attempt.kill()
-                    forget_job(self.tables, job.job_id)
+            if is_answering and not job.has_ended:
+                is_answering = self._give_up(job)
             if job.run.outcome is None:
                 job.run.outcome = Outcome(error=JobStoppedError(f"job {job.job_id}: {why}"))
             job.run.stage, job.run.attempt = _Stage.ENDED, None
             job.mark_ended()
         if has_turn:
             self._turn.release()
+
+    def _give_up(self, job: SharedJob) -> bool:
+        """End a job's process and forget it; say whether Ray answered, which costs a minute where it does not."""
+        try:
+            if job.run.attempt is not None:
+                job.run.attempt.kill()
+            forget_job(self.tables, job.job_id)
+        except EngineUnreachableError:
+            return False
+        return True
 
     def _wait(self, job: SharedJob, order: OrderRecord, now_ms: int) -> None:
         if not order.note:

@@ -6,11 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineUnreachableError
+from cotenant.engines.placement_notes import placed_note
+from cotenant.engines.ray.adapter import RayEngine
 from cotenant.engines.ray.job_records import ORDER
 from cotenant.engines.ray.tables import ClaimedGpu, RayNode
+from cotenant.engines.records import Placement
 from cotenant.ray.attempts import Attempt, Outcome, Work
 from cotenant.ray.shared_jobs import JobWatch, SharedJob
+
+TAG = "cotenant memory=6GiB utilization=0.3"
+DEVICES = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * 2**30)]
 
 
 @dataclass
@@ -140,3 +147,20 @@ class FakeRay:
     def _answer(self) -> None:
         if self.is_away:
             raise EngineUnreachableError("Ray is away")
+
+
+def place(ray: FakeRay, job_id: str = "1", gpu_id: str = "n1/g0") -> None:
+    """Let a bridge place and release a job."""
+    engine = RayEngine(ray, DEVICES)
+    engine.place(
+        Placement(job_id=job_id, node_id=gpu_id[:2], gpu_id=gpu_id, slots=25, note=f"{placed_note(gpu_id, 25)}: fits")
+    )
+    engine.release(job_id)
+    ray.pass_time()
+
+
+def running(ray: FakeRay) -> SharedJob:
+    """Return a job that runs."""
+    job = ray.submit("1", TAG)
+    place(ray)
+    return job
