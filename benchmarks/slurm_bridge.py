@@ -1,9 +1,10 @@
 """The bridge beside a real Slurm: how much longer jobs take than under plain sbatch, and what kills lose or double.
 
-    python -m benchmarks.slurm_bridge [--jobs 200] [--seeds 5]
+    python -m benchmarks.slurm_bridge [--jobs 200] [--seeds 5] [--first-seed 0]
 
 Needs Slurm's daemons and root rights (docs/slurm.md). Two nodes with two fake GPUs each; jobs of 0.2 to 1 s, half of
-which may share. Plain jobs ask for a GPU each. Every job must begin and end once, on the GPU that was planned.
+which may share. Plain jobs ask for a GPU each. Every job must begin and end once, on the GPU that was planned. Each run
+has a Slurm of its own, which remembers its jobs for an hour.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -35,7 +37,8 @@ from tests.support.interruptions import unwind_when_ended
 from tests.support.slurm_daemons import NODES, SlurmDaemons, missing_daemons
 
 KILLS = ("slurmctld", "slurmd", "bridge")
-LIMIT_S = 300.0
+LIMIT_S = 1_200.0
+"""Of one run: on a busy machine 200 jobs took 390 s."""
 _ROUNDS_PER_LOOK = 5
 """Whether all is over is the benchmark's question, not the bridge's."""
 _LIGHT = "cotenant memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"
@@ -65,20 +68,29 @@ class MortalEngine(SlurmEngine):
             raise KeyboardInterrupt
 
 
-def main(jobs: int = 200, seeds: int = 5) -> dict[str, object]:
+def main(jobs: int = 200, seeds: int = 5, first_seed: int = 0) -> dict[str, object]:
     """Return the times, and what went wrong by kill and seed; without Slurm why nothing was done."""
     if missing_daemons():
         return {"not_run": f"not installed: {', '.join(missing_daemons())}"}
+    plain_s, placed_s = _times(jobs)
+    found: dict[str, object] = {"jobs": jobs, "plain_s": plain_s, "placed_s": placed_s}
+    found["placed_over_plain_ratio"] = round(placed_s / plain_s, 2)
+    faults: dict[str, dict[int, list[str]]] = {kill: {} for kill in KILLS}
+    for seed in range(first_seed, first_seed + seeds):
+        for kill in KILLS:
+            with _slurm() as daemons:
+                told = _run_placed(daemons, jobs, seed=seed, kill=kill)
+            sys.stderr.write(f"seed {seed}, killed {kill}: {len(told)} faults\n")
+            faults[kill] |= {seed: told} if told else {}
+    return found | {f"faults_with_killed_{kill}": one for kill, one in faults.items()}
+
+
+def _times(jobs: int) -> tuple[float, float]:
+    """Return how long jobs took under plain sbatch, and placed by us."""
     with _slurm() as daemons:
         plain_s = _timed(lambda: _run_plain(daemons, jobs))
-        placed_s = _timed(lambda: _run_placed(daemons, jobs, seed=0))
-        found: dict[str, object] = {"jobs": jobs, "plain_s": plain_s, "placed_s": placed_s}
-        found["placed_over_plain_ratio"] = round(placed_s / plain_s, 2)
-        for kill in KILLS:
-            found[f"faults_with_killed_{kill}"] = {
-                seed: faults for seed in range(seeds) if (faults := _run_placed(daemons, jobs, seed=seed, kill=kill))
-            }
-    return found
+    with _slurm() as daemons:
+        return plain_s, _timed(lambda: _run_placed(daemons, jobs, seed=0))
 
 
 @contextmanager
@@ -181,5 +193,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     asked = parser.parse_args()
-    print(json.dumps(main(asked.jobs, asked.seeds), indent=2))
+    print(json.dumps(main(asked.jobs, asked.seeds, asked.first_seed), indent=2))

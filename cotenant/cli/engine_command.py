@@ -269,10 +269,15 @@ class _RayRounds:
         self._records = records
         self._lost = LostJobs(connected)
         self._windows = StepWindows(connected)
+        self._used_by_others = 0
 
     def prepare(self) -> None:
-        """Take GPUs that are there now; forget jobs whose driver is gone."""
-        self._connected.claim_gpus()
+        """Take GPUs that are there now, and say how many are not; forget jobs whose driver is gone."""
+        used = self._connected.claim_gpus()
+        if used != self._used_by_others:
+            others = f"{used} GPU(s) of the cluster are" if used else "none of the cluster's GPUs is"
+            show(f"{others} used by others of Ray; each is taken when Ray has it free")
+        self._used_by_others = used
         for job_id in self._lost.remove(system_clock.now_ms()):
             show(f"job {job_id}: forgotten: its driver is gone")
 
@@ -330,7 +335,7 @@ def _run(
     _check_policy(decide, policy)
     bridge = Bridge(running, decide, policy=policy, places=places)
     if once:
-        _show_round(bridge, NOTES_PER_ROUND_MAX)
+        show_round(bridge, NOTES_PER_ROUND_MAX)
     else:
         _run_rounds(bridge, interval_s)
 
@@ -354,10 +359,10 @@ def _run_rounds(bridge: Bridge, interval_s: float) -> None:
     stop = _until_signal()
     # GPUs that fall free do not wait for words.
     notes_max = min(max(round(NOTES_PER_S * interval_s), 1), NOTES_PER_ROUND_MAX)
-    told = ""
+    told, warnings = "", frozenset[str]()
     while not stop.is_set():
         try:
-            _show_round(bridge, notes_max)
+            warnings = show_round(bridge, notes_max, warnings)
             told = ""
         except (EngineUnreachableError, ServiceError) as error:
             if error.message != told:
@@ -375,6 +380,16 @@ def _until_signal() -> threading.Event:
     return stop
 
 
-def _show_round(bridge: Bridge, notes_max: int) -> None:
-    for line in bridge.run_round(now_ms=system_clock.now_ms(), notes_max=notes_max).lines:
-        show(line)
+def show_round(bridge: Bridge, notes_max: int, warnings: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Run one round and print what came of it; return its warnings.
+
+    Args:
+        bridge: Runs it.
+        notes_max: So many jobs at most are told why they wait.
+        warnings: Of the round before: they are not printed again.
+    """
+    lines = bridge.run_round(now_ms=system_clock.now_ms(), notes_max=notes_max).lines
+    for line in lines:
+        if line not in warnings:
+            show(line)
+    return frozenset(line for line in lines if line.startswith("warning: "))

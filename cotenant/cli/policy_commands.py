@@ -21,6 +21,7 @@ _PARAMETER_COLUMNS = (
     Column(title="PARAMETER"),
     Column(title="TYPE"),
     Column(title="DEFAULT", right=True),
+    Column(title="IN USE", right=True),
     Column(title="MEANING", wraps=True),
 )
 
@@ -59,7 +60,7 @@ def describe_policy(session: Session, /, policy: str) -> None:
     show(render_labelled([line for line in lines if line[1]], session.width))
     if found.parameters:
         show("")
-        rows = [Row(cells=(p.name, p.type, p.default_value, p.description)) for p in found.parameters]
+        rows = [Row(cells=(p.name, p.type, p.default_value, p.value_in_use, p.description)) for p in found.parameters]
         show(render_table(_PARAMETER_COLUMNS, rows, session.width))
 
 

@@ -24,6 +24,7 @@ NOTE_CHARACTERS_MAX: Final = 400
 JOBS_PER_ROUND_MAX: Final = 500
 """Jobs decided about at once: one order takes some 40 ms, and what was read grows old meanwhile."""
 NOTES_PER_ROUND_MAX: Final = 50
+_NO_GPU: Final = "of the engine's GPUs none is known here, or the nodes of all that are take no job now"
 _CODE: Final = re.compile(r" \[([A-Z_]+)\]$")
 
 
@@ -86,7 +87,10 @@ class Bridge:
         waiting = [job for job in asked if not self._is_stuck(job)]
         # The oldest first: those beyond the bound come in a later round.
         waiting = sorted(waiting, key=lambda job: (job.submitted_at_ms, job.job_id))[:JOBS_PER_ROUND_MAX]
-        if waiting:
+        if waiting and not any(node.gpus and node.is_usable for node in state.nodes):
+            report.lines.append(f"warning: {_NO_GPU}")
+            notes += [(job, f"cotenant: waits: {_NO_GPU}{_complaints(job)} [NO_GPU]") for job in waiting]
+        elif waiting:
             notes += self._decide_about({job.job_id: job for job in waiting}, state, report, now_ms)
         self._note(notes, report, notes_max)
         return report

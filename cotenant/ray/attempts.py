@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cotenant.engines.ray.connection import ConnectedRay, seen_gpu
+from cotenant.engines.ray.connection import ConnectedRay, answering, seen_gpu
 from cotenant.engines.ray.job_records import NAMESPACE
 from cotenant.ray import progress
 
@@ -117,15 +117,18 @@ class _RayAttempt:
 
     def end(self) -> None:
         """See `Attempt.end`."""
-        self.handle.__ray_call__.remote(_flush)
-        self.handle.__ray_terminate__.remote()
+        with answering("Ray does not end an actor"):
+            self.handle.__ray_call__.remote(_flush)
+            self.handle.__ray_terminate__.remote()
 
     def kill(self) -> None:
         """See `Attempt.kill`."""
-        self._ray.kill(self.handle)
+        with answering("Ray does not end an actor"):
+            self._ray.kill(self.handle)
 
     def _look(self, reference: Any) -> Outcome | None:  # noqa: ANN401 (Ray's own class)
-        done, _ = self._ray.wait([reference], timeout=0, fetch_local=False)
+        with answering("Ray does not say whether a task has ended"):
+            done, _ = self._ray.wait([reference], timeout=0, fetch_local=False)
         if not done:
             return None
         try:

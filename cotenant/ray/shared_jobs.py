@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.ray.job_records import (
     JOB,
     ORDER,
@@ -24,6 +26,12 @@ from cotenant.errors import CotenantError
 from cotenant.ray.attempts import Attempt, Attempts, Outcome, Work
 
 BEAT_MS: Final = 2_000
+END_MS_MAX: Final = 30_000
+"""So long the process of a task that has returned may take to end: what runs on in it would keep the GPU for ever."""
+LEAVE_S_MAX: Final = 5.0
+SILENT_MS_MAX: Final = 60_000
+"""After so long without a word from the bridge, or from a process that was started, its user is told once."""
+_log = logging.getLogger("cotenant.ray")
 
 
 class JobStoppedError(CotenantError):
@@ -45,6 +53,8 @@ class _Run:
     """What the watching thread keeps of a job.
 
     Attributes:
+        since_ms: When its stage began; 0 = it is not known yet.
+        is_told: Its user was told that nothing happens.
         killed_at_ms: When it is killed; 0 = it is not to end.
         begins_again: Its end is followed by another wait.
     """
@@ -53,6 +63,8 @@ class _Run:
     stage: _Stage = _Stage.WAITING
     attempt: Attempt | None = None
     told_at_ms: int = -BEAT_MS
+    since_ms: int = 0
+    is_told: bool = False
     killed_at_ms: int = 0
     begins_again: bool = False
     outcome: Outcome | None = None
@@ -68,6 +80,7 @@ class SharedJob:
         self._tables = tables
         self._started, self._ended = threading.Event(), threading.Event()
         self.is_to_end = threading.Event()
+        self.grace_ms: int | None = None
 
     @property
     def note(self) -> str:
@@ -115,8 +128,14 @@ class SharedJob:
             raise JobStoppedError(f"job {self.job_id} has ended")
         return attempt.handle
 
-    def end(self) -> None:
-        """Let an actor end and give its GPU back, or take a job that waits off the queue."""
+    def end(self, grace_s: float | None = None) -> None:
+        """Let an actor end and give its GPU back, or take a job that waits off the queue.
+
+        Args:
+            grace_s: It is killed after so long, from 0; None = it ends when it has done what it was asked before.
+        """
+        if grace_s is not None:
+            self.grace_ms = max(int(grace_s * 1_000), 0)
         self.is_to_end.set()
 
     def mark_started(self) -> None:
@@ -146,6 +165,7 @@ class JobWatch:
     attempts: Attempts
     _jobs: dict[str, SharedJob] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, job_id: str, tag: str, work: Work, *, now_ms: int, tenant: str = "") -> SharedJob:
         """Hand a job in; it is known to the bridge when this returns."""
@@ -162,13 +182,14 @@ class JobWatch:
         Raises:
             EngineUnreachableError: Ray does not answer; ask again.
         """
-        with self._lock:
-            jobs = list(self._jobs.values())
-        living = self.tables.living_jobs() if any(job.run.attempt is not None for job in jobs) else frozenset()
-        for job in jobs:
-            self._advance(job, job.job_id in living, now_ms)
-        with self._lock:
-            self._jobs = {job_id: job for job_id, job in self._jobs.items() if not job.has_ended}
+        with self._turn:
+            with self._lock:
+                jobs = list(self._jobs.values())
+            living = self.tables.living_jobs() if any(job.run.attempt is not None for job in jobs) else frozenset()
+            for job in jobs:
+                self._advance(job, job.job_id in living, now_ms)
+            with self._lock:
+                self._jobs = {job_id: job for job_id, job in self._jobs.items() if not job.has_ended}
 
     def _advance(self, job: SharedJob, is_alive: bool, now_ms: int) -> None:
         order = decode(OrderRecord, self.tables.read(ORDER + job.job_id))
@@ -176,12 +197,46 @@ class JobWatch:
             self._wait(job, order, now_ms)
         elif job.run.stage is _Stage.RUNNING:
             self._watch(job, order, is_alive, now_ms)
-        elif job.run.stage is _Stage.ENDING and not is_alive:
-            self._close(job, now_ms)
+        elif job.run.stage is _Stage.ENDING:
+            self._end(job, is_alive, now_ms)
         if job.run.stage is not _Stage.ENDED and now_ms - job.run.told_at_ms >= BEAT_MS:
             self._tell(job, now_ms)
 
+    def leave(self, why: str, *, is_connected: bool) -> None:
+        """Give every job up: what waits for one is told why.
+
+        Args:
+            why: In words.
+            is_connected: Ray still answers, so that processes are ended and GPUs given back at once, not by the bridge.
+        """
+        with self._lock:
+            jobs, self._jobs = list(self._jobs.values()), {}
+        # A look that has begun would tell again of a job that is forgotten here. It is not waited for for ever.
+        has_turn = self._turn.acquire(timeout=LEAVE_S_MAX)
+        is_answering = is_connected and has_turn
+        for job in jobs:
+            if is_answering and not job.has_ended:
+                is_answering = self._give_up(job)
+            if job.run.outcome is None:
+                job.run.outcome = Outcome(error=JobStoppedError(f"job {job.job_id}: {why}"))
+            job.run.stage, job.run.attempt = _Stage.ENDED, None
+            job.mark_ended()
+        if has_turn:
+            self._turn.release()
+
+    def _give_up(self, job: SharedJob) -> bool:
+        """End a job's process and forget it; say whether Ray answered, which costs a minute where it does not."""
+        try:
+            if job.run.attempt is not None:
+                job.run.attempt.kill()
+            forget_job(self.tables, job.job_id)
+        except EngineUnreachableError:
+            return False
+        return True
+
     def _wait(self, job: SharedJob, order: OrderRecord, now_ms: int) -> None:
+        if not order.note:
+            _tell_silence(job, now_ms, "no bridge has looked at it; see that `cotenant engine ray` runs")
         if order.ending or job.is_to_end.is_set():
             stopped = JobStoppedError(f"job {job.job_id} was ended before it had a GPU")
             job.run.outcome = Outcome(error=stopped)
@@ -194,7 +249,7 @@ class JobWatch:
                 job.run.outcome = Outcome(error=error)
                 self._close(job, now_ms)
                 return
-            job.run.stage = _Stage.RUNNING
+            job.run.stage, job.run.since_ms, job.run.is_told = _Stage.RUNNING, now_ms, False
             _change(job, started_at_ms=now_ms)
             self._tell(job, now_ms)
             job.mark_started()
@@ -205,13 +260,17 @@ class JobWatch:
         if not run.record.node_hex and (place := attempt.place()) is not None:
             _change(job, node_hex=place[0], gpu_index=place[1])
             self._tell(job, now_ms)
+        if not run.record.node_hex:
+            _tell_silence(job, now_ms, "Ray has not started its process on its GPU; see `ray status`")
         run.outcome = attempt.outcome()
         if order.ending and not run.killed_at_ms:
             run.killed_at_ms = now_ms + max(order.grace_s, 1) * 1_000
             run.begins_again = order.ending == "requeue"
         if run.outcome is not None or job.is_to_end.is_set():
             attempt.end()
-            run.stage = _Stage.ENDING
+            run.stage, run.since_ms, run.is_told = _Stage.ENDING, now_ms, False
+            if run.outcome is not None:
+                run.killed_at_ms = min(run.killed_at_ms or now_ms + END_MS_MAX, now_ms + END_MS_MAX)
         elif not is_alive:
             died = JobStoppedError(f"the process of job {job.job_id} has ended before its task", remedy="see its log")
             run.outcome = Outcome(error=died)
@@ -219,7 +278,20 @@ class JobWatch:
         elif run.killed_at_ms and now_ms >= run.killed_at_ms:
             attempt.kill()
             run.outcome = Outcome(error=JobStoppedError(f"job {job.job_id} was stopped by an operator"))
-            run.stage = _Stage.ENDING
+            run.stage, run.killed_at_ms = _Stage.ENDING, 0
+
+    def _end(self, job: SharedJob, is_alive: bool, now_ms: int) -> None:
+        run = job.run
+        if not is_alive:
+            self._close(job, now_ms)
+            return
+        if job.grace_ms is not None and not run.killed_at_ms:
+            run.killed_at_ms, job.grace_ms = now_ms + job.grace_ms, None
+        if not run.killed_at_ms:
+            _tell_silence(job, now_ms, "it does what it was asked before its end; end(grace_s=...) kills it")
+        elif run.attempt is not None and run.killed_at_ms <= now_ms:
+            run.killed_at_ms = 0
+            run.attempt.kill()
 
     def _close(self, job: SharedJob, now_ms: int) -> None:
         """Give its GPU back; a job that was queued again waits from now on."""
@@ -240,6 +312,15 @@ class JobWatch:
         _change(job, beat=job.run.record.beat + 1)
         self.tables.write(JOB + job.job_id, encode(job.run.record))
         job.run.told_at_ms = now_ms
+
+
+def _tell_silence(job: SharedJob, now_ms: int, why: str) -> None:
+    """Tell its user once that nothing has happened for long, on the driver's standard error or where its log goes."""
+    run = job.run
+    run.since_ms = run.since_ms or now_ms
+    if not run.is_told and now_ms - run.since_ms >= SILENT_MS_MAX:
+        run.is_told = True
+        _log.warning("job %s: for %d s %s", job.job_id, (now_ms - run.since_ms) // 1_000, why)
 
 
 def _change(job: SharedJob, **changes: Any) -> None:  # noqa: ANN401 (fields of different types)

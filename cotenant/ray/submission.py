@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import inspect
 import re
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from cotenant import system_clock
@@ -19,6 +21,8 @@ from cotenant.ray.attempts import RayAttempts, Work
 from cotenant.ray.shared_jobs import JobWatch, SharedJob
 
 POLL_MS: Final = 500
+REMOTE_FUNCTION: Final = "_function"
+"""Where Ray keeps the function that `ray.remote` was given."""
 _NAME_CHARACTERS_MAX: Final = 48
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -36,10 +40,17 @@ class _Watching:
         connected = ConnectedRay.joined()
         with self._lock:
             if self._watch is None or self._connected is None or not self._connected.is_current():
+                if self._watch is None:
+                    # Runs before Ray's own: the GPUs of a process that ends are free at once.
+                    atexit.register(self._leave)
                 self._connected, self._watch = connected, JobWatch(connected, RayAttempts(connected))
-                arguments = (self._watch, connected)
-                threading.Thread(target=_advance_for_ever, args=arguments, name="cotenant-jobs", daemon=True).start()
+                arguments = (self._watch, connected.held_open)
+                threading.Thread(target=advance_for_ever, args=arguments, name="cotenant-jobs", daemon=True).start()
             return self._watch
+
+    def _leave(self) -> None:
+        if self._watch is not None and self._connected is not None and self._connected.is_current():
+            self._watch.leave("the program that submitted it has ended", is_connected=True)
 
 
 _watching = _Watching()
@@ -50,15 +61,17 @@ def submit(wishes: str, function: Callable[..., Any], /, *arguments: Any, **keyw
 
     Args:
         wishes: Pairs as in docs/ray.md, e.g. "memory=8GiB utilization=0.4 slowdown=0.15"; empty = a whole GPU.
-        function: Runs in a process of its own, with CUDA_VISIBLE_DEVICES of its GPU.
+        function: Runs in a process of its own, with CUDA_VISIBLE_DEVICES of its GPU. Or what `ray.remote` makes of one;
+            GPUs and CPUs that it asks for do not count.
         arguments: Handed to it, as all that follow.
         keywords: Likewise.
 
     Raises:
-        InputError: A pair is wrong, or this process is not connected to Ray.
+        InputError: A pair is wrong, it is a class, or this process is not connected to Ray.
         EngineUnreachableError: Ray does not answer.
     """
-    return _hand_in(wishes, Work(target=function, is_task=True, arguments=arguments, keywords=keywords))
+    target = function_of(function)
+    return _hand_in(wishes, Work(target=target, is_task=True, arguments=arguments, keywords=keywords))
 
 
 def start(wishes: str, actor_class: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> SharedJob:  # noqa: ANN401 (whatever the class takes)
@@ -74,9 +87,21 @@ def start(wishes: str, actor_class: Callable[..., Any], /, *arguments: Any, **ke
         InputError: As `submit`, or it is a function.
         EngineUnreachableError: As `submit`.
     """
-    if inspect.isroutine(actor_class):
-        raise InputError(f"{actor_class.__qualname__} is a function, no class", remedy="use cotenant.ray.submit for it")
+    if inspect.isroutine(actor_class) or hasattr(actor_class, REMOTE_FUNCTION):
+        raise InputError(f"{_name_of(actor_class)} is a function, no class", remedy="use cotenant.ray.submit for it")
     return _hand_in(wishes, Work(target=actor_class, is_task=False, arguments=arguments, keywords=keywords))
+
+
+def function_of(target: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs as a task: of what `ray.remote` made of a function that function, which alone can be called.
+
+    Raises:
+        InputError: It is a class.
+    """
+    if inspect.isclass(target) or (hasattr(target, "remote") and not hasattr(target, REMOTE_FUNCTION)):
+        raise InputError(f"{_name_of(target)} is a class, no function", remedy="use cotenant.ray.start for it")
+    found: Callable[..., Any] = getattr(target, REMOTE_FUNCTION, target)
+    return found
 
 
 def tag_of(wishes: str) -> str:
@@ -95,8 +120,12 @@ def tag_of(wishes: str) -> str:
 
 def job_id_of(target: object) -> str:
     """Return a new name for a job, after its function or class."""
-    name = _NO_NAME.sub("-", str(getattr(target, "__name__", "") or type(target).__name__)).strip("-.")
+    name = _NO_NAME.sub("-", _name_of(target)).strip("-.")
     return f"{name[:_NAME_CHARACTERS_MAX] or 'job'}-{secrets.token_hex(4)}"
+
+
+def _name_of(target: object) -> str:
+    return str(getattr(target, "__name__", "") or type(target).__name__)
 
 
 def _hand_in(wishes: str, work: Work) -> SharedJob:
@@ -104,9 +133,19 @@ def _hand_in(wishes: str, work: Work) -> SharedJob:
     return _watching.watch().add(job_id_of(work.target), tag, work, now_ms=system_clock.now_ms())
 
 
-def _advance_for_ever(watch: JobWatch, connected: ConnectedRay) -> None:
-    while connected.is_current():
-        # It is asked again: a head that is started anew has the jobs' records again with their next beat.
-        with contextlib.suppress(EngineUnreachableError):
-            watch.advance(system_clock.now_ms())
+def advance_for_ever(watch: JobWatch, held_open: Callable[[], AbstractContextManager[bool]]) -> None:
+    """Look at the jobs twice a second until this process has left the cluster; what it still had is given up then.
+
+    Args:
+        watch: Has the jobs.
+        held_open: Keeps the connection for the time of one look; its value says whether there still is one.
+    """
+    while True:
+        with held_open() as is_connected:
+            if not is_connected:
+                break
+            # It is asked again: a head that is started anew has the jobs' records again with their next beat.
+            with contextlib.suppress(EngineUnreachableError):
+                watch.advance(system_clock.now_ms())
         system_clock.wait_ms(POLL_MS)
+    watch.leave("this process has left the Ray cluster", is_connected=False)

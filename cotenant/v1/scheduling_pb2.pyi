@@ -2228,11 +2228,14 @@ class PolicyParameter(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     DEFAULT_VALUE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    VALUE_IN_USE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     type: _builtins.str
     default_value: _builtins.str
     """JSON."""
     description: _builtins.str
+    value_in_use: _builtins.str
+    """JSON; what the running cluster's policy has. Empty = this policy is not in use."""
     def __init__(
         self,
         *,
@@ -2240,10 +2243,11 @@ class PolicyParameter(_message.Message):
         type: _builtins.str = ...,
         default_value: _builtins.str = ...,
         description: _builtins.str = ...,
+        value_in_use: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_value", b"default_value", "description", b"description", "name", b"name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_value", b"default_value", "description", b"description", "name", b"name", "type", b"type", "value_in_use", b"value_in_use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

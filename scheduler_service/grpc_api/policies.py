@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from google.protobuf import json_format, struct_pb2
 
@@ -14,6 +15,8 @@ from scheduler_service import policy_registry
 from scheduler_service.core import errors as core_errors
 from scheduler_service.core.view import Policy
 from scheduler_service.errors import FieldViolation, InvalidRequestError, UnknownPolicyError
+
+_NONE: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 def make(name: str, parameters: Mapping[str, Any]) -> Policy:
@@ -75,8 +78,13 @@ def _filled(name: str, parameters: str) -> struct_pb2.Struct:
     return filled
 
 
-def policy_messages(*, active: str) -> Iterator[scheduling_pb2.Policy]:
-    """Yield every policy by name."""
+def policy_messages(*, active: str, given: Mapping[str, object] = _NONE) -> Iterator[scheduling_pb2.Policy]:
+    """Yield every policy by name.
+
+    Args:
+        active: The one in use; empty = none is.
+        given: Its parameters; absent ones have their defaults.
+    """
     for name in policy_registry.policy_names():
         described = policy_registry.describe(name)
         yield scheduling_pb2.Policy(
@@ -91,6 +99,7 @@ def policy_messages(*, active: str) -> Iterator[scheduling_pb2.Policy]:
                     type=parameter.type,
                     default_value=json.dumps(parameter.default),
                     description=parameter.description,
+                    value_in_use=json.dumps(given.get(parameter.name, parameter.default)) if name == active else "",
                 )
                 for parameter in described.parameters
             ],

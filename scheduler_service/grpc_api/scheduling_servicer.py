@@ -310,8 +310,9 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self, request: scheduling_pb2.ListPoliciesRequest, context: Context
     ) -> scheduling_pb2.ListPoliciesResponse:
         """List the policies with their parameters."""
+        state = self._cluster.engine.state
         found, token = page(
-            policies.policy_messages(active=self._cluster.engine.state.policy),
+            policies.policy_messages(active=state.policy, given=state.parameters),
             size=request.page_size,
             token=request.page_token,
             place_of=lambda policy: policy.name,

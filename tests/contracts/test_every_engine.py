@@ -1,4 +1,4 @@
-"""What every engine must do: the simulated one, Slurm over its rows, Kubernetes over HTTP, Ray over its tables."""
+"""What every engine must do: one simulated, Slurm over its rows, Kubernetes over HTTP, Ray over tables, our agents."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from cotenant.engines.port import Engine
 from cotenant.engines.ray.adapter import RayEngine
 from cotenant.engines.records import EngineJob, EnginePhase, Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
+from tests.support import own_engine
+from tests.support.agent import open_folder
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
 from tests.support.fake_ray import FakeRay
 from tests.support.fake_slurm import FakeSlurm
+from tests.support.scheduler_process import wait_until
 from tests.support.simulated_engine import GIB, SimulatedEngine
 
 WISHES = "memory=6GiB"
@@ -33,12 +36,14 @@ class Case:
         submit: Takes the job's id and what its user says; None = nothing.
         prefix: Of every job's id.
         slots: Parts of each GPU.
+        device: Type of every GPU, of 24 GiB.
     """
 
     engine: Engine
     submit: Callable[[str, str | None], object]
     prefix: str = ""
     slots: int = 4
+    device: str = "NVIDIA A10"
 
 
 @contextmanager
@@ -81,13 +86,35 @@ def ray() -> Iterator[Case]:
     yield Case(made, lambda job_id, wishes: cluster.submit(job_id, comment(wishes)), slots=100)
 
 
+@contextmanager
+def our_agents(cluster: own_engine.OwnAgents) -> Iterator[Case]:
+    made = own_engine.OwnEngine(cluster.client)
+    try:
+        yield Case(
+            made,
+            lambda job_id, wishes: cluster.submit(job_id, comment(wishes)),
+            slots=own_engine.SLOTS,
+            device=own_engine.DEVICE,
+        )
+    finally:
+        cluster.end_jobs()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[own_engine.OwnAgents]:
+    with open_folder() as folder, own_engine.own_agents(folder) as running:
+        yield running
+
+
 def comment(wishes: str | None) -> str:
     return "somebody else's" if wishes is None else f"cotenant {wishes}"
 
 
-@pytest.fixture(params=[simulated, slurm, kubernetes, ray], ids=lambda made: made.__name__)
+@pytest.fixture(params=[simulated, slurm, kubernetes, ray, our_agents], ids=lambda made: made.__name__)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    with request.param() as made:
+    # Our programs start once for all cases, and only where one of them asks for them.
+    running = [request.getfixturevalue("cluster")] if request.param is our_agents else []
+    with request.param(*running) as made:
         yield made
 
 
@@ -113,9 +140,7 @@ def placement(case: Case, job_id: str = "1", *, gpu_id: str = "n1/g1", slots: in
 def test_it_lists_gpus_with_their_type_memory_and_parts(case: Case) -> None:
     gpus = case.engine.read().gpus
     assert sorted(gpus) == ["n1/g0", "n1/g1", "n2/g0", "n2/g1"]
-    assert {(gpu.device, gpu.memory_bytes, gpu.slots) for gpu in gpus.values()} == {
-        ("NVIDIA A10", 24 * GIB, case.slots)
-    }
+    assert {(gpu.device, gpu.memory_bytes, gpu.slots) for gpu in gpus.values()} == {(case.device, 24 * GIB, case.slots)}
 
 
 def test_a_job_that_asks_for_it_is_held_without_a_gpu(case: Case) -> None:
@@ -214,8 +239,35 @@ def test_a_job_that_is_queued_again_gives_its_gpu_up_and_waits_once(case: Case) 
     assert again.tag.memory_bytes == 6 * GIB
 
 
+def test_a_job_that_is_stopped_ends_for_good(case: Case) -> None:
+    start(case)
+    if isinstance(case.engine, KubernetesEngine):
+        # A Job would make another pod: the order is refused, and changes nothing.
+        with pytest.raises(EngineRefusedError, match="would start pod team/1 again"):
+            case.engine.stop(case.prefix + "1", grace_s=1)
+        assert job(case).phase is EnginePhase.RUNNING
+        return
+    case.engine.stop(case.prefix + "1", grace_s=1)
+    assert [one for one in case.engine.read().jobs if one.tag is not None] == []
+
+
 @pytest.mark.parametrize("order", ["hold", "stop", "requeue"])
 def test_a_job_that_is_gone_gets_no_order(case: Case, order: str) -> None:
     grace = {} if order == "hold" else {"grace_s": 1}
     with pytest.raises(EngineRefusedError):
         getattr(case.engine, order)(case.prefix + "9", **grace)
+
+
+def test_our_agents_go_on_from_the_checkpoint_of_a_requeued_job_and_tell_its_steps(
+    cluster: own_engine.OwnAgents,
+) -> None:
+    with our_agents(cluster) as case:
+        start(case)
+        wait_until(lambda: cluster.steps_done("1") >= 5, what="it has trained")
+        case.engine.requeue("1", grace_s=30)
+        assert job(case).phase is EnginePhase.HELD
+        case.engine.place(placement(case, gpu_id="n1/g0"))
+        assert dict(job(case).held_slots) == {"n1/g0": 2}
+        wait_until(lambda: "start at" in cluster.log("1"), what="it has begun again")
+        first_step = int(cluster.log("1").partition("start at ")[2].split()[0])
+        assert first_step >= 5

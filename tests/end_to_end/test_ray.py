@@ -51,6 +51,9 @@ def test_orders_end_jobs_or_let_them_wait_again_and_nothing_stays_of_a_killed_dr
     assert "there is no job nobody" in told["said"]
     assert told["ran_s"] < 19
     assert told["given_back"] == 4
+    code, said = told["left"]
+    assert code == 0, said
+    assert "has left the Ray cluster" in said
 
 
 def test_trials_of_tune_share_gpus_and_report_their_losses() -> None:

@@ -245,11 +245,17 @@ def test_policies_are_listed_checked_and_kept_over_a_restart(
         client.stub.ExplainJob(scheduling_pb2.ExplainJobRequest(job_id=client.submit().job_id), timeout=90).policy
         == "fifo"
     )
-    client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="horus"), timeout=90)
+    chosen = scheduling_pb2.SetPolicyRequest(policy="horus")
+    chosen.parameters.update({"max_jobs_per_gpu": 3})
+    client.stub.SetPolicy(chosen, timeout=90)
     scheduler.restart()
     request = scheduling_pb2.ListPoliciesRequest()
     listed = client.stub.ListPolicies(request, timeout=90, wait_for_ready=True).policies
-    assert [policy.name for policy in listed if policy.active] == ["horus"]
+    [horus] = [policy for policy in listed if policy.active]
+    values = {one.name: (one.default_value, one.value_in_use) for one in horus.parameters}
+    assert (horus.name, values.pop("max_jobs_per_gpu")) == ("horus", ("2", "3"))
+    assert all(default == in_use for default, in_use in values.values())
+    assert not any(one.value_in_use for policy in listed if policy is not horus for one in policy.parameters)
 
 
 def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: SchedulerClient) -> None:

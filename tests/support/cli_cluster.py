@@ -151,7 +151,9 @@ def sample_policies() -> list[scheduling_pb2.Policy]:
     horus = scheduling_pb2.Policy(
         name="horus", summary="Shares GPUs by predicted utilization.", source="Horus, TPDS 2022", active=True
     )
-    horus.parameters.add(name="share_limit", type="integer", default_value="2", description="Jobs on one GPU.")
+    horus.parameters.add(
+        name="share_limit", type="integer", default_value="2", value_in_use="3", description="Jobs on one GPU."
+    )
     return [fifo, horus]
 
 

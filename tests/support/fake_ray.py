@@ -6,11 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineUnreachableError
+from cotenant.engines.placement_notes import placed_note
+from cotenant.engines.ray.adapter import RayEngine
 from cotenant.engines.ray.job_records import ORDER
 from cotenant.engines.ray.tables import ClaimedGpu, RayNode
+from cotenant.engines.records import Placement
 from cotenant.ray.attempts import Attempt, Outcome, Work
 from cotenant.ray.shared_jobs import JobWatch, SharedJob
+
+TAG = "cotenant memory=6GiB utilization=0.3"
+DEVICES = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * 2**30)]
 
 
 @dataclass
@@ -56,6 +63,7 @@ class FakeRay:
         started: How often each job was started.
         elsewhere: Node and GPU on which Ray starts these jobs, whatever it was told.
         is_away: It does not answer.
+        is_slow: Processes that it was told to start have not begun.
         is_watched: The driver looks at its jobs after every order, as its thread does twice a second.
     """
 
@@ -64,7 +72,7 @@ class FakeRay:
         self.attempts: dict[str, FakeAttempt] = {}
         self.started: dict[str, int] = {}
         self.elsewhere: dict[str, tuple[str, str]] = {}
-        self.is_away = self.is_watched = False
+        self.is_away = self.is_watched = self.is_slow = False
         self.now_ms = 1_000_000
         self.groups = [
             ClaimedGpu(group_id=f"{node}{index}", node_hex=f"hex{node}", node_id=node, gpu_index=index)
@@ -131,12 +139,28 @@ class FakeRay:
             raise TypeError("nothing to run")
         [group] = [one for one in self.groups if one.group_id == group_id]
         self.started[job_id] = self.started.get(job_id, 0) + 1
-        attempt = FakeAttempt(
-            self, job_id, gpu_ratio, seen=self.elsewhere.get(job_id, (group.node_hex, group.gpu_index))
-        )
+        seen = None if self.is_slow else self.elsewhere.get(job_id, (group.node_hex, group.gpu_index))
+        attempt = FakeAttempt(self, job_id, gpu_ratio, seen=seen)
         self.attempts[job_id] = attempt
         return attempt
 
     def _answer(self) -> None:
         if self.is_away:
             raise EngineUnreachableError("Ray is away")
+
+
+def place(ray: FakeRay, job_id: str = "1", gpu_id: str = "n1/g0") -> None:
+    """Let a bridge place and release a job."""
+    engine = RayEngine(ray, DEVICES)
+    engine.place(
+        Placement(job_id=job_id, node_id=gpu_id[:2], gpu_id=gpu_id, slots=25, note=f"{placed_note(gpu_id, 25)}: fits")
+    )
+    engine.release(job_id)
+    ray.pass_time()
+
+
+def running(ray: FakeRay) -> SharedJob:
+    """Return a job that runs."""
+    job = ray.submit("1", TAG)
+    place(ray)
+    return job

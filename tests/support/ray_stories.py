@@ -33,6 +33,18 @@ jobs = [cotenant.ray.submit("memory=1GiB", time.sleep, 600) for _ in range(2)]
 time.sleep(600)
 """
 
+_LEAVER = """
+import ray, time, cotenant.ray
+ray.init(address="auto", log_to_driver=False)
+job = cotenant.ray.submit("memory=1GiB", time.sleep, 600)
+job.actor(60)
+ray.shutdown()
+try:
+    job.result(30)
+except cotenant.ray.JobStoppedError as error:
+    print(error)
+"""
+
 
 def look(seconds: float, path: str = "") -> dict[str, Any]:
     """Run as a job: say where it is; report until somebody asks it to stop."""
@@ -134,7 +146,7 @@ def sharing(cluster: RayCluster) -> dict[str, Any]:
 
 
 def orders(cluster: RayCluster) -> dict[str, Any]:
-    """A job that is queued again, one that is stopped, one whose driver is killed, and GPUs that are given back."""
+    """A job that is queued again, one stopped, drivers that are killed or leave, GPUs given back."""
     cluster.bridge(*GPU)
     journal = cluster.folder / "journal"
     job = cotenant.ray.submit(LIGHT, look, 20.0, str(journal))
@@ -151,12 +163,16 @@ def orders(cluster: RayCluster) -> dict[str, Any]:
     driver.wait()
     wait_for(cluster.log, lambda: cluster.log().count("its driver is gone") == 2)
     given = cluster.cotenant("engine", "ray", "--give-back")
+    leaver = subprocess.run(
+        [str(ray_python()), "-c", _LEAVER], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
     return {
         "begun": journal.read_text().count("begun"),
         "codes": [first.returncode, second.returncode, unknown.returncode],
         "said": unknown.stderr,
         "ran_s": stopped["ended_s"] - stopped["began_s"],
         "given_back": given.stdout.count("given back"),
+        "left": [leaver.returncode, leaver.stdout + leaver.stderr[-2000:]],
     }
 
 

@@ -6,7 +6,7 @@ Other schedulers (KAI) write the same annotations: what their pods hold counts. 
 never run: it needs driver r615.
 
 Source: github.com/kai-scheduler/kai-gpu-fractioning, README and `fractiond/internal/annotations`; KAI-Scheduler,
-its pages on sharing GPUs (NvFractions).
+its pages on sharing GPUs (NvFractions) and what its binder writes (CDI's names of devices, where these are in use).
 """
 
 from __future__ import annotations
@@ -81,14 +81,25 @@ def allocated_parts(pod: Row, node_id: str, parts_by_gpu: Mapping[str, tuple[int
         node_id: Which node.
         parts_by_gpu: Of each GPU of the node the parts in which it is counted, and its memory in bytes.
     """
-    stated = stated_bytes(pod)
-    uuids = text_of(_annotations(pod), _named(_container_of(pod), _DEVICES)).split(",")[:_DEVICES_MAX]
+    container, annotations = _container_of(pod), _annotations(pod)
+    # It may take all of its limit, although it is scheduled by its request.
+    stated = int(quantity_of(annotations.get(_named(container, _LIMIT)))) or stated_bytes(pod)
     found: dict[str, int] = {}
-    for gpu_id in (f"{node_id}/{uuid.strip()}" for uuid in uuids):
+    # A name of CDI is VENDOR/CLASS=DEVICE.
+    for gpu_id in (f"{node_id}/{name.strip().rpartition('=')[2]}" for name in _devices_of(pod)):
         if gpu_id in parts_by_gpu and stated:
             parts, memory_bytes = parts_by_gpu[gpu_id]
             found[gpu_id] = min(max(math.ceil(parts * stated / max(memory_bytes, 1)), 1), parts)
     return found
+
+
+def has_devices(pod: Row) -> bool:
+    """Say whether a scheduler gave GPUs to a pod with a limit, whatever it calls them."""
+    return any(name.strip() for name in _devices_of(pod))
+
+
+def _devices_of(pod: Row) -> list[str]:
+    return text_of(_annotations(pod), _named(_container_of(pod), _DEVICES)).split(",")[:_DEVICES_MAX]
 
 
 def _annotations(pod: Row) -> Row:

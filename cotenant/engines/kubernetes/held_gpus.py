@@ -8,7 +8,7 @@ from cotenant.engines.kubernetes import enforced_limits
 from cotenant.engines.kubernetes.hami import allocated_parts
 from cotenant.engines.kubernetes.nodes import GpuNode
 from cotenant.engines.kubernetes.pods import gpus_asked, job_id_of, note_of, requests_of
-from cotenant.engines.kubernetes.values import Row
+from cotenant.engines.kubernetes.values import Row, rows_of
 from cotenant.engines.placement_notes import planned_gpu, planned_slots
 
 Held = dict[str, int]
@@ -35,7 +35,7 @@ def held_on(node: GpuNode, pods: Sequence[Row], warnings: list[str]) -> dict[str
             held[job_id_of(pod)] = limited
         elif planned in node.gpu_ids:
             held[job_id_of(pod)] = {planned: planned_slots(note_of(pod))}
-        elif asks:
+        elif asks or enforced_limits.has_devices(pod) or (node.is_placed and rows_of(pod, "spec", "resourceClaims")):
             others.append(pod)
     for pod in others:
         held[job_id_of(pod)] = _guessed(node, pod, held, warnings)
@@ -50,8 +50,8 @@ def _guessed(node: GpuNode, pod: Row, held: dict[str, Held], warnings: list[str]
     asked = gpus_asked(requests_of(pod))
     if node.is_placed:
         warnings.append(
-            f"pod {job_id_of(pod)} was given GPUs of node {node.node.node_id} by a device plugin; "
-            "no job joins it there until it ends"
+            f"pod {job_id_of(pod)} may hold any GPU of node {node.node.node_id}: a device plugin, another scheduler or "
+            "a claim gave them out; no job joins it there until it ends"
         )
         return dict.fromkeys(node.gpu_ids, 0)
     if node.node.gpus[0].slots:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import secrets
@@ -56,7 +57,7 @@ class ConnectedRay:
             EngineUnreachableError: No cluster answers there.
         """
         ray = import_ray()
-        with _answering(f"no Ray cluster at {address}"):
+        with answering(f"no Ray cluster at {address}"):
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         return cls()
 
@@ -75,13 +76,23 @@ class ConnectedRay:
         """Say whether this process is still connected to the same cluster by the same connection."""
         return bool(self.ray.is_initialized()) and self._connection == _connection_of(self.ray)
 
+    @contextmanager
+    def held_open(self) -> Iterator[bool]:
+        """Let `ray.shutdown()` of other threads wait meanwhile; yields what `is_current` says.
+
+        Ray ends the whole process at once when a thread asks it anything behind a shutdown.
+        """
+        worker = importlib.import_module("ray._private.worker")
+        with getattr(worker, "_connect_or_shutdown_lock", contextlib.nullcontext()):
+            yield self.is_current()
+
     def close(self) -> None:
         """Leave the cluster; what was claimed stays."""
         self.ray.shutdown()
 
     def read_all(self, prefix: str) -> dict[str, bytes]:
         """See `RayTables.read_all`."""
-        with _answering("Ray's key-value store does not answer"):
+        with answering("Ray's key-value store does not answer"):
             names = [key.decode() for key in self._kv._internal_kv_list(prefix, namespace=NAMESPACE)]
             found = {name: self._kv._internal_kv_get(name, namespace=NAMESPACE) for name in names}
         # One that was removed in between has no value.
@@ -89,23 +100,23 @@ class ConnectedRay:
 
     def read(self, key: str) -> bytes | None:
         """See `RayTables.read`."""
-        with _answering("Ray's key-value store does not answer"):
+        with answering("Ray's key-value store does not answer"):
             value: bytes | None = self._kv._internal_kv_get(key, namespace=NAMESPACE)
             return value
 
     def write(self, key: str, value: bytes) -> None:
         """See `RayTables.write`."""
-        with _answering("Ray's key-value store does not answer"):
+        with answering("Ray's key-value store does not answer"):
             self._kv._internal_kv_put(key, value, overwrite=True, namespace=NAMESPACE)
 
     def remove(self, key: str) -> None:
         """See `RayTables.remove`."""
-        with _answering("Ray's key-value store does not answer"):
+        with answering("Ray's key-value store does not answer"):
             self._kv._internal_kv_del(key, namespace=NAMESPACE)
 
     def living_jobs(self) -> frozenset[str]:
         """See `RayTables.living_jobs`."""
-        with _answering("Ray does not list its actors"):
+        with answering("Ray does not list its actors"):
             actors = self.ray.util.list_named_actors(all_namespaces=True)
         return frozenset(str(actor["name"]) for actor in actors if actor["namespace"] == NAMESPACE)
 
@@ -130,26 +141,29 @@ class ConnectedRay:
                 found.append(ClaimedGpu(group_id=group_id, **_fields(known)))
         return sorted(found, key=lambda gpu: gpu.gpu_id)
 
-    def claim_gpus(self) -> None:
+    def claim_gpus(self) -> int:
         """Have a placement group made for each GPU of the cluster, and look which GPU each one stands on.
 
-        GPUs that others use are taken when Ray has them back. What is there already is left as it is.
+        GPUs that others use are taken when Ray has them back: returned is how many those were at the last look. What is
+        there already is left as it is.
         """
         groups = self._groups()
         gpus = sum(int(row["Resources"].get("GPU", 0)) for row in self._living_rows())
         waiting = [group_id for group_id, group in groups.items() if group["state"] != "CREATED"]
-        with _answering("Ray makes no placement group"):
+        with answering("Ray makes no placement group"):
             for _ in range(min(gpus - len(groups), GROUPS_PER_ROUND_MAX)):
                 self.ray.util.placement_group(
                     [{"GPU": 1}], name=f"{GROUP_NAME}{secrets.token_hex(4)}", lifetime="detached"
                 )
-            for group_id in waiting[: max(len(groups) - gpus, 0)]:
+            removed = waiting[: max(len(groups) - gpus, 0)]
+            for group_id in removed:
                 self.ray.util.remove_placement_group(self.group(group_id))
         self._identify()
+        return len(waiting) - len(removed)
 
     def give_back(self, group_id: str) -> None:
         """Remove the placement group of a GPU; Ray ends what runs in it."""
-        with _answering("Ray removes no placement group"):
+        with answering("Ray removes no placement group"):
             self.ray.util.remove_placement_group(self.group(group_id))
         self.remove(GPU + group_id)
 
@@ -173,7 +187,7 @@ class ConnectedRay:
         """Ask a task in each new group on which GPU it is."""
         groups = {group_id: group for group_id, group in self._groups().items() if group["state"] == "CREATED"}
         known = {gpu.group_id for gpu in self.claimed_gpus()}
-        with _answering("Ray starts no task in a placement group"):
+        with answering("Ray starts no task in a placement group"):
             probe = self.ray.remote(max_retries=0)(seen_gpu)
             asked = {
                 group_id: probe.options(**self.options_on(group_id, PROBE_GPU_RATIO)).remote()
@@ -187,6 +201,9 @@ class ConnectedRay:
                 node_hex, gpu_index = self.ray.get(reference, timeout=0)
             except Exception as error:
                 logging.getLogger(__name__).debug("no answer from placement group %s: %s", group_id, error)
+                # The next round asks anew: one question at a time waits in a group.
+                with contextlib.suppress(Exception):
+                    self.ray.cancel(reference, force=True)
                 continue
             record = GpuRecord(node_hex=node_hex, node_id=names.of(node_hex), gpu_index=gpu_index)
             self.write(GPU + group_id, encode(record))
@@ -195,7 +212,7 @@ class ConnectedRay:
         return [decode(GpuRecord, data) for data in self.read_all(GPU).values()]
 
     def _groups(self) -> dict[str, Mapping[str, Any]]:
-        with _answering("Ray does not list its placement groups"):
+        with answering("Ray does not list its placement groups"):
             table = self.ray.util.placement_group_table()
         return {
             str(group["placement_group_id"]): group
@@ -204,7 +221,7 @@ class ConnectedRay:
         }
 
     def _living_rows(self) -> list[Mapping[str, Any]]:
-        with _answering("Ray does not list its nodes"):
+        with answering("Ray does not list its nodes"):
             return [row for row in self.ray.nodes() if row["Alive"]]
 
 
@@ -244,7 +261,7 @@ def _node_of(group: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _answering(what: str) -> Iterator[None]:
+def answering(what: str) -> Iterator[None]:
     """Translate whatever Ray raises."""
     try:
         yield

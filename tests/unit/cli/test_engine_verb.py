@@ -11,11 +11,14 @@ import grpc
 import pytest
 from google.rpc import code_pb2  # type: ignore[import-untyped]
 
+from cotenant.cli.engine_command import show_round
+from cotenant.engines.bridge import Bridge
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api.decide import decide
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler, refuse
+from tests.support.simulated_engine import SimulatedEngine
 
 RECORDED = Path(__file__).parents[1] / "engines" / "recorded"
 GPU = "n*=NVIDIA A10:24GiB"
@@ -110,11 +113,13 @@ def test_a_rule_that_says_no_device_is_refused_with_the_form(
 def test_without_slurm_or_a_scheduler_once_fails_and_says_why(
     slurm: Path, cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = cotenant("engine", "slurm", "--once", "--gpu", GPU, "--scheduler", "127.0.0.1:1", "--timeout", "0.2")
+    # Not at the usual port: another scheduler may be there.
+    nowhere = ("--scheduler", "127.0.0.1:1", "--timeout", "0.2")
+    away = cotenant("engine", "slurm", "--once", "--gpu", GPU, *nowhere)
     assert away.code == 5
     assert slurm.read_text() == ""
     monkeypatch.setenv("PATH", str(slurm.parent / "empty"))
-    missing = cotenant("engine", "slurm", "--once", "--gpu", GPU)
+    missing = cotenant("engine", "slurm", "--once", "--gpu", GPU, *nowhere)
     assert missing.code != 0
     assert "squeue is not installed here" in missing.err
 
@@ -143,3 +148,14 @@ def test_rounds_beside_slurm_need_a_rule_about_gpus(slurm: Path, cotenant: Comma
     done = cotenant("engine", "slurm", "--once")
     assert done.code == 2
     assert "Missing option '--gpu'" in done.err
+
+
+def test_a_warning_is_printed_when_it_comes_and_not_again_in_every_round(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = SimulatedEngine(nodes=0)
+    engine.submit("1", "cotenant memory=6GiB")
+    bridge = Bridge(engine, lambda _: scheduling_pb2.DecideResponse(), policy="horus", places=True)
+    warnings = frozenset[str]()
+    for _ in range(3):
+        warnings = show_round(bridge, 10, warnings)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed] == ["warning", "job 1"]

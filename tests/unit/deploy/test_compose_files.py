@@ -169,3 +169,9 @@ def test_everything_that_the_images_copy_exists_and_reaches_the_build(source: st
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert (ROOT / source).exists()
     assert any(fnmatch.fnmatch(source, pattern) for pattern in kept)
+
+
+def test_workers_of_data_loaders_have_more_shared_memory_than_docker_gives_by_itself() -> None:
+    for name in ("agent", "agent-2"):
+        [(_, size)] = variables_with_defaults(SERVICES[name]["shm_size"]).items()
+        assert size == "1g", "Docker's own 64 MB end a job with a bus error"

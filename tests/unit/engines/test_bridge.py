@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.engines.bridge import Bridge, RoundReport
 from cotenant.engines.errors import EngineUnreachableError
-from cotenant.engines.records import EngineJob, EnginePhase
+from cotenant.engines.records import EngineJob, EnginePhase, EngineState
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from tests.support.cases import for_each
@@ -50,6 +50,23 @@ def test_two_jobs_that_go_together_share_a_gpu_and_two_that_do_not_wait() -> Non
     assert len({gpus[0] for gpus in running(heavy).values()}) == 2
     waiting = next(job for job in heavy.jobs.values() if job.phase is EnginePhase.HELD)
     assert waiting.note.startswith("cotenant: ")
+
+
+@pytest.mark.parametrize("places", [True, False])
+def test_where_no_node_takes_a_job_its_user_is_told_so_in_the_engines_words_and_nothing_is_asked(places: bool) -> None:
+    class Drained(SimulatedEngine):
+        def read(self) -> EngineState:
+            state = super().read()
+            return replace(state, nodes=tuple(replace(node, is_usable=False) for node in state.nodes))
+
+    engine = Drained()
+    engine.submit("1", f"{LIGHT} colour=red")
+    report = Bridge(engine, lambda _: pytest.fail("was asked"), policy="horus", places=places).run_round(now_ms=1_000)
+    note = engine.jobs["1"].note
+    assert note.startswith("cotenant: waits: of the engine's GPUs none is known here")
+    assert "cotenant nodes" not in note
+    assert "'colour' is unknown" in note
+    assert any(line.startswith("warning: of the engine's GPUs") for line in report.lines)
 
 
 def test_advice_changes_nothing_but_the_note_and_is_written_once() -> None:

@@ -152,10 +152,35 @@ def test_what_another_scheduler_gave_by_such_annotations_is_not_given_again(
     }
 
 
+@pytest.mark.parametrize("devices", ["all", "GPU-of-another-node", "nvidia.com/gpu=all"])
+def test_where_it_is_unknown_which_gpus_another_scheduler_gave_all_of_the_node_are_closed(
+    cluster: FakeKubernetes, engine: KubernetesEngine, devices: str
+) -> None:
+    row = cluster.add(limited("foreign", train__gpu_memory__request="6Gi", train__gpus__devices=devices))
+    row["spec"]["nodeName"] = "n1"
+    row["status"] = {"phase": "Running"}
+    state = engine.read()
+    assert dict(state.jobs[0].held_slots) == {"n1/g0": 0, "n1/g1": 0}
+    assert any("team/foreign" in warning for warning in state.warnings)
+
+
 @for_each(
     ("annotations", "parts"),
     [
         ({}, {}),
+        # KAI's binder names devices as CDI does, where the node uses that.
+        (
+            {
+                "train.gpus.devices": "k8s.device-plugin.nvidia.com/gpu=g0, nvidia.com/gpu=g1",
+                "train.gpu-memory.limit": "6Gi",
+            },
+            {"n1/g0": 25, "n1/g1": 25},
+        ),
+        # It is ended beyond its limit only.
+        (
+            {"train.gpus.devices": "g0", "train.gpu-memory.request": "6Gi", "train.gpu-memory.limit": "12Gi"},
+            {"n1/g0": 50},
+        ),
         ({"train.gpus.devices": "g0"}, {}),
         ({"train.gpus.devices": "g0", "train.gpu-memory.limit": "6Gi"}, {"n1/g0": 25}),
         ({"train.gpus.devices": "g0", "train.gpu-memory.limit": "900Gi"}, {"n1/g0": 100}),

@@ -118,6 +118,16 @@ def test_what_a_device_plugin_gave_out_closes_the_gpus_that_cotenant_gives_out()
     assert "device plugin" in state.warnings[0]
 
 
+def test_a_claim_that_is_none_of_ours_closes_the_gpus_that_cotenant_gives_out() -> None:
+    claims = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "theirs"}]}
+    foreign, ours = bound(pod_row("a", None), "n1"), bound(pod_row("b", ""), "n2", note="cotenant placed n2/g0 1: x")
+    for pod in (foreign, ours):
+        pod["spec"] |= claims
+    state = read(node_row("n1"), node_row("n2"), foreign, ours)
+    assert held(state) == {"team/a": {"n1/g0": 0, "n1/g1": 0}, "team/b": {"n2/g0": 1}}
+    assert [warning for warning in state.warnings if "team/a" in warning and "claim" in warning]
+
+
 def test_whole_gpus_of_a_device_plugin_are_counted_and_never_twice() -> None:
     first, second, third = (pod_row(name, None, gpus=count) for name, count in (("a", 1), ("b", 2), ("c", 1)))
     noted = bound(pod_row("d", "", gpus=1), "n1", note="cotenant placed n1/1 whole: x")

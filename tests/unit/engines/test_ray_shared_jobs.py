@@ -7,37 +7,16 @@ import math
 import pytest
 
 import cotenant.ray
-from cotenant.engines.device_rules import DeviceRule
-from cotenant.engines.placement_notes import placed_note
 from cotenant.engines.ray.adapter import RayEngine
 from cotenant.engines.ray.connection import import_ray
 from cotenant.engines.ray.job_records import PROGRESS, ProgressRecord, decode, encode
-from cotenant.engines.records import Placement
 from cotenant.errors import InputError
 from cotenant.ray.attempts import Outcome, Work
 from cotenant.ray.progress import Reporter
-from cotenant.ray.shared_jobs import JobStoppedError, SharedJob
-from cotenant.ray.submission import job_id_of, tag_of
+from cotenant.ray.shared_jobs import JobStoppedError
+from cotenant.ray.submission import function_of, job_id_of, tag_of
 from cotenant.ray.trials import reports_of
-from tests.support.fake_ray import FakeRay
-
-TAG = "cotenant memory=6GiB utilization=0.3"
-DEVICES = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * 2**30)]
-
-
-def place(ray: FakeRay, job_id: str = "1", gpu_id: str = "n1/g0") -> None:
-    engine = RayEngine(ray, DEVICES)
-    engine.place(
-        Placement(job_id=job_id, node_id=gpu_id[:2], gpu_id=gpu_id, slots=25, note=f"{placed_note(gpu_id, 25)}: fits")
-    )
-    engine.release(job_id)
-    ray.pass_time()
-
-
-def running(ray: FakeRay) -> SharedJob:
-    job = ray.submit("1", TAG)
-    place(ray)
-    return job
+from tests.support.fake_ray import DEVICES, TAG, FakeRay, place, running
 
 
 def test_a_job_waits_until_it_is_released_and_says_why() -> None:
@@ -256,3 +235,15 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_function_is_no_actor_and_is_refused_at_once_with_the_call_that_takes_it() -> None:
     with pytest.raises(InputError, match="is a function, no class"):
         cotenant.ray.start("memory=1GiB", print)
+
+
+def test_a_class_is_no_task_and_what_ray_made_of_a_function_is_that_function() -> None:
+    class Remote:
+        _function = print
+        remote = options = None
+
+    assert function_of(Remote()) is print  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is a function, no class"):
+        cotenant.ray.start("memory=1GiB", Remote())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="dict is a class, no function"):
+        cotenant.ray.submit("memory=1GiB", dict)
