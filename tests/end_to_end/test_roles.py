@@ -119,6 +119,20 @@ def test_the_identity_gives_owner_and_tenant_not_the_request(callers: dict[str, 
         assert callers["operator"].refusal("SubmitJob", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_a_job_that_an_operator_submitted_for_a_user_is_handed_in_again_by_that_user(
+    callers: dict[str, Caller],
+) -> None:
+    job_id = callers["operator"].submit(owner="alice", tenant="team").job_id
+    callers["alice"].ask("CancelJob", scheduling_pb2.CancelJobRequest(job_id=job_id))
+    again = callers["alice"].ask("RetryJob", scheduling_pb2.RetryJobRequest(job_id=job_id)).job
+    assert (again.spec.owner, again.spec.tenant, again.spec.retry_of) == ("alice", "team", job_id)
+    code, _ = callers["bob"].refusal("RetryJob", scheduling_pb2.RetryJobRequest(job_id=job_id))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    callers["alice"].ask("CancelJob", scheduling_pb2.CancelJobRequest(job_id=again.job_id))
+    told = callers["alice"].ask("ExplainJob", scheduling_pb2.ExplainJobRequest(job_id=again.job_id)).history
+    assert ("cancel", "by user alice") in [(line.kind, line.message) for line in told]
+
+
 def test_a_user_sees_and_changes_own_jobs_only(callers: dict[str, Caller]) -> None:
     job_id = callers["alice"].submit().job_id
     assert callers["alice"].seen()[job_id].spec.environment["KEY"] == SECRET
