@@ -169,6 +169,11 @@ class TenantUse:
         kept_ratio = math.exp2((used.at_ms - now_ms) / half_life_ms)
         return used.gpu_ms * kept_ratio + self.held_gpus(tenant) * half_life_ms / math.log(2) * (1 - kept_ratio)
 
+    def known(self) -> list[str]:
+        """Return the tenants that hold GPUs, have had some, or have a rule of their own."""
+        named = self.rules.rules if self.rules is not None else ()
+        return sorted({*self._held, *self._used, *named})
+
     def gpus_left(self, tenant: str) -> int | None:
         """Return how many GPUs more a tenant may hold; None = any number."""
         gpus_max = self.rules.of(tenant).gpus_max if self.rules is not None else 0
