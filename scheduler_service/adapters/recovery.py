@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
-from scheduler_service.adapters.event_log import EventLog, LogRecord, StoredSnapshot
+from scheduler_service.adapters.event_log import EventLog, LogRecord
 from scheduler_service.adapters.sqlite_faults import damaged, from_newer
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
@@ -105,8 +105,9 @@ def recover(
     if snapshot is None:
         engine, sequence = new_engine(), 0
     else:
-        engine, sequence = _restored(snapshot, restored_engine, Path(place)), snapshot.sequence
-        numbers.last = int(snapshot.state["last_job_number"])
+        state: Mapping[str, Any] = snapshot.state
+        engine, sequence = _restored(state, restored_engine, Path(place), snapshot.sequence), snapshot.sequence
+        numbers.last = int(state["last_job_number"])
     last_at_ms = engine.state.now_ms
     for stored in log.read_from(sequence + 1):
         if stored.sequence != sequence + 1:
@@ -120,15 +121,18 @@ def recover(
 
 
 def _restored(
-    snapshot: StoredSnapshot, restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine], place: Path
+    state: Mapping[str, Any],
+    restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
+    place: Path,
+    sequence: int,
 ) -> SchedulerEngine:
     try:
-        return restored_engine(snapshot.state["engine"])
+        return restored_engine(state["engine"])
     except UnsupportedVersionError as error:
         raise from_newer(place, str(error)) from error
     except (CodecError, KeyError):
         # The error itself may quote the record.
-        raise damaged(place, f"the snapshot of event {snapshot.sequence} is unreadable") from None
+        raise damaged(place, f"the snapshot of event {sequence} is unreadable") from None
     except PolicyError as error:
         raise SettingsError(
             f"{place} goes by a policy that is not to be had here: {error}; install it again"

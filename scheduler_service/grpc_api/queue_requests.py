@@ -94,7 +94,7 @@ class QueueRequests:
 
     def alter(self, request: scheduling_pb2.AlterJobRequest) -> Mutation:
         """Propose that a pending job asks for something else, or that a running one may run longer or less long."""
-        of_limit_only = not request.share and not any(map(request.HasField, ("priority", "max_slowdown_ratio")))
+        of_limit_only = not (request.share or request.HasField("priority") or request.HasField("max_slowdown_ratio"))
 
         def propose() -> Proposal:
             otherwise = (

@@ -73,8 +73,8 @@ def demote(callers: Path) -> None:
 def test_an_open_stream_ends_with_its_next_message_once_its_token_has_changed(
     callers: Path, change: Callable[[Path], None]
 ) -> None:
-    metadata = evidence(callers.with_name("alice.token")).metadata
-    context: Any = LoopContext(metadata=tuple(metadata))
+    shown = token_metadata(read_token(callers.with_name("alice.token")))
+    context: Any = LoopContext(metadata=(shown,))
     interceptor = AccessInterceptor(AccessRules(tokens=KnownTokens(callers)))
 
     async def watch(request: object, context: object) -> AsyncIterator[int]:

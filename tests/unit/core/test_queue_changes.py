@@ -317,7 +317,7 @@ def test_a_running_jobs_time_limit_is_moved_and_nothing_else_of_it() -> None:
     submit(scene, "j0", time_limit_ms=60_000)
     scene.report(events.JobStarted, "j0")
     asked = scene.engine.state.jobs["j0"].request
-    kept = {"priority": 0, "share": asked.share, "max_slowdown_ratio": asked.max_slowdown_ratio}
+    kept: dict[str, Any] = {"priority": 0, "share": asked.share, "max_slowdown_ratio": asked.max_slowdown_ratio}
     scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **{**kept, "priority": 5}, time_limit_ms=600_000)
     assert scene.engine.state.jobs["j0"].request.terms.time_limit_ms == 60_000
     scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=600_000)
