@@ -21,7 +21,7 @@ from scheduler_service.core.queue_events import (
 )
 from scheduler_service.core.queue_holds import find_failed_parent, find_misplaced_tasks
 from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.records import AfterStop, Phase, Reason, Share
+from scheduler_service.core.records import AfterStop, JobRequest, Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import enforce_time_limits
 
@@ -66,28 +66,29 @@ def giver_of(event: CommandGiven) -> str:
 def alter_job(state: ClusterState, event: JobAltered, step: EventEffects) -> None:
     """Change what a pending job asks for; of one that has started only how long it may run."""
     job = state.jobs.get(event.job_id)
-    is_pending = job is not None and job.phase is Phase.PENDING
-    if job is None or not (is_pending or (job.phase in STOPPABLE_PHASES and _changes_limit_only(job, event))):
+    if job is None:
         return
-    terms = replace(job.request.terms, priority=event.priority, time_limit_ms=event.time_limit_ms)
-    request = replace(job.request, terms=terms, share=event.share, max_slowdown_ratio=event.max_slowdown_ratio)
-    limit = f"{event.time_limit_ms / 60_000:g} min" if event.time_limit_ms else "none"
-    asked = f"priority {event.priority}, share {event.share.value}, max slowdown {event.max_slowdown_ratio:g}"
-    message = f"{asked}, time limit {limit} {giver_of(event)}".rstrip()
-    altered = with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, launch=event.launch)
-    state.put_job(altered)
-    if not is_pending:
+    terms = job.request.terms
+    limit = f"time limit {event.time_limit_ms / 60_000:g} min" if event.time_limit_ms else "no time limit"
+    if job.phase in STOPPABLE_PHASES and event.time_limit_ms != terms.time_limit_ms:
+        request = replace(job.request, terms=replace(terms, time_limit_ms=event.time_limit_ms))
+        state.put_job(_altered(state, job, event, request, limit))
         enforce_time_limits(state, step)
+    if job.phase is not Phase.PENDING:
         return
-    if request.share is not Share.NEVER and state.keys.note_sharing(altered.request.key):
+    terms = replace(terms, priority=event.priority, time_limit_ms=event.time_limit_ms)
+    request = replace(job.request, terms=terms, share=event.share, max_slowdown_ratio=event.max_slowdown_ratio)
+    asked = f"priority {event.priority}, share {event.share.value}, max slowdown {event.max_slowdown_ratio:g}, {limit}"
+    state.put_job(_altered(state, job, event, request, asked))
+    if request.share is not Share.NEVER and state.keys.note_sharing(request.key):
         for device in state.devices:
             ask_about_pairs(state, request.key, device, step)
     step.is_decision_due |= refresh_hold(state, event.job_id)
 
 
-def _changes_limit_only(job: JobRecord, event: JobAltered) -> bool:
-    asked = job.request.terms.priority, job.request.share, job.request.max_slowdown_ratio
-    return asked == (event.priority, event.share, event.max_slowdown_ratio)
+def _altered(state: ClusterState, job: JobRecord, event: JobAltered, request: JobRequest, asked: str) -> JobRecord:
+    message = f"{asked} {giver_of(event)}".rstrip()
+    return with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, launch=event.launch)
 
 
 def settle_ends(state: ClusterState, step: EventEffects) -> None:

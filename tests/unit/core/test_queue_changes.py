@@ -318,8 +318,10 @@ def test_a_running_jobs_time_limit_is_moved_and_nothing_else_of_it() -> None:
     scene.report(events.JobStarted, "j0")
     asked = scene.engine.state.jobs["j0"].request
     kept: dict[str, Any] = {"priority": 0, "share": asked.share, "max_slowdown_ratio": asked.max_slowdown_ratio}
-    scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **{**kept, "priority": 5}, time_limit_ms=600_000)
-    assert scene.engine.state.jobs["j0"].request.terms.time_limit_ms == 60_000
+    scene.tell(
+        queue_events.JobAltered, job_id="j0", launch={"kept": 1}, **{**kept, "priority": 5}, time_limit_ms=60_000
+    )
+    assert (scene.engine.state.jobs["j0"].request, scene.engine.state.jobs["j0"].launch) == (asked, {})
     scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=600_000)
     scene.now_ms += 90_000
     scene.tell(events.TimerFired)
