@@ -46,20 +46,24 @@ def page(
     return found[:limit], next_token
 
 
-def cut_to_bytes(messages: Sequence[M], token: str, *, place_of: Callable[[M], str]) -> tuple[Sequence[M], str]:
+def cut_to_bytes(
+    messages: Sequence[M], token: str, *, wanted: int, place_of: Callable[[M], str]
+) -> tuple[Sequence[M], str]:
     """Return as many messages of a page as one answer holds, at least one, and the token of the next page.
 
     Args:
-        messages: Of the page, in the list's order.
+        messages: Of the page, in the list's order; they may end early where they are too large already.
         token: Of the next page as it is.
+        wanted: Entries of the page.
         place_of: As in `page`.
     """
     size_bytes = 0
     for number, message in enumerate(messages):
         size_bytes += message.ByteSize()
         if size_bytes > PAGE_BYTES_MAX and number:
-            return messages[:number], _encoded(place_of(messages[number - 1]))
-    return messages, token
+            messages = messages[:number]
+            break
+    return messages, _encoded(place_of(messages[-1])) if len(messages) < wanted else token
 
 
 def _encoded(place: str) -> str:

@@ -157,7 +157,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         made = [
             shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs, self._listing)
         ]
-        messages, token = cut_to_bytes(made, token, place_of=lambda job: job.job_id)
+        messages, token = cut_to_bytes(made, token, wanted=len(jobs), place_of=lambda job: job.job_id)
         return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802
@@ -278,7 +278,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             is_after=lambda place, last: place > last,
         )
         made = [node_message(state, node, self._cluster.sessions) for node in nodes]
-        messages, token = cut_to_bytes(made, token, place_of=lambda node: node.node_id)
+        messages, token = cut_to_bytes(made, token, wanted=len(nodes), place_of=lambda node: node.node_id)
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
         warnings += unknown_attempt_warnings(state, self._cluster.identity)
