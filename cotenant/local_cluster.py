@@ -279,6 +279,9 @@ class LocalCluster:
     def _predictor(self) -> Program:
         arguments = ["--address", f"127.0.0.1:{self.predictor_port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "predictor"), *self._private("predictor")]
+        if any(agent.standin_cores for agent in self.agents):
+            # Learning would take the cores that stand in for devices.
+            arguments += ["--retrain-hours", "0", "--no-retrain-on-drift"]
         return Program("predictor", "serve-predictor", arguments, self.state_dir)
 
     def _scheduler(self, port: int) -> Program:
