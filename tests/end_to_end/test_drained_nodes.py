@@ -99,7 +99,7 @@ def test_a_running_job_is_held_with_a_checkpoint_and_goes_on_from_it(nodes: Drai
     job_id, _ = nodes.train()
     nodes.cotenant("hold", "--stop", job_id)
     held = nodes.wait_until(job_id, lambda job: job.phase == scheduling_pb2.JOB_PHASE_PENDING, "it has left its GPU")
-    assert (held.reason.code, held.assignments) == ("HELD", [])
+    assert (held.reason.code, list(held.assignments)) == ("HELD", [])
     nodes.cotenant("release", job_id)
     nodes.slow_down(job_id).unlink()
     done = nodes.client.wait_for_phase(job_id, "FINISHED", timeout_s=PATIENCE_S)
