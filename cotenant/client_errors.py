@@ -14,6 +14,7 @@ CotenantError                 every error that the client raises on purpose
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -96,6 +97,7 @@ _CLASSES: Mapping[grpc.StatusCode, type[ServiceError]] = {
 }
 
 
+_TOO_LARGE = re.compile(r"(?P<way>Sent|Received) message larger than max \((?P<bytes>\d+) vs\. (?P<most>\d+)\)")
 _LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
@@ -116,6 +118,11 @@ def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
     # Without details no service of ours has answered.
     if not remedy and status is None and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         remedy = f"is the {peer} running at {address}? `cotenant doctor` checks; `cotenant up` starts one"
+    if status is None and _TOO_LARGE.search(error.details() or ""):
+        remedy = (
+            "send less at once: fewer tasks in an array, a graph without weights, a snapshot that names what was sent "
+            "before (base)"
+        )
     if code is grpc.StatusCode.UNAUTHENTICATED and address.startswith(_LOOPBACK):
         own = "cotenant up --predictor-port 0 --scheduler-port 0"
         remedy = f"{remedy}; if it is another user's `cotenant up`, start your own: {own}".removeprefix("; ")
@@ -143,6 +150,10 @@ def explain_mismatch(error: ServiceError, peer: str, address: str, tls: TlsFiles
 
 def _message_of(call: grpc.Call, code: grpc.StatusCode, peer: str, address: str) -> str:
     details = (call.details() or "no details").strip()
+    too_large = _TOO_LARGE.search(details)
+    if too_large is not None:
+        size, most = int(too_large["bytes"]) / 2**20, int(too_large["most"]) / 2**20
+        return f"a message to or from the {peer} has {size:.1f} MiB, and one may have {most:g} MiB"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"the {peer} at {address} did not answer in time"
     if code is grpc.StatusCode.UNAVAILABLE:

@@ -7,10 +7,13 @@ once it serves; ports may be 0. Stopping is SIGTERM (programs drain), then SIGKI
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +27,8 @@ READY_TIMEOUT_MS = 300_000
 STOP_GRACE_MS = 15_000
 POLL_MS = 50
 LOG_TAIL_LINES = 15
+LOG_BYTES_MAX = 16 << 20
+"""Of a program's log, and of the one before it next to it."""
 PROGRAMS = ("predictor_service", "scheduler_service", "cotenant_agent")
 
 
@@ -118,6 +123,16 @@ class Program:
                 return False
         self.address = str(json.loads(self.ready_file.read_text(encoding="utf-8")).get("address", ""))
         return True
+
+    def bound_log(self) -> None:
+        """Keeps the log from growing for ever: at `LOG_BYTES_MAX` it moves to one next to it, in place of that one."""
+        # A disk that takes no copy loses no line; the next look tries again.
+        with suppress(OSError):
+            if self.log_file.stat().st_size > LOG_BYTES_MAX:
+                shutil.copyfile(self.log_file, self.log_file.with_suffix(".log.1"))
+                # The program appends to the file that it has open.
+                os.truncate(self.log_file, 0)
+                self.log_start_bytes = 0
 
     def has_ended(self) -> bool:
         """Tells whether the process was started and is gone."""
@@ -238,6 +253,8 @@ class LocalCluster:
             ended = self.ended_program()
             if ended is not None:
                 return ended
+            for program in self.programs.values():
+                program.bound_log()
         return None
 
     def _announce(self) -> None:
@@ -263,6 +280,9 @@ class LocalCluster:
     def _predictor(self) -> Program:
         arguments = ["--address", f"127.0.0.1:{self.predictor_port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "predictor"), *self._private("predictor")]
+        if any(agent.standin_cores for agent in self.agents):
+            # Learning would take the cores that stand in for devices.
+            arguments += ["--retrain-hours", "0", "--no-retrain-on-drift"]
         return Program("predictor", "serve-predictor", arguments, self.state_dir)
 
     def _scheduler(self, port: int) -> Program:

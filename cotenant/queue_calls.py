@@ -34,9 +34,9 @@ class QueueCalls(ABC):
         request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
         return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
 
-    def hold_job(self, job_id: str) -> scheduling_pb2.Job:
-        """Lets a pending job wait until it is released; repeating it is harmless."""
-        request = scheduling_pb2.HoldJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
+    def hold_job(self, job_id: str, *, stop_running: bool = False) -> scheduling_pb2.Job:
+        """Lets a pending job wait until it is released, or stops a running one for that; repeating it is harmless."""
+        request = scheduling_pb2.HoldJobRequest(request_id=str(uuid.uuid4()), job_id=job_id, stop_running=stop_running)
         return self._ask(lambda timeout: self._stub.HoldJob(request, timeout=timeout)).job
 
     def release_job(self, job_id: str) -> scheduling_pb2.Job:
@@ -58,7 +58,7 @@ class QueueCalls(ABC):
         max_slowdown_ratio: float | None = None,
         time_limit_ms: int | None = None,
     ) -> scheduling_pb2.Job:
-        """Changes what a pending job asks for; what is not given stays as it is."""
+        """Changes what a pending job asks for, or a running one's time limit; what is not given stays as it is."""
         request = scheduling_pb2.AlterJobRequest(
             request_id=str(uuid.uuid4()),
             job_id=job_id,

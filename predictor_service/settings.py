@@ -45,6 +45,12 @@ class Settings:
     datasets: Path = setting(default_datasets_dir, "Folder of dataset folders to train on.", kind=_PATH)
     profiles_days: int = setting(90, "Days that profiles of running jobs are kept; 0 = none.", kind=click.IntRange(0))
     profiles_rows_max: int = setting(100_000, "Profiles kept; the oldest are deleted.", kind=click.IntRange(1))
+    retrain_hours: int = setting(
+        168,
+        "Hours after which what running jobs taught is learned, behind the gate; 0 = never.",
+        kind=click.IntRange(0),
+    )
+    retrain_on_drift: bool = setting(True, "Learn from it while a drift alarm is on, once a day at most.")
     seed: int = setting(0, "Of training: same data and seed give the same version.")
     threads: int = setting(32, "Calls served at the same time.", kind=click.IntRange(5, 512))
     extraction_workers: int = setting(1, "Graphs described at the same time.", kind=click.IntRange(1, 64))

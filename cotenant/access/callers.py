@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from cotenant.access.revoked import RevokedKeys
 from cotenant.access.roles import Role, roles_of
-from cotenant.access.tokens import TokenList, presented_token
+from cotenant.access.tokens import KnownTokens, presented_token
 from cotenant.errors import CotenantError
 
 URI_SCHEME: Final = "cotenant"
@@ -98,7 +98,7 @@ class AccessRules:
     """
 
     asks_certificates: bool = False
-    tokens: TokenList | None = None
+    tokens: KnownTokens | None = None
     owner: str = ""
     serves_roleless: bool = False
     revoked: RevokedKeys | None = None
@@ -113,11 +113,13 @@ class AccessRules:
 
         Raises:
             NotIdentifiedError: Nothing tells, or a token is unknown.
-            NotPermittedError: A certificate names no role.
+            NotPermittedError: A certificate names no role, or was revoked.
         """
         address = _host_of(evidence.peer)
         if self.is_open:
             return Caller(address=address)
+        # Also of a caller who shows a token: a lost machine may hold both.
+        self._check_not_revoked(evidence.authentication)
         token = presented_token(evidence.metadata) if self.tokens is not None else ""
         if self.tokens is not None and token:
             return self._holder(self.tokens, token, address)
@@ -127,12 +129,17 @@ class AccessRules:
             return Caller(role=Role.OPERATOR, name=self.owner, address=address)
         raise NotIdentifiedError("this service answers callers that it knows only", remedy=self._way_in())
 
-    def check_not_revoked(self, authentication: Mapping[str, Iterable[bytes]]) -> None:
-        """Looks whether a certificate that was shown is denied by now; also while a stream is open.
+    def check_still_known(self, evidence: CallEvidence, caller: Caller) -> None:
+        """Looks while a stream is open whether its caller would still be let in, as the same one.
 
         Raises:
-            NotPermittedError: It is.
+            NotIdentifiedError: Its token was taken off the list, or is another caller's by now.
+            NotPermittedError: Its certificate was revoked.
         """
+        if not self.is_open and self.identify(evidence) != caller:
+            raise NotIdentifiedError("the token has another role or name by now", remedy="call again")
+
+    def _check_not_revoked(self, authentication: Mapping[str, Iterable[bytes]]) -> None:
         certificate = next(iter(authentication.get("x509_pem_cert", ())), b"")
         if self.revoked is not None and certificate and self.revoked.denies(certificate):
             name = next(iter(_texts(authentication, "x509_common_name")), "")
@@ -140,7 +147,7 @@ class AccessRules:
                 f"the certificate of {name!r} was revoked", remedy=f"ask the operator for another one: {_HOW_TO_ISSUE}"
             )
 
-    def _holder(self, tokens: TokenList, token: str, address: str) -> Caller:
+    def _holder(self, tokens: KnownTokens, token: str, address: str) -> Caller:
         found = tokens.find(token)
         if found is None:
             remedy = (
@@ -152,7 +159,6 @@ class AccessRules:
     def _certified(self, authentication: Mapping[str, Iterable[bytes]], address: str) -> Caller:
         uris = [uri for uri in _texts(authentication, "peer_uri") if uri.startswith(f"{URI_SCHEME}:")]
         common_name = next(iter(_texts(authentication, "x509_common_name")), "")
-        self.check_not_revoked(authentication)
         if not uris and self.serves_roleless:
             # It reaches logs and terminals as it stands.
             return Caller(name=re.sub(r"[^A-Za-z0-9._@ -]", "?", common_name)[:63], address=address)

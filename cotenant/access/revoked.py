@@ -6,30 +6,25 @@ A key is denied rather than a serial number, so that earlier and later certifica
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import ssl
 import stat
-import threading
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from cotenant.access.list_lock import sole_writer, unwritable
+from cotenant.access.watched_list import WatchedList
 from cotenant.errors import InputError
-from cotenant.system_clock import steady_ms
 
 REVOKED_MAX: Final = 100_000
-LOOK_EVERY_MS: Final = 1_000
-"""So long after a change, at most, a service knows it."""
 _LINE: Final = re.compile(r"(?P<hash>[0-9a-f]{64}) (?P<name>[A-Za-z0-9._-]{1,63})")
 _LINE_BYTES_MAX: Final = 200
 _SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
 _FIELDS_BEFORE_KEY: Final = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)
 """Serial number, algorithm, issuer, validity and subject stand before the key."""
-
-_log = logging.getLogger(__name__)
+_FLAG: Final = "--revoked-file"
 
 
 class RevokedKeys:
@@ -43,36 +38,12 @@ class RevokedKeys:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._turn = threading.Lock()
-        self._seen = _version_of(path)
-        self._hashes = frozenset(_read(path))
-        self._looked_at_ms = steady_ms()
-        self._has_failed = False
+        self._hashes = WatchedList(path, lambda path: frozenset(_read(path)), flag=_FLAG)
 
     def denies(self, certificate: bytes) -> bool:
         """Tells whether a certificate, PEM, has a key of the list, or one that cannot be read."""
-        self._look()
         found = key_sha256(certificate)
-        return found is None or found in self._hashes
-
-    def _look(self) -> None:
-        """Reads the list again where it has changed; one that is spoilt or gone leaves the last one in force."""
-        with self._turn:
-            if steady_ms() - self._looked_at_ms < LOOK_EVERY_MS:
-                return
-            self._looked_at_ms = steady_ms()
-            try:
-                version = _version_of(self._path)
-                if version != self._seen:
-                    self._hashes = frozenset(_read(self._path))
-                    self._seen = version
-                    _log.info("revoked_keys_read", extra={"path": str(self._path), "keys": len(self._hashes)})
-                self._has_failed = False
-            except InputError as error:
-                if not self._has_failed:
-                    _log.error("revoked_keys_not_read", extra={"reason": error.message, "remedy": error.remedy})
-                self._has_failed = True
+        return found is None or found in self._hashes.content()
 
 
 @lru_cache(maxsize=1_024)
@@ -102,7 +73,7 @@ def revoke(path: Path, sha256: str, name: str) -> None:
     Raises:
         InputError: The list cannot be read or written, is full, or another revocation of it does not end.
     """
-    with sole_writer(path, flag="--revoked-file"):
+    with sole_writer(path, flag=_FLAG):
         known = _read(path) if path.exists() else {}
         if sha256 in known:
             return
@@ -125,7 +96,7 @@ def _replace(path: Path, content: str) -> None:
         arriving.replace(path)
     except OSError as error:
         arriving.unlink(missing_ok=True)
-        raise unwritable(path, error, flag="--revoked-file") from error
+        raise unwritable(path, error, flag=_FLAG) from error
 
 
 def _element(content: bytes, place: int, expected_tag: int) -> tuple[int, int, int]:
@@ -139,14 +110,6 @@ def _element(content: bytes, place: int, expected_tag: int) -> tuple[int, int, i
     if tag != expected_tag or begin + length > len(content):
         raise ValueError("not the expected element")
     return tag, begin, begin + length
-
-
-def _version_of(path: Path) -> tuple[int, int, int]:
-    try:
-        about = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error.strerror or "") from error
-    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -170,4 +133,4 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _unreadable(path: Path, reason: str) -> InputError:
-    return InputError(f"cannot read {path}: {reason}", remedy="check --revoked-file; an empty file revokes nothing")
+    return InputError(f"cannot read {path}: {reason}", remedy=f"check {_FLAG}; an empty file revokes nothing")

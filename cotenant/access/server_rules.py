@@ -13,7 +13,7 @@ from typing import Final
 
 from cotenant.access.callers import AccessRules
 from cotenant.access.revoked import RevokedKeys
-from cotenant.access.tokens import read_token_list
+from cotenant.access.tokens import KnownTokens
 from cotenant.errors import InputError
 from cotenant.tls_settings import ServerTls
 
@@ -30,7 +30,7 @@ def access_rules(settings: ServerTls) -> AccessRules:
     """
     return AccessRules(
         asks_certificates=settings.client_ca_file is not None,
-        tokens=None if settings.callers_file is None else read_token_list(settings.callers_file),
+        tokens=None if settings.callers_file is None else KnownTokens(settings.callers_file),
         owner=account_name(os.geteuid()),
         serves_roleless=settings.serve_roleless,
         revoked=None if settings.revoked_file is None else RevokedKeys(settings.revoked_file),

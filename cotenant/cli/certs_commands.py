@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from cotenant.access.certificates import AUTHORITY, Authority
-from cotenant.access.list_lock import sole_writer
 from cotenant.access.roles import ROLE_MEANINGS, Role
-from cotenant.access.tokens import NAME_PATTERN, issue_token, read_token_list, write_token_list
+from cotenant.access.tokens import NAME_PATTERN, add_token, revoke_tokens
 from cotenant.cli.session import show, tell
 from cotenant.errors import InputError
 
@@ -84,38 +83,46 @@ def renew(names: tuple[str, ...], within_days: int, days: int, folder: Path) -> 
 )
 @_FOLDER
 def token(role: str, name: str, callers_file: Path, folder: Path) -> None:
-    """Make a token for NAME, who has ROLE, in NAME.token; then start the services again."""
+    """Make a token for NAME, who has ROLE, in NAME.token; services with that --callers-file know it within a second."""
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(f"{name!r} cannot be a name", remedy="up to 63 letters, digits, '.', '_' or '-'")
     path = folder / f"{name}.token"
     try:
-        with sole_writer(callers_file, flag="--callers-file"):
-            known = read_token_list(callers_file).entries if callers_file.exists() else ()
-            issued = issue_token(path, Role(role), name)
-            write_token_list(callers_file, [*(entry for entry in known if entry.name != name), issued])
+        add_token(callers_file, path, Role(role), name)
     except OSError as error:
         raise InputError(f"cannot write {error.filename}: {error.strerror}", remedy="name another --folder") from error
     show(str(path))
 
 
-@certs.command(epilog="Example:  cotenant certs revoke alice --revoked-file revoked")
+@certs.command(epilog="Example:  cotenant certs revoke alice --revoked-file revoked --callers-file callers")
 @click.argument("names", nargs=-1, required=True)
 @click.option(
     "--revoked-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
     help="Keys that the services deny; a line is added.",
 )
+@click.option(
+    "--callers-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Tokens that the services accept; the lines of NAMES are removed.",
+)
 @_FOLDER
-def revoke(names: tuple[str, ...], revoked_file: Path, folder: Path) -> None:
-    """Deny every certificate of the keys of NAMES; services with that --revoked-file do so within a second.
+def revoke(names: tuple[str, ...], revoked_file: Path | None, callers_file: Path | None, folder: Path) -> None:
+    """Deny every certificate of the keys of NAMES, or their tokens; services with that file do so within a second.
 
     Streams that are open (an agent's, a watch) end with their next message.
     """
-    authority = Authority(folder=folder)
-    for name in names:
-        authority.revoke(name, revoked_file=revoked_file)
-        show(f"{name} {revoked_file}")
+    if revoked_file is None and callers_file is None:
+        remedy = "--revoked-file FILE denies certificates, --callers-file FILE tokens"
+        raise InputError("nothing says what is to be revoked", remedy=remedy)
+    if callers_file is not None:
+        revoke_tokens(callers_file, names)
+        show("\n".join(f"{name} {callers_file}" for name in names))
+    if revoked_file is not None:
+        authority = Authority(folder=folder)
+        for name in names:
+            authority.revoke(name, revoked_file=revoked_file)
+            show(f"{name} {revoked_file}")
 
 
 @certs.command("list", epilog="Example:  cotenant certs list --within-days 30")

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
-from cotenant.cli.job_lookup import complete_job, find_job
+from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job
 from cotenant.cli.job_views import PAUSED, describe_job, job_columns, job_rows, phase_name
-from cotenant.cli.queue_options import ARRAY_PREFIX
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.job_watch import WatchKind, watch_jobs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -11,6 +13,7 @@ from cotenant.client import SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError, InputError, NotFoundError
 from cotenant.v1 import scheduling_pb2
 
+ARRAY_PREFIX = "array-"
 # A shell that hangs on the tabulator key is worse than one without completion.
 COMPLETION_TIMEOUT_S = 0.5
 
@@ -35,7 +38,9 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
         named = [job for job in jobs if job.spec.name == wanted]
         matches = named or [job for job in jobs if job.job_id.startswith(wanted)]
         if tasks := [job.job_id for job in jobs if job.spec.array_id == wanted]:
-            remedy = f"name one of its tasks, {tasks[-1]} to {tasks[0]}; `cotenant cancel {wanted}` cancels all"
+            remedy = (
+                f"name one of its tasks, {tasks[-1]} to {tasks[0]}; cancel, hold, release, alter and retry take all"
+            )
             raise InputError(f"{wanted} is an array of {len(tasks)} job(s)", remedy=remedy) from None
         if not matches:
             missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
@@ -47,6 +52,38 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
             ids = ", ".join(f"{job.job_id} ({phase_name(job)})" for job in matches[:5])
             raise InputError(f"{len(matches)} jobs match {wanted!r}", remedy=f"name one of: {ids}") from None
         return matches[0]
+
+
+def find_jobs(
+    client: SchedulerClient,
+    wanted: Sequence[str],
+    *,
+    phases: Collection[scheduling_pb2.JobPhase.ValueType],
+    ended: bool = False,
+) -> list[str]:
+    """Returns the ids of the jobs that a user means; an array stands for its tasks in some phases.
+
+    Args:
+        client: Client of the scheduler that is asked.
+        wanted: Jobs as `find_job` takes them, or ids of arrays.
+        phases: Of the tasks of arrays; jobs that are named are found in any phase.
+        ended: As in `find_job`; of tasks those that were handed in again are left out.
+
+    Raises:
+        NotFoundError: No such job or array.
+        InputError: Several jobs could be meant, or no task of an array is in these phases.
+    """
+    found: dict[str, None] = {}
+    for name in wanted:
+        known = client.list_jobs() if name.startswith(ARRAY_PREFIX) else []
+        tasks = sorted((job for job in known if job.spec.array_id == name), key=lambda job: job.spec.array_index)
+        repeated = {job.spec.retry_of for job in tasks} if ended else frozenset()
+        fitting = [job.job_id for job in tasks if job.phase in phases and job.job_id not in repeated]
+        if tasks and not fitting:
+            names = " or ".join(scheduling_pb2.JobPhase.Name(one).removeprefix("JOB_PHASE_").lower() for one in phases)
+            raise InputError(f"no task of {name} is {names}", remedy="`cotenant ps -a` shows its tasks")
+        found |= dict.fromkeys(fitting if tasks else [find_job(client, name, ended=ended).job_id])
+    return list(found)
 
 
 def complete_job(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

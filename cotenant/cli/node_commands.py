@@ -163,8 +163,12 @@ def _calibration_note(node: scheduling_pb2.Node, at_ms: int) -> str:
 @click.command(epilog="Example:  cotenant gpus -o wide")
 @with_session
 def gpus(session: Session, /) -> None:
-    """List GPUs: UTIL and USED are measured, RESERVED is what placement set aside."""
-    found = [gpu for node in session.scheduler().list_nodes() for gpu in node.gpus]
+    """List GPUs: UTIL and USED are measured, RESERVED is what placement set aside.
+
+    A GPU is free, busy, shared or releasing; or faulty, lost with its node, or cordoned with it.
+    """
+    nodes = session.scheduler().list_nodes()
+    found = [gpu for node in nodes for gpu in node.gpus]
     if not session.output.is_for_people:
         if session.output.value == "name":
             for gpu in found:
@@ -172,14 +176,27 @@ def gpus(session: Session, /) -> None:
             return
         emit_data({"gpus": [message_to_dict(gpu) for gpu in found]}, session.output)
         return
-    show(render_table(_GPU_COLUMNS, [_gpu_row(gpu) for gpu in found], session.width))
+    rows = [_gpu_row(gpu, node) for node in nodes for gpu in node.gpus]
+    show(render_table(_GPU_COLUMNS, rows, session.width))
     if not found:
         tell("no GPU is known; `cotenant nodes` lists the machines")
 
 
-def _gpu_row(gpu: scheduling_pb2.Gpu) -> Row:
-    state = "faulty" if not gpu.healthy else "releasing" if gpu.releasing else "shared" if len(gpu.job_ids) > 1 else ""
-    state = state or ("busy" if gpu.job_ids else "free")
+def _gpu_state(gpu: scheduling_pb2.Gpu, node: scheduling_pb2.Node) -> str:
+    """Returns what keeps a GPU from a job, or who has it; free = a job could start there now."""
+    if not node.connected:
+        return "lost"
+    if not gpu.healthy:
+        return "faulty"
+    if gpu.releasing:
+        return "releasing"
+    if gpu.job_ids:
+        return "shared" if len(gpu.job_ids) > 1 else "busy"
+    return "free" if node.schedulable else "cordoned"
+
+
+def _gpu_row(gpu: scheduling_pb2.Gpu, node: scheduling_pb2.Node) -> Row:
+    state = _gpu_state(gpu, node)
     cells = [
         gpu.gpu_id,
         gpu.device,
@@ -190,4 +207,4 @@ def _gpu_row(gpu: scheduling_pb2.Gpu) -> Row:
         quantities.format_gib(gpu.memory_bytes),
         ",".join(gpu.job_ids) or "-",
     ]
-    return Row(cells=cells, styles=((2, "red" if state == "faulty" else ""),))
+    return Row(cells=cells, styles=((2, "red" if state in ("faulty", "lost") else ""),), note=gpu.fault)

@@ -5,32 +5,41 @@ from __future__ import annotations
 import click
 
 from cotenant.cli.job_commands import tell_jobs
-from cotenant.cli.job_lookup import complete_job, find_job
+from cotenant.cli.job_lookup import complete_job, find_jobs
 from cotenant.cli.session import Session, tell, with_session
 from cotenant.client_errors import InputError
 from cotenant.job_file import share_mode
 from cotenant.job_file_queue import read_priority
 from cotenant.option_types import FiniteRange
 from cotenant.quantities import parse_duration_ms
-from cotenant.v1 import resources_pb2
+from cotenant.v1 import resources_pb2, scheduling_pb2
+
+_PENDING = (scheduling_pb2.JOB_PHASE_PENDING,)
+_ON_GPUS = (
+    scheduling_pb2.JOB_PHASE_STARTING,
+    scheduling_pb2.JOB_PHASE_RUNNING,
+)
+_FAILED = (scheduling_pb2.JOB_PHASE_FAILED, scheduling_pb2.JOB_PHASE_CANCELLED)
 
 
-@click.command(epilog="Example:  cotenant hold job-12")
+@click.command(epilog="Example:  cotenant hold job-12 array-13")
 @click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@click.option("--stop", "stop_running", is_flag=True, help="Running ones too: they stop with a checkpoint.")
 @with_session
-def hold(session: Session, /, jobs: tuple[str, ...]) -> None:
-    """Let pending JOBS wait until they are released."""
+def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool) -> None:
+    """Let pending JOBS, or those of whole arrays, wait until they are released; they go on from their checkpoints."""
     client = session.scheduler()
-    tell_jobs(session, [client.hold_job(find_job(client, job).job_id) for job in jobs])
+    found = find_jobs(client, jobs, phases=(*_PENDING, *_ON_GPUS) if stop_running else _PENDING)
+    tell_jobs(session, [client.hold_job(job_id, stop_running=stop_running) for job_id in found])
 
 
 @click.command(epilog="Example:  cotenant release job-12")
 @click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @with_session
 def release(session: Session, /, jobs: tuple[str, ...]) -> None:
-    """Let held JOBS start; those that wait or run already are left as they are."""
+    """Let held JOBS, or those of whole arrays, start; those that wait or run already are left as they are."""
     client = session.scheduler()
-    tell_jobs(session, [client.release_job(find_job(client, job).job_id) for job in jobs])
+    tell_jobs(session, [client.release_job(job_id) for job_id in find_jobs(client, jobs, phases=_PENDING)])
 
 
 @click.command(epilog="Example:  cotenant retry job-12")
@@ -38,11 +47,11 @@ def release(session: Session, /, jobs: tuple[str, ...]) -> None:
 @click.option("--force", is_flag=True, help="Submit what no connected node can run or no device can hold.")
 @with_session
 def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
-    """Hand failed or cancelled JOBS in again, as they were; each gets a new id and begins from the start."""
+    """Hand failed or cancelled JOBS, or those of arrays, in again; each gets a new id and begins from the start."""
     client = session.scheduler()
     again = []
-    for job in jobs:
-        answer = client.retry_job(find_job(client, job, ended=True).job_id, force=force)
+    for job_id in find_jobs(client, jobs, phases=_FAILED, ended=True):
+        answer = client.retry_job(job_id, force=force)
         for warning in answer.warnings:
             tell(f"warning: {warning.code}: {warning.message}", style="yellow")
         again.append(answer.job)
@@ -50,7 +59,7 @@ def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
 
 
 @click.command(epilog="Example:  cotenant alter job-12 --priority high --time-limit 4h")
-@click.argument("job", shell_complete=complete_job)
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @click.option("--priority", metavar="CLASS", help="low, normal, high or a number; higher ones go first.")
 @click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.")
 @click.option("--max-slowdown", type=FiniteRange(0, 10), metavar="RATIO", help="0.2 = 20 % slower.")
@@ -60,22 +69,27 @@ def alter(
     session: Session,
     /,
     *,
-    job: str,
+    jobs: tuple[str, ...],
     priority: str | None,
     share: str | None,
     max_slowdown: float | None,
     time_limit: str | None,
 ) -> None:
-    """Change what a pending JOB asks for; what is not given stays as it is."""
+    """Change what pending JOBS ask for, or the time limit of running ones; what is not given stays as it is."""
     if all(value is None for value in (priority, share, max_slowdown, time_limit)):
         raise InputError("nothing is to be altered", remedy="--priority, --share, --max-slowdown or --time-limit")
     limit_ms = None if time_limit is None else 0 if time_limit == "none" else parse_duration_ms(time_limit)
     client = session.scheduler()
-    altered = client.alter_job(
-        find_job(client, job).job_id,
-        priority=None if priority is None else read_priority(priority),
-        share=resources_pb2.SHARE_MODE_UNSPECIFIED if share is None else share_mode(share),
-        max_slowdown_ratio=max_slowdown,
-        time_limit_ms=limit_ms,
-    )
-    tell_jobs(session, [altered])
+    of_limit_only = priority is None and share is None and max_slowdown is None
+    phases = (*_PENDING, *_ON_GPUS) if of_limit_only else _PENDING
+    altered = [
+        client.alter_job(
+            job_id,
+            priority=None if priority is None else read_priority(priority),
+            share=resources_pb2.SHARE_MODE_UNSPECIFIED if share is None else share_mode(share),
+            max_slowdown_ratio=max_slowdown,
+            time_limit_ms=limit_ms,
+        )
+        for job_id in find_jobs(client, jobs, phases=phases)
+    ]
+    tell_jobs(session, altered)

@@ -8,11 +8,9 @@ from typing import Any
 
 import click
 
-from cotenant.cli.job_lookup import find_job
+from cotenant.cli.job_lookup import ARRAY_PREFIX, find_job
 from cotenant.client import SchedulerClient
 from cotenant.v1 import scheduling_pb2
-
-ARRAY_PREFIX = "array-"
 
 QUEUE_FLAGS = (
     click.option("--priority", metavar="CLASS", help="low, normal, high or a number; higher ones go first."),

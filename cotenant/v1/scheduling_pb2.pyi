@@ -1149,17 +1149,21 @@ class HoldJobRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
+    STOP_RUNNING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     job_id: _builtins.str
+    stop_running: _builtins.bool
+    """A running job is stopped with a checkpoint first, and gives its GPUs up; else it is refused."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         job_id: _builtins.str = ...,
+        stop_running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id", "stop_running", b"stop_running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1890,6 +1894,7 @@ class Gpu(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
     NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -1904,6 +1909,8 @@ class Gpu(_message.Message):
     index: _builtins.int
     not_calibrated: _builtins.str
     """Why it is not calibrated, in words; empty = it is, or its agent does not say."""
+    fault: _builtins.str
+    """Why it is not healthy, in words; empty = it is, or its agent does not say."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1927,10 +1934,11 @@ class Gpu(_message.Message):
         index: _builtins.int = ...,
         calibration: _resources_pb2.DeviceCalibration | None = ...,
         not_calibrated: _builtins.str = ...,
+        fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -213,7 +213,7 @@ class SchedulingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterJob(self, request, context):
-        """Changes what a pending job asks for; what is absent stays as it is.
+        """Changes what a pending job asks for, or the time limit of a running one; what is absent stays as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

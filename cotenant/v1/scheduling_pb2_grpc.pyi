@@ -50,7 +50,7 @@ class SchedulingServiceStub:
     ReleaseJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ReleaseJobRequest, _scheduling_pb2.ReleaseJobResponse]
     """Lets a held job start; one that waits or runs already is left as it is, one that has ended is refused."""
     AlterJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]
-    """Changes what a pending job asks for; what is absent stays as it is."""
+    """Changes what a pending job asks for, or the time limit of a running one; what is absent stays as it is."""
     RetryJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]
     """Hands a failed or cancelled job in again, with its spec and a new id."""
     SubmitArray: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.SubmitArrayRequest, _scheduling_pb2.SubmitArrayResponse]
@@ -102,7 +102,7 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     ReleaseJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ReleaseJobRequest, _scheduling_pb2.ReleaseJobResponse]  # type: ignore[assignment]
     """Lets a held job start; one that waits or runs already is left as it is, one that has ended is refused."""
     AlterJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]  # type: ignore[assignment]
-    """Changes what a pending job asks for; what is absent stays as it is."""
+    """Changes what a pending job asks for, or the time limit of a running one; what is absent stays as it is."""
     RetryJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]  # type: ignore[assignment]
     """Hands a failed or cancelled job in again, with its spec and a new id."""
     SubmitArray: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.SubmitArrayRequest, _scheduling_pb2.SubmitArrayResponse]  # type: ignore[assignment]
@@ -205,7 +205,7 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduling_pb2.AlterJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.AlterJobResponse, _abc.Awaitable[_scheduling_pb2.AlterJobResponse]]:
-        """Changes what a pending job asks for; what is absent stays as it is."""
+        """Changes what a pending job asks for, or the time limit of a running one; what is absent stays as it is."""
 
     @_abc_1.abstractmethod
     def RetryJob(

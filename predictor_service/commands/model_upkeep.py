@@ -10,15 +10,17 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from cotenant.system_clock import steady_ms
+from cotenant import system_clock
 from predictor_service.errors import PredictorError
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.profile_store.store import ProfileStore
 from predictor_service.registry.staleness import learned_by_older_rules, learned_from_other_data
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.retraining.datasets import hash_datasets
 from predictor_service.retraining.drift import OUTCOMES_READ, measure_drift
 from predictor_service.retraining.operations import RetrainingOperations
+from predictor_service.retraining.schedule import HOUR_MS, RetrainingSchedule
 from predictor_service.settings import Settings
 
 _logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class ModelUpkeep:
         shown: Where the served version is shown.
         drift: Where drift is shown.
         operations: Runs retrainings.
+        profiles: Knows what was measured since the last one.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class ModelUpkeep:
         shown: Gauge,
         drift: DriftMetrics,
         operations: RetrainingOperations,
+        profiles: ProfileStore,
     ) -> None:
         self._settings = settings
         self._versions = versions
@@ -78,6 +82,10 @@ class ModelUpkeep:
         self._shown = shown
         self._drift = drift
         self._operations = operations
+        self._profiles = profiles
+        self._schedule = RetrainingSchedule(
+            every_ms=settings.retrain_hours * HOUR_MS, on_drift=settings.retrain_on_drift
+        )
         self._shown_version: str | None = None
         self._drift_due_ms = 0
         self._alarming: frozenset[tuple[str, str]] = frozenset()
@@ -115,11 +123,11 @@ class ModelUpkeep:
             self._shown_version = name
 
     def watch_drift(self) -> None:
-        """Measures drift once a minute, shows it, and logs every alarm that goes on or off."""
-        now_ms = steady_ms()
-        if now_ms < self._drift_due_ms:
+        """Measures drift once a minute, shows it, logs alarms that go on or off, and retrains where it is time."""
+        steady_ms = system_clock.steady_ms()
+        if steady_ms < self._drift_due_ms:
             return
-        self._drift_due_ms = now_ms + DRIFT_EVERY_MS
+        self._drift_due_ms = steady_ms + DRIFT_EVERY_MS
         report = measure_drift(self._journal.joined(OUTCOMES_READ))
         self._drift.show(report)
         alarming = {(item.device, item.target): item for item in report.targets if item.is_alarming}
@@ -127,7 +135,27 @@ class ModelUpkeep:
             item = alarming[key]
             figures = {"covered_ratio": round(item.covered_ratio, 4), "promised_ratio": item.promised_ratio}
             names = {"device": key[0], "target": key[1], "model_version": item.model_version}
-            _logger.warning("drift_alarm_on", extra={**names, **figures, "remedy": "`cotenant retrain`"})
+            _logger.warning(
+                "drift_alarm_on", extra={**names, **figures, "remedy": "`cotenant retrain --from-outcomes`"}
+            )
         for device, target in sorted(self._alarming - alarming.keys()):
             _logger.info("drift_alarm_off", extra={"device": device, "target": target})
         self._alarming = frozenset(alarming)
+        self._retrain_when_due()
+
+    def _retrain_when_due(self) -> None:
+        """Learns from running jobs by schedule or on an alarm; the gate decides what is served.
+
+        Where an operator went back to an earlier version nothing is learned until one is promoted again.
+        """
+        measured = self._profiles.status()
+        reason = self._schedule.reason_now(
+            now_ms=system_clock.now_ms(),
+            begun_ms=self._operations.newest_begun_ms(),
+            oldest_ms=measured.oldest_ms,
+            newest_ms=measured.newest_ms,
+            is_alarming=bool(self._alarming),
+        )
+        if reason and not self._operations.was_rolled_back():
+            begun = self._operations.start(from_outcomes=True, seed=None, why=reason)
+            _logger.info("retraining_begun", extra={"retraining_id": begun.retraining_id, "reason": reason})

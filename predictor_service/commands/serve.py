@@ -102,7 +102,9 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         stack.callback(page.stop)
     _say_ready(settings.ready_file, f"{settings.address.rpartition(':')[0]}:{server.port}")
     drift = DriftMetrics(metrics.registry)
-    upkeep = ModelUpkeep(settings, versions, journal, shown=metrics.model, drift=drift, operations=operations)
+    upkeep = ModelUpkeep(
+        settings, versions, journal, shown=metrics.model, drift=drift, operations=operations, profiles=profiles
+    )
     upkeep.check_served()
     retention = Retention(profiles, journal, settings.profiles_days)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.version_history import VersionAction, VersionEvent, VersionHistory
 from predictor_service.registry.version_store import VersionStore
 
+VERSIONS_MAX: Final = 50
+"""Versions that are kept, those that a rollback may lead to not counted."""
+ROLLBACKS_KEPT: Final = 10
 _SERVED: Final = (VersionAction.PROMOTED, VersionAction.ROLLED_BACK)
 
 
@@ -34,11 +38,14 @@ class ModelRegistry:
         self._complete_history()
 
     def add(self, manifest: Manifest, files: Mapping[str, bytes], why: str) -> None:
-        """Stores a version without serving it."""
+        """Stores a version without serving it, and forgets what was stored first of many."""
         is_new = manifest.version not in self.store.names()
         self.store.add(manifest, files)
         if is_new:
             self._note(VersionAction.TRAINED, manifest.version, why, {"datasets": dict(manifest.datasets)})
+        way_back = self._served_stack()[-ROLLBACKS_KEPT - 1 :]
+        with suppress(OSError):  # what cannot be deleted now is tried with the next version
+            self.store.forget_oldest(VERSIONS_MAX, keep={manifest.version, *way_back})
 
     def promote(self, name: str, why: str, details: Mapping[str, Any] | None = None) -> None:
         """Serves a version, once it has reproduced its golden vectors.
@@ -75,6 +82,11 @@ class ModelRegistry:
         self.store.activate(name)
         self._note(VersionAction.ROLLED_BACK, name, why, previous=current)
         return name
+
+    def was_rolled_back(self) -> bool:
+        """Whether the last change of what is served was a rollback."""
+        served = [event.action for event in self.history.events() if event.action in _SERVED]
+        return served[-1:] == [VersionAction.ROLLED_BACK]
 
     def close(self) -> None:
         """Closes the history."""

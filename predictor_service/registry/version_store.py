@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from predictor_service.errors import ModelError, UnknownVersionError
@@ -26,6 +26,7 @@ from predictor_service.registry.served_version import ServedTarget, ServedVersio
 from predictor_service.registry.spread_record import GoldenVectors
 
 _MODEL_BYTES_MAX = 256 << 20
+_LEAVING = ".leaving-"
 
 
 class VersionStore:
@@ -68,6 +69,22 @@ class VersionStore:
             shutil.rmtree(partial, ignore_errors=True)
             if not folder.exists():  # another process may have stored the same version meanwhile
                 raise
+
+    def forget_oldest(self, versions_max: int, *, keep: Collection[str]) -> None:
+        """Deletes the versions that were stored first, beyond a number, but none of `keep` nor the served one.
+
+        Raises:
+            OSError: The disk does not let them be deleted.
+        """
+        for left in self._versions.glob(f"{_LEAVING}*"):  # by a process that was killed meanwhile
+            shutil.rmtree(left)
+        kept = {*keep, self.current()}
+        stored = sorted(self.names(), key=lambda name: ((self._versions / name).stat().st_mtime_ns, name))
+        for name in stored[: max(len(stored) - versions_max, 0)]:
+            if name not in kept:
+                leaving = self._versions / f"{_LEAVING}{name}"
+                (self._versions / name).rename(leaving)
+                shutil.rmtree(leaving)
 
     def activate(self, name: str) -> None:
         """Makes a version the one to serve, once it has proved itself.

@@ -15,6 +15,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from cotenant.system_clock import now_ms
 from predictor_service.errors import RetrainingBusyError, ServiceError, UnknownRetrainingError, invalid_field
+from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.version_store import VersionStore
 
 PROGRESS_MAX: Final = 100
@@ -136,6 +138,16 @@ class RetrainingOperations:
             running = [key for key, item in self._known.items() if item.state is OperationState.RUNNING]
         for retraining_id in running:
             self._end(retraining_id)
+
+    def newest_begun_ms(self) -> int:
+        """When the last retraining that is remembered began, also of an earlier service; 0 = there was none."""
+        with self._lock:
+            return max((operation.started_at_ms for operation in self._known.values()), default=0)
+
+    def was_rolled_back(self) -> bool:
+        """Whether an operator went back to the version that is served."""
+        with closing(ModelRegistry(self._state_dir / "models", "service")) as registry:
+            return registry.was_rolled_back()
 
     def served_version(self) -> str:
         """Name of the version that is served; empty when there is none."""

@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 # An agent that does not take its orders any more is disconnected; it dials in again and is sent what matters.
 OUTBOUND_MESSAGES_MAX = 1_000
+ENDED_NODES_MAX = 10_000
+"""Nodes that went away of which is known when they were last heard."""
 LOG_READS_MAX = 32
 # An agent sends a log as fast as it reads it; the reader behind us may be slower.
 LOG_BYTES_WAITING_MAX = 32 * 1024 * 1024
@@ -100,6 +102,7 @@ class AgentSessions:
 
     def __init__(self) -> None:
         self._sessions: dict[str, AgentSession] = {}
+        self._ended_heard_at_ms: dict[str, int] = {}
         self._reads: dict[str, LogRead] = {}
         self._reads_started = 0
         self.refusals = AgentRefusals()
@@ -156,7 +159,16 @@ class AgentSessions:
             return False
         del self._sessions[session.node_id]
         self._end_reads(session.node_id)
+        self._ended_heard_at_ms.pop(session.node_id, None)
+        self._ended_heard_at_ms[session.node_id] = session.last_heard_at_ms
+        if len(self._ended_heard_at_ms) > ENDED_NODES_MAX:
+            del self._ended_heard_at_ms[next(iter(self._ended_heard_at_ms))]
         return True
+
+    def heard_at_ms(self, node_id: str) -> int:
+        """Return when a node was last heard, connected or not; 0 = not since this scheduler started."""
+        session = self._sessions.get(node_id)
+        return session.last_heard_at_ms if session is not None else self._ended_heard_at_ms.get(node_id, 0)
 
     def _end_reads(self, node_id: str) -> None:
         """End what was read over a stream that is gone: its agent has forgotten the orders with it."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.event_log import EventLog, LogRecord
+from scheduler_service.adapters.sqlite_faults import damaged, from_newer
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.engine_snapshot import Pace
-from scheduler_service.core.errors import InvalidTransition, PolicyError
+from scheduler_service.core.errors import CodecError, InvalidTransition, PolicyError, UnsupportedVersionError
 from scheduler_service.core.events import Event, IncarnationBegan, JobSubmitted
-from scheduler_service.errors import StateDamagedError
+from scheduler_service.errors import SettingsError, StateDamagedError
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +96,9 @@ def recover(
         place: How the log is called when events are missing.
 
     Raises:
-        StateDamagedError: Events are missing.
+        StateDamagedError: Events are missing, or the snapshot is none.
+        StateFromNewerVersionError: A newer version wrote them.
+        SettingsError: The policy in force cannot be made.
     """
     snapshot = log.latest_snapshot()
     numbers = JobNumbers()
@@ -102,7 +106,7 @@ def recover(
         engine, sequence = new_engine(), 0
     else:
         state: Mapping[str, Any] = snapshot.state
-        engine, sequence = restored_engine(state["engine"]), snapshot.sequence
+        engine, sequence = _restored(state, restored_engine, Path(place), snapshot.sequence), snapshot.sequence
         numbers.last = int(state["last_job_number"])
     last_at_ms = engine.state.now_ms
     for stored in log.read_from(sequence + 1):
@@ -114,6 +118,25 @@ def recover(
     if sequence != log.last_sequence():
         raise StateDamagedError(_missing(sequence + 1, place))
     return Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
+
+
+def _restored(
+    state: Mapping[str, Any],
+    restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
+    place: Path,
+    sequence: int,
+) -> SchedulerEngine:
+    try:
+        return restored_engine(state["engine"])
+    except UnsupportedVersionError as error:
+        raise from_newer(place, str(error)) from error
+    except (CodecError, KeyError):
+        # The error itself may quote the record.
+        raise damaged(place, f"the snapshot of event {sequence} is unreadable") from None
+    except PolicyError as error:
+        raise SettingsError(
+            f"{place} goes by a policy that is not to be had here: {error}; install it again"
+        ) from error
 
 
 def begin_incarnation(

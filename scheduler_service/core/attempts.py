@@ -125,13 +125,14 @@ def stop(
     state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects, *, reason: Reason | None = None
 ) -> None:
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
+    message = after.value if reason is None else f"{after.value}: {reason.code}"
     reason = reason or Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     step.commands += discard_unlaunched(job)
     job = with_history(
         without_unlaunched(accrued(job, state.now_ms)),
         at_ms=state.now_ms,
         kind="stop",
-        message=after.value,
+        message=message,
         phase=Phase.STOPPING,
         pause=None,
         after_stop=after,

@@ -1,9 +1,9 @@
 # ruff: noqa: ANN401 - values of every annotated type pass through here
 """Turns events and other frozen records into JSON-able values and back, exactly and strictly.
 
-The types are the schema: a field that is not of its annotated type is refused, an unknown field too; a field that an
-older version did not write takes its default. Mappings with other keys than text become lists of pairs; numbers
-that JSON cannot write (NaN, infinities) become the words of the proto3 JSON mapping.
+The types are the schema: a field that is not of its annotated type is refused; an unknown field, kind or name is taken
+for a newer version's; a field that an older version did not write takes its default. Mappings with other keys than text
+become lists of pairs; numbers that JSON cannot write (NaN, infinities) become the words of the proto3 JSON mapping.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def decode_event(data: Mapping[str, Any]) -> events.Event:
     check_version(version)
     event_type = EVENT_KINDS.get(kind) if isinstance(kind, str) else None
     if event_type is None:
-        raise CodecError(f"unknown kind of event {kind!r}; known are {', '.join(sorted(EVENT_KINDS))}")
+        raise UnsupportedVersionError(f"unknown kind of event {kind!r}; known are {', '.join(sorted(EVENT_KINDS))}")
     event: events.Event = decode(event_type, rest)
     return event
 
@@ -150,13 +150,14 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise CodecError(f"{kind.__name__}: expected an object, found {type(data).__name__}")
-        if not required <= data.keys() <= known:
-            wrong = sorted((data.keys() - known) | (required - data.keys()))
-            raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
+        if unknown := sorted(data.keys() - known):
+            raise UnsupportedVersionError(f"{kind.__name__}: unknown {', '.join(unknown)}")
+        if missing := sorted(required - data.keys()):
+            raise CodecError(f"{kind.__name__}: missing {', '.join(missing)}")
         try:
             return kind(**{named[key]: codecs[key][1](item) for key, item in data.items() if key in codecs})
         except CodecError as error:
-            raise CodecError(f"{kind.__name__}: {error}") from error
+            raise type(error)(f"{kind.__name__}: {error}") from error
 
     return encode_fields, decode_fields
 
@@ -180,7 +181,7 @@ def _record_codec(kind: Any) -> tuple[Encoder, Decoder]:
             return decode_nested(data)  # which refuses it by name
         rest = dict(data)
         if nested := sorted(rest.keys() & keys.keys()):
-            raise CodecError(f"{kind.__name__}: unknown {', '.join(nested)}")
+            raise UnsupportedVersionError(f"{kind.__name__}: unknown {', '.join(nested)}")
         parts = {part: {key: rest.pop(key) for key in names if key in rest} for part, names in keys.items()}
         return decode_nested(rest | parts)
 
@@ -266,7 +267,7 @@ def _decode_enum(kind: type[Enum], data: Any) -> Enum:
     try:
         return kind(data)
     except ValueError as error:
-        raise CodecError(f"{data!r} is no {kind.__name__}") from error
+        raise UnsupportedVersionError(f"{data!r} is no {kind.__name__}") from error
 
 
 def _decode_plain(kind: type, data: Any) -> Any:

@@ -57,7 +57,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandGiven(Event):
-    """A fact that a caller wanted, for the audit; who it was changes nothing."""
+    """A fact that a caller wanted; who it was is told by audit and story, and changes nothing else."""
 
     actor: Actor | None = None
 

@@ -34,7 +34,7 @@ from scheduler_service.core.pausing import note_pause_refused, note_paused, note
 from scheduler_service.core.peak_pauses import why_it_waits
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold, refresh_hold_of_waiting
 from scheduler_service.core.preparation import give_up_preparation
-from scheduler_service.core.queue_changes import cancel_orphan
+from scheduler_service.core.queue_changes import cancel_orphan, giver_of
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.training_ends import steps_to_complete
@@ -77,8 +77,13 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
 def cancel(state: ClusterState, event: events.JobCancelled, step: EventEffects) -> None:
     """Take a job back; one that is unknown by now has ended long ago."""
     job = state.jobs.get(event.job_id)
-    if job is not None:
-        _transition(job, event)(state, job, event, step)
+    if job is None:
+        return
+    giver = giver_of(event)
+    if giver and not job.has_ended:
+        job = with_history(job, at_ms=state.now_ms, kind="cancel", message=giver)
+        state.put_job(job)
+    _transition(job, event)(state, job, event, step)
 
 
 def report(state: ClusterState, event: events.AttemptReport, step: EventEffects) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler_service.core.attempts import end, stop
 from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.events import CommandGiven
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold
 from scheduler_service.core.queue_events import (
@@ -19,45 +21,74 @@ from scheduler_service.core.queue_events import (
 )
 from scheduler_service.core.queue_holds import find_failed_parent, find_misplaced_tasks
 from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.records import AfterStop, Phase, Reason, Share
+from scheduler_service.core.records import AfterStop, JobRequest, Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.time_limits import enforce_time_limits
+
+STOPPABLE_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.PAUSED)
+"""Phases of a job that is on its GPUs, to stay there."""
 
 
 def hold_job(state: ClusterState, event: JobHeld, step: EventEffects) -> None:
-    """Let a pending job wait for its owner; another one is left as it is."""
-    _change_hold(state, event.job_id, step, is_held=True)
+    """Let a job wait until it is released; one that runs is left as it is, or stopped where that is wanted."""
+    job = state.jobs.get(event.job_id)
+    is_stopped = event.stops_running and job is not None and job.phase in STOPPABLE_PHASES
+    _change_hold(state, event, step, is_held=True, phases=STOPPABLE_PHASES if is_stopped else (Phase.PENDING,))
+    if is_stopped:
+        stop(state, state.jobs[event.job_id], AfterStop.REQUEUE, step, reason=Reason(code="STOPPING_TO_HOLD"))
 
 
 def release_job(state: ClusterState, event: JobReleased, step: EventEffects) -> None:
-    """Let a held job start; another one is left as it is."""
-    _change_hold(state, event.job_id, step, is_held=False)
+    """Let a held job start, or one that is being stopped to be held; another one is left as it is."""
+    _change_hold(state, event, step, is_held=False, phases=(Phase.PENDING, Phase.STOPPING))
 
 
-def _change_hold(state: ClusterState, job_id: str, step: EventEffects, *, is_held: bool) -> None:
-    job = state.jobs.get(job_id)
-    if job is None or job.phase is not Phase.PENDING or job.request.terms.is_held is is_held:
+def _change_hold(
+    state: ClusterState, event: JobHeld | JobReleased, step: EventEffects, *, is_held: bool, phases: Sequence[Phase]
+) -> None:
+    job = state.jobs.get(event.job_id)
+    if job is None or job.phase not in phases or job.request.terms.is_held is is_held:
         return
     request = replace(job.request, terms=replace(job.request.terms, is_held=is_held))
-    kind, message = ("hold", "by its owner") if is_held else ("release", "by its owner")
-    state.put_job(with_history(job, at_ms=state.now_ms, kind=kind, message=message, request=request))
-    step.is_decision_due |= refresh_hold(state, job_id)
-    refresh_array(state, request.terms, step)
+    kind = "hold" if is_held else "release"
+    state.put_job(with_history(job, at_ms=state.now_ms, kind=kind, message=giver_of(event), request=request))
+    if job.phase is Phase.PENDING:
+        step.is_decision_due |= refresh_hold(state, job.job_id)
+        refresh_array(state, request.terms, step)
+
+
+def giver_of(event: CommandGiven) -> str:
+    """Return in words who gave a command; empty = unknown."""
+    actor = event.actor
+    return f"by {actor.role} {actor.name}" if actor is not None and actor.role and actor.name else ""
 
 
 def alter_job(state: ClusterState, event: JobAltered, step: EventEffects) -> None:
-    """Change what a pending job asks for; one that has started meanwhile is left as it is."""
+    """Change what a pending job asks for; of one that has started only how long it may run."""
     job = state.jobs.get(event.job_id)
-    if job is None or job.phase is not Phase.PENDING:
+    if job is None:
         return
-    terms = replace(job.request.terms, priority=event.priority, time_limit_ms=event.time_limit_ms)
+    terms = job.request.terms
+    limit = f"time limit {event.time_limit_ms / 60_000:g} min" if event.time_limit_ms else "no time limit"
+    if job.phase in STOPPABLE_PHASES and event.time_limit_ms != terms.time_limit_ms:
+        request = replace(job.request, terms=replace(terms, time_limit_ms=event.time_limit_ms))
+        state.put_job(_altered(state, job, event, request, limit))
+        enforce_time_limits(state, step)
+    if job.phase is not Phase.PENDING:
+        return
+    terms = replace(terms, priority=event.priority, time_limit_ms=event.time_limit_ms)
     request = replace(job.request, terms=terms, share=event.share, max_slowdown_ratio=event.max_slowdown_ratio)
-    message = f"priority {event.priority}, share {event.share.value}, max slowdown {event.max_slowdown_ratio:g}"
-    altered = with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, launch=event.launch)
-    state.put_job(altered)
-    if request.share is not Share.NEVER and state.keys.note_sharing(altered.request.key):
+    asked = f"priority {event.priority}, share {event.share.value}, max slowdown {event.max_slowdown_ratio:g}, {limit}"
+    state.put_job(_altered(state, job, event, request, asked))
+    if request.share is not Share.NEVER and state.keys.note_sharing(request.key):
         for device in state.devices:
             ask_about_pairs(state, request.key, device, step)
     step.is_decision_due |= refresh_hold(state, event.job_id)
+
+
+def _altered(state: ClusterState, job: JobRecord, event: JobAltered, request: JobRequest, asked: str) -> JobRecord:
+    message = f"{asked} {giver_of(event)}".rstrip()
+    return with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, launch=event.launch)
 
 
 def settle_ends(state: ClusterState, step: EventEffects) -> None:

@@ -12,9 +12,14 @@ from scheduler_service.core.tenants import TenantRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHeld(CommandGiven):
-    """A user wants a pending job to wait until it is released."""
+    """A user wants a pending job to wait until it is released.
+
+    Attributes:
+        stops_running: So it is wanted of a running job too, which gives its GPUs up with a checkpoint.
+    """
 
     job_id: str
+    stops_running: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,7 @@ class JobReleased(CommandGiven):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAltered(CommandGiven):
-    """A user changed what a pending job asks for.
+    """A user changed what a pending job asks for, or how long a running one may run.
 
     Attributes:
         launch: As in `JobSubmitted`, with the changes.

@@ -235,6 +235,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
     "STOPPING_WITH_GANG": "One part of the job has ended, so its parts on the other nodes are being stopped, with a "
     "checkpoint.",
+    "STOPPING_TO_HOLD": "The job is being stopped with a checkpoint, and then waits until it is released.",
     "STOPPING_AT_TIME_LIMIT": "The job is being stopped with a checkpoint: it has run for {ran_ms} of {time_limit_ms} "
     "allowed.",
     "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",

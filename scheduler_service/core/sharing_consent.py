@@ -30,7 +30,7 @@ def consented_slowdowns(
     two jobs may share on trial; ANY also accepts the unknown; a known slowdown above its limit is refused by both.
     """
     everyone = (incoming_job, *residents)
-    refusal = _refusal(everyone, gpu)
+    refusal = find_refusal(everyone, gpu)
     if refusal is not None:
         return refusal
     found = []
@@ -58,7 +58,7 @@ class PairConsent:
         self._everyone = everyone = (incoming_job, resident)
         self._gpu, self._predictions = gpu, predictions
         self._limits = incoming_job.request.max_slowdown_ratio, resident.request.max_slowdown_ratio
-        self._refusal = _refusal(everyone, gpu)
+        self._refusal = find_refusal(everyone, gpu)
         self._slowdowns = PairSlowdowns(incoming_job, resident, gpu, predictions)
 
     def at(self, micro_batch_size: int) -> tuple[ExpectedSlowdown, ExpectedSlowdown] | Reason:
@@ -77,7 +77,7 @@ class PairConsent:
         return found
 
 
-def _refusal(everyone: Sequence[Resident], gpu: Gpu) -> Reason | None:
+def find_refusal(everyone: Sequence[Resident], gpu: Gpu) -> Reason | None:
     """Return why jobs, the incoming one first, share nothing whatever it costs: one never shares, or is on trial."""
     for one in everyone:
         if one.request.share is Share.NEVER:

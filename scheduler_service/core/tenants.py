@@ -8,6 +8,7 @@ comes first. Where several GPUs are free at once they are dealt out one by one, 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000.0
 DEFAULT_TENANT = "default"
 """The name of the rules for tenants that have none of their own."""
 _HOUR_MS = 3_600_000
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _KEYS = frozenset({"gpus", "weight", "priority_max"})
 
 
@@ -102,6 +104,8 @@ def parse_tenants(text: str) -> TenantRules:
 
 
 def _rule(name: str, table: object) -> TenantRule:
+    if not _NAME.fullmatch(name):
+        raise TenantRulesError(f"{name[:63]!r} is no name that a tenant can have: 1 to 63 letters, digits or . _ -")
     if not isinstance(table, dict):
         raise TenantRulesError(f"tenant {name!r} must be a table, e.g. [tenants.{name}] and weight = 1 below it")
     unknown = sorted(table.keys() - _KEYS)
@@ -168,6 +172,11 @@ class TenantUse:
         half_life_ms = self.rules.half_life_ms if self.rules is not None else 1
         kept_ratio = math.exp2((used.at_ms - now_ms) / half_life_ms)
         return used.gpu_ms * kept_ratio + self.held_gpus(tenant) * half_life_ms / math.log(2) * (1 - kept_ratio)
+
+    def known(self) -> list[str]:
+        """Return the tenants that hold GPUs, have had some, or have a rule of their own."""
+        named = self.rules.rules if self.rules is not None else ()
+        return sorted({*self._held, *self._used, *named})
 
     def gpus_left(self, tenant: str) -> int | None:
         """Return how many GPUs more a tenant may hold; None = any number."""

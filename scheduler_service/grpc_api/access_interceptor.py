@@ -13,6 +13,7 @@ import grpc
 from cotenant.access.callers import (
     AccessError,
     AccessRules,
+    Caller,
     CallEvidence,
     NotIdentifiedError,
     answer_for,
@@ -70,16 +71,19 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def _streaming(self, method: str, answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], AsyncIterator[Any]]:
         async def guarded(request: object, context: Context) -> AsyncIterator[Any]:
-            await self._check(method, context)
+            evidence, caller = await self._check(method, context)
             async with aclosing(answer(request, context)) as messages:
                 async for message in messages:
                     # A stream may be open for months.
-                    await self._check_not_revoked(method, context)
+                    try:
+                        self._rules.check_still_known(evidence, caller)
+                    except AccessError as error:
+                        await _refuse(method, error, context)
                     yield message
 
         return guarded
 
-    async def _check(self, method: str, context: Context) -> None:
+    async def _check(self, method: str, context: Context) -> tuple[CallEvidence, Caller]:
         try:
             evidence = CallEvidence(
                 peer=context.peer(),
@@ -91,14 +95,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         except AccessError as error:
             await _refuse(method, error, context)
         answer_for(caller)
-
-    async def _check_not_revoked(self, method: str, context: Context) -> None:
-        if self._rules.revoked is None:
-            return
-        try:
-            self._rules.check_not_revoked({str(key): value for key, value in context.auth_context().items()})
-        except AccessError as error:
-            await _refuse(method, error, context)
+        return evidence, caller
 
 
 async def _refuse(method: str, error: AccessError, context: Context) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.state import ClusterState
+from scheduler_service.grpc_api import pages
 from scheduler_service.grpc_api.translate_jobs import job_message, name_neighbours
 
 # Some two milliseconds of work.
@@ -58,7 +59,9 @@ def job_number(job_id: str) -> int:
 
 
 async def job_messages(state: ClusterState, jobs: Sequence[JobRecord], turn: asyncio.Lock) -> list[scheduling_pb2.Job]:
-    """Return the messages of jobs; each is of its own instant, as the pages of a list are.
+    """Return the messages of jobs, or of the first ones, where these are more than an answer holds.
+
+    Each is of its own instant, as the pages of a list are.
 
     Args:
         state: The cluster.
@@ -66,10 +69,14 @@ async def job_messages(state: ClusterState, jobs: Sequence[JobRecord], turn: asy
         turn: Held while a part is made: however many ask at once, the loop waits for one part at a time.
     """
     messages: list[scheduling_pb2.Job] = []
+    size_bytes = 0
     for place in range(0, len(jobs), JOBS_AT_ONCE):
         async with turn:
             messages += [job_message(state, job) for job in jobs[place : place + JOBS_AT_ONCE]]
             await asyncio.sleep(0)
+        size_bytes += sum(message.ByteSize() for message in messages[place:])
+        if size_bytes > pages.PAGE_BYTES_MAX:
+            break
     return messages
 
 

@@ -9,11 +9,13 @@ from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.queue_terms import is_device_named
-from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
+from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM, describe_remedy
 from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import Predictions
+
+NODES_NAMED_MAX = 4
 
 
 def present_reason(state: ClusterState, job: JobRecord) -> Reason:
@@ -40,6 +42,17 @@ def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reas
         return other.request if other is not None and other.phase is Phase.PENDING else None
 
     return worded_for(job.request, reason, state.occupancy.inventory, state.predictions, waiting)
+
+
+def present_remedy(state: ClusterState, job: JobRecord, reason: Reason) -> str:
+    """Return what would let a waiting job start sooner, with idle GPUs that an operator has closed; empty = nothing."""
+    remedy = describe_remedy(reason, job.request)
+    idle = {view.node_id for view in state.gpus.values() if view.gpu.healthy and not view.job_ids}
+    closed = [node_id for node_id in sorted(idle) if state.nodes[node_id].is_cordoned]
+    if reason.code not in WAITS_FOR_ROOM or not closed or "uncordon" in remedy:
+        return remedy
+    named = ", ".join(closed[:NODES_NAMED_MAX]) + (" ..." if len(closed) > NODES_NAMED_MAX else "")
+    return f"{remedy} GPUs of cordoned nodes are idle ({named}): `cotenant nodes uncordon`.".lstrip()
 
 
 def worded_for(

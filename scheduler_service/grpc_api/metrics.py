@@ -18,6 +18,7 @@ from scheduler_service.core.events import Event, JobFailed, JobProgressed, JobSt
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.tenants import DEFAULT_TENANT
 from scheduler_service.core.view import GpuView
 from scheduler_service.grpc_api.job_reasons import present_reason
 
@@ -25,7 +26,7 @@ _DECISION_BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
 _WAIT_BUCKETS_S = (1, 5, 15, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)
 _LOOK_S_MAX = 5.0
 """A loop that does not answer for so long is not healthy."""
-GPU_STATES = ("free", "allocated", "shared", "releasing", "unhealthy", "unreachable")
+GPU_STATES = ("free", "allocated", "shared", "releasing", "unhealthy", "unreachable", "cordoned")
 
 
 class Metrics:
@@ -129,6 +130,7 @@ class Metrics:
         yield _gauge(
             "cotenant_scheduler_storage_writable", "1 while facts can be stored.", int(not self._storage_failure())
         )
+        yield from _tenants(state)
         policy = GaugeMetricFamily("cotenant_scheduler_policy_info", "The policy in force.", labels=["policy"])
         policy.add_metric([state.policy], 1)
         yield policy
@@ -187,7 +189,34 @@ def _gpu_state(state: ClusterState, view: GpuView) -> str:
         return "unhealthy"
     if view.is_releasing:
         return "releasing"
-    return "shared" if len(view.job_ids) > 1 else "allocated" if view.job_ids else "free"
+    if view.job_ids:
+        return "shared" if len(view.job_ids) > 1 else "allocated"
+    return "cordoned" if state.nodes[view.node_id].is_cordoned else "free"
+
+
+def _tenants(state: ClusterState) -> Iterator[Metric]:
+    """Yield what tenants hold and have had; those without a rule of their own are one, for anyone may invent them."""
+    rules = state.tenants.rules
+    if rules is None:
+        return
+    held, had_s = Tally[str](), Tally[str]()
+    for tenant in (*state.tenants.known(), DEFAULT_TENANT):
+        label = tenant if tenant in rules.rules else DEFAULT_TENANT
+        held[label] += state.tenants.held_gpus(tenant)
+        had_s[label] += round(state.tenants.used_gpu_ms(tenant, state.now_ms) / 1_000)
+    families = (
+        (
+            "cotenant_scheduler_tenant_gpus",
+            "GPUs that the jobs of a tenant hold; a shared one for each of its jobs.",
+            held,
+        ),
+        ("cotenant_scheduler_tenant_gpu_seconds", "GPU time of a tenant that still counts, as it fades.", had_s),
+    )
+    for name, text, values in families:
+        family = GaugeMetricFamily(name, text, labels=["tenant"])
+        for label in sorted(held):
+            family.add_metric([label], values[label])
+        yield family
 
 
 def serve_metrics(address: str, registry: CollectorRegistry, failure: Callable[[], str]) -> MetricsPage:

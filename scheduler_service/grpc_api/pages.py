@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile, islice
 from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.validation import NAME_PATTERN, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 
+PAGE_BYTES_MAX = 8 << 20
+"""Of the messages of one page, or one that is larger; a job's command and environment alone may have 192 KiB."""
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 def page(
@@ -39,6 +44,26 @@ def page(
     found = list(islice(rest, limit + 1))
     next_token = _encoded(place_of(found[limit - 1])) if len(found) > limit else ""
     return found[:limit], next_token
+
+
+def cut_to_bytes(
+    messages: Sequence[M], token: str, *, wanted: int, place_of: Callable[[M], str]
+) -> tuple[Sequence[M], str]:
+    """Return as many messages of a page as one answer holds, at least one, and the token of the next page.
+
+    Args:
+        messages: Of the page, in the list's order; they may end early where they are too large already.
+        token: Of the next page as it is.
+        wanted: Entries of the page.
+        place_of: As in `page`.
+    """
+    size_bytes = 0
+    for number, message in enumerate(messages):
+        size_bytes += message.ByteSize()
+        if size_bytes > PAGE_BYTES_MAX and number:
+            messages = messages[:number]
+            break
+    return messages, _encoded(place_of(messages[-1])) if len(messages) < wanted else token
 
 
 def _encoded(place: str) -> str:

@@ -81,9 +81,11 @@ class QueueMethods(ABC):
         submission = scheduling_pb2.SubmitJobRequest(
             request_id=request.request_id, spec=queue.repeated_spec(request.job_id), force=request.force
         )
-        submission = own_submission(submission, current_caller())
+        # Its owner may keep the tenant and the class that an operator gave it.
+        if current_caller().acts_for_all:
+            submission = own_submission(submission, current_caller())
         warnings = await self._reviewed(submission, context)
-        job_id = await self._cluster.loop.mutate(queue.submission(submission))
+        job_id = await self._cluster.loop.mutate(queue.submission(submission, is_repeated=True))
         return scheduling_pb2.RetryJobResponse(job=self._job(job_id), warnings=warnings)
 
     async def SubmitArray(  # noqa: N802

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cotenant.access.callers import Caller
@@ -13,6 +13,7 @@ from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobCancelled
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.queue_changes import STOPPABLE_PHASES
 from scheduler_service.core.queue_events import JobAltered, JobHeld, JobReleased, NodeCordoned, NodeUncordoned
 from scheduler_service.core.queue_terms import PARENTS_MAX
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, ENDED_PHASES, Phase
@@ -61,11 +62,17 @@ class QueueRequests:
         return self.engine.state
 
     def hold(self, request: scheduling_pb2.HoldJobRequest) -> Mutation:
-        """Propose that a pending job waits; one that is held stays as it is."""
+        """Propose that a job waits; one that is held stays as it is."""
 
         def propose() -> Proposal:
-            job = self._pending(request.job_id, "held", "`cotenant pause` lets a running job stand still for a minute")
-            event = JobHeld(at_ms=0, job_id=job.job_id, actor=actor_of(self.caller))
+            otherwise = (
+                "`cotenant hold --stop` stops a running one with a checkpoint, `cotenant pause` lets it stand still "
+                "for a minute"
+            )
+            wanted = STOPPABLE_PHASES if request.stop_running else ()
+            job = self._pending(request.job_id, "held", otherwise, or_in=wanted)
+            stops = request.stop_running
+            event = JobHeld(at_ms=0, job_id=job.job_id, stops_running=stops, actor=actor_of(self.caller))
             return Proposal(event=None if job.request.terms.is_held else event, answer=job.job_id)
 
         return _mutation(request, propose)
@@ -80,18 +87,23 @@ class QueueRequests:
                     f"{job.job_id} is {job.phase.value}; only a held job can be released; submit it anew"
                 )
             event = JobReleased(at_ms=0, job_id=job.job_id, actor=actor_of(self.caller))
-            is_due = job.phase is Phase.PENDING and job.request.terms.is_held
+            is_due = job.phase in (Phase.PENDING, Phase.STOPPING) and job.request.terms.is_held
             return Proposal(event=event if is_due else None, answer=job.job_id)
 
         return _mutation(request, propose)
 
     def alter(self, request: scheduling_pb2.AlterJobRequest) -> Mutation:
-        """Propose that a pending job asks for something else."""
+        """Propose that a pending job asks for something else, or that a running one may run longer or less long."""
+        of_limit_only = not (request.share or request.HasField("priority") or request.HasField("max_slowdown_ratio"))
 
         def propose() -> Proposal:
-            job = self._pending(request.job_id, "altered", "cancel it and `cotenant retry` it")
+            otherwise = (
+                "of a running one the time limit alone can; stop it with `cotenant hold --stop`, alter and release it"
+            )
+            job = self._pending(request.job_id, "altered", otherwise, or_in=STOPPABLE_PHASES if of_limit_only else ())
             spec = _altered_spec(job, request)
-            self._check_priority(spec)
+            if request.HasField("priority"):
+                self._check_priority(spec)
             event = JobAltered(
                 at_ms=0,
                 job_id=job.job_id,
@@ -106,15 +118,15 @@ class QueueRequests:
 
         return _mutation(request, propose)
 
-    def submission(self, request: scheduling_pb2.SubmitJobRequest) -> Mutation:
-        """Propose a new job; the answer is its id."""
+    def submission(self, request: scheduling_pb2.SubmitJobRequest, *, is_repeated: bool = False) -> Mutation:
+        """Propose a new job; the answer is its id. One that is handed in again may have the class that it had."""
         return submission(
             request,
             self.engine,
             self.numbers,
             has_trials=self.has_trials,
             actor=actor_of(self.caller),
-            read_spec=lambda: self._checked(request.spec),
+            read_spec=lambda: request.spec if is_repeated else self._checked(request.spec),
         )
 
     def array(self, request: scheduling_pb2.SubmitArrayRequest) -> Mutation:
@@ -208,10 +220,10 @@ class QueueRequests:
     def _living_tasks(self, array_id: str) -> list[JobRecord]:
         return [self._state.jobs[job_id] for job_id in self._state.register.tasks_of(array_id)]
 
-    def _pending(self, job_id: str, deed: str, otherwise: str) -> JobRecord:
+    def _pending(self, job_id: str, deed: str, otherwise: str, *, or_in: Sequence[Phase] = ()) -> JobRecord:
         """Return a job that waits; of one that is on its way the refusal says what can be done `otherwise`."""
         job = known_job(self.engine, job_id)
-        if job.phase is not Phase.PENDING:
+        if job.phase is not Phase.PENDING and job.phase not in or_in:
             remedy = "submit it anew" if job.phase in ENDED_PHASES else otherwise
             raise WrongJobPhaseError(f"{job_id} is {job.phase.value}; only a pending job can be {deed}; {remedy}")
         return job

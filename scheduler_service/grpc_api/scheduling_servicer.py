@@ -19,7 +19,6 @@ from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.reason_remedies import describe_remedy
 from scheduler_service.core.records import Phase
 from scheduler_service.errors import (
     FieldViolation,
@@ -32,10 +31,10 @@ from scheduler_service.grpc_api.decide import decide, deciding_thread
 from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
 from scheduler_service.grpc_api.explanations import Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
-from scheduler_service.grpc_api.job_reasons import reported_reason
+from scheduler_service.grpc_api.job_reasons import present_remedy, reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.log_requests import attempt_key, log_nodes, log_violations, rank_violations
-from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.pages import cut_to_bytes, page
 from scheduler_service.grpc_api.queue_methods import QueueMethods
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
 from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
@@ -155,9 +154,10 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             place_of=lambda job: job.job_id,
             is_after=lambda place, last: job_number(place) < job_number(last),
         )
-        messages = [
+        made = [
             shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs, self._listing)
         ]
+        messages, token = cut_to_bytes(made, token, wanted=len(jobs), place_of=lambda job: job.job_id)
         return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802
@@ -227,7 +227,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             decided_at_ms=state.decided_at_ms,
             history=shown_history(caller, job, history_messages(job.history)),
         )
-        answer.remedy = describe_remedy(reported, job.request) if job.phase is Phase.PENDING else ""
+        answer.remedy = present_remedy(state, job, reported) if job.phase is Phase.PENDING else ""
         await add_neighbours(state, job, answer.candidates)
         if request.expected_start and job.phase is Phase.PENDING and self._cluster.forecasts is not None:
             await add_expected_starts(answer, request, self._cluster.forecasts, context.time_remaining())
@@ -277,8 +277,8 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             place_of=lambda node: node.node_id,
             is_after=lambda place, last: place > last,
         )
-        sessions = self._cluster.sessions.connected
-        messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
+        made = [node_message(state, node, self._cluster.sessions) for node in nodes]
+        messages, token = cut_to_bytes(made, token, wanted=len(nodes), place_of=lambda node: node.node_id)
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
         warnings += unknown_attempt_warnings(state, self._cluster.identity)

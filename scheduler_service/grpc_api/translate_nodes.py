@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from cotenant.device_calibration_message import calibration_message
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
-from scheduler_service.adapters.agent_sessions import AgentSession
+from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.core.records import Node
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import GpuView
 
+FAULT_CHARACTERS_MAX = 500
 _NOTHING_OBSERVED = node_agent_pb2.GpuObservation()
 
 
-def node_message(state: ClusterState, node: Node, session: AgentSession | None) -> scheduling_pb2.Node:
+def node_message(state: ClusterState, node: Node, sessions: AgentSessions) -> scheduling_pb2.Node:
     """Return a node; without a session nothing is known about the present use of its GPUs."""
+    session = sessions.connected.get(node.node_id)
     return scheduling_pb2.Node(
         node_id=node.node_id,
         rack_id=node.rack_id,
@@ -22,7 +24,7 @@ def node_message(state: ClusterState, node: Node, session: AgentSession | None) 
         cpu_cores=node.cpu_cores,
         host_memory_bytes=node.host_memory_bytes,
         gpus=[_gpu_message(state, state.gpus[gpu.gpu_id], session) for gpu in node.gpus],
-        last_heartbeat_at_ms=session.last_heard_at_ms if session is not None else 0,
+        last_heartbeat_at_ms=sessions.heard_at_ms(node.node_id),
         agent_version=node.agent_version,
         enforcements=node.enforcements,
         cordoned=node.is_cordoned,
@@ -48,4 +50,5 @@ def _gpu_message(state: ClusterState, view: GpuView, session: AgentSession | Non
         index=view.gpu.index,
         calibration=calibration_message(calibration) if (calibration := view.gpu.calibration) else None,
         not_calibrated=view.gpu.not_calibrated,
+        fault="" if view.gpu.healthy else observed.fault[:FAULT_CHARACTERS_MAX],
     )

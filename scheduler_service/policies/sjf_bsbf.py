@@ -47,6 +47,7 @@ from scheduler_service.core.policy_parameters import (
     require_positive,
 )
 from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.sharing_consent import find_refusal
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.pairing import sharing_queue
@@ -158,6 +159,10 @@ class _BestBenefit:
             self._partner_remaining_ms(occupied_gpu),
         )
         if partner_remaining_ms is None or answer.full_step_ms is None:
+            incoming = Resident(request=request, micro_batch_size=0, memory_reserved_bytes=0)
+            refusal = find_refusal((incoming, occupied_gpu.partner), gpu)
+            if refusal is not None:
+                return refusal
             unknown = occupied_gpu.partner_id if partner_remaining_ms is None else request.job_id
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(gpu.gpu_id,))
         if answer.nearest is not None and not answer.options:

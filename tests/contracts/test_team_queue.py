@@ -76,6 +76,31 @@ def test_an_array_is_one_line_to_submit_and_one_to_cancel(cotenant: Cli, client:
     assert {client.get_job(job.job_id).phase for job in tasks} == {scheduling_pb2.JOB_PHASE_CANCELLED}
 
 
+def test_the_tasks_of_an_array_are_held_altered_released_and_handed_in_again_by_its_name(
+    cotenant: Cli, client: SchedulerClient
+) -> None:
+    array_id = cotenant(*SUBMIT, "--array", "1-3", "-o", "name", *COMMAND).strip()
+
+    def tasks(*phases: str) -> list[scheduling_pb2.Job]:
+        wanted = [scheduling_pb2.JobPhase.Value(f"JOB_PHASE_{phase}") for phase in phases]
+        return [job for job in client.list_jobs(phases=wanted) if job.spec.array_id == array_id]
+
+    cotenant("hold", array_id)
+    assert {job.reason.code for job in tasks("PENDING")} == {"HELD"}
+    first = min(tasks("PENDING"), key=lambda job: job.spec.array_index).job_id
+    cotenant("alter", array_id, first, "--priority", "low")
+    cotenant("release", array_id)
+    assert {(job.reason.code, job.spec.priority) for job in tasks("PENDING")} == {("NO_NODE", -100)}
+    assert "no task of" in cotenant("retry", array_id, code=2)
+    cotenant("cancel", array_id)
+    assert "is pending" in cotenant("hold", array_id, code=2)
+    again = cotenant("retry", array_id, "-o", "name").split()
+    assert sorted(job.job_id for job in tasks("PENDING")) == sorted(again)
+    assert "no task of" in cotenant("retry", array_id, code=2), "each was handed in again already"
+    assert "array-999" in cotenant("hold", "array-999", code=3)
+    cotenant("cancel", array_id)
+
+
 def test_a_sweep_is_one_job_per_row(cotenant: Cli, client: SchedulerClient, tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text("lr,depth\n0.1,2\n0.01,4\n")
     (tmp_path / "runs.json").write_text(json.dumps([{"lr": 0.1, "depth": 2}, {"lr": 0.01, "depth": 4}]))

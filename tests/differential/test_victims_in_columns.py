@@ -111,3 +111,58 @@ def test_where_a_promise_opens_nothing_who_found_no_gpus_before_it_finds_none_af
             found_after_opening += bool(found)
     assert min(counts[True], found_after_opening) > 0
     assert counts[False] > 0 or nodes_max == 2
+
+
+def vacating(gpu_id: str, key: str, steps: int, *, is_stopping: bool = False, cpu_cores: float = 0.0) -> RunningJob:
+    request = job(f"on-{gpu_id}", key=key, steps_total=steps, cpu_cores=cpu_cores)
+    return running(request, [gpu_id], is_stopping=is_stopping)
+
+
+@pytest.mark.parametrize("in_columns", [False, True])
+def test_cores_of_a_victim_are_room_for_a_job_that_found_none_before_although_its_gpu_is_promised(
+    in_columns: bool,
+) -> None:
+    small, large = (
+        gpu(name, memory_bytes=kind[1], index=index) for index, (name, kind) in enumerate(zip("ab", KINDS, strict=True))
+    )
+    seen = view(
+        nodes=[node("n0", [small, large], cpu_cores=8.0)],
+        holding=[vacating("a", "key", 200, cpu_cores=8.0), vacating("b", "key", 300)],
+        predictions=KNOWN,
+    )
+    ledger = Ledger(seen)
+    planner = PreemptionPlanner(ledger, long_running=LongRunning(ledger) if in_columns else None)
+    on_large = job("w", key="key", cpu_cores=8.0), KINDS[1], 250_000.0
+    assert planner.find(*on_large) is None, "the job on the other GPU has all cores, and ends before this one would"
+    plan = planner.find(job("short", key="key"), KINDS[0], 10_000.0)
+    assert plan is not None
+    assert plan.victims == ("on-a",)
+    assert planner.promise(plan)
+    found = planner.find(*on_large)
+    assert found is not None
+    assert found.victims == ("on-b",)
+
+
+@pytest.mark.parametrize("in_columns", [False, True])
+def test_a_promise_may_lead_a_job_of_few_nodes_to_those_that_suffice(in_columns: bool) -> None:
+    sizes = (1, 1, 2)
+    nodes = [node(f"n{n}", [gpu(f"n{n}.{i}", index=i) for i in range(size)]) for n, size in enumerate(sizes)]
+    gpu_ids = [one.gpu_id for machine in nodes for one in machine.gpus]
+    seen = view(
+        nodes=nodes,
+        holding=[vacating(gpu_id, "key", 100, is_stopping=True) for gpu_id in gpu_ids],
+        predictions=KNOWN,
+        nodes_per_job_max=2,
+    )
+    ledger = Ledger(seen)
+    planner = PreemptionPlanner(ledger, long_running=LongRunning(ledger) if in_columns else None)
+    kind = ("standin", nodes[0].gpus[0].memory_bytes)
+    wide = job("w", key="key", gpus=3, global_batch_size=3), kind, 10_000.0
+    assert planner.find(*wide) is None, "the first GPUs in order are on two nodes with one each"
+    plan = planner.find(job("narrow", key="key"), kind, 10_000.0)
+    assert plan is not None
+    assert (plan.gpu_ids, plan.victims) == (("n0.0",), ())
+    assert planner.promise(plan)
+    found = planner.find(*wide)
+    assert found is not None
+    assert set(found.gpu_ids) == {"n1.0", "n2.0", "n2.1"}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cotenant.v1 import scheduling_pb2
 from tests.support import journalled_training
 from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, LiveCluster, live_cluster
 from tests.support.scheduler_process import wait_until
@@ -92,6 +93,20 @@ def test_a_job_leaves_a_drained_node_with_a_checkpoint_and_goes_on_on_the_other(
     assert set(long_jobs.values()) == {first, other}
     for long_job in long_jobs:
         nodes.client.cancel(long_job)
+
+
+def test_a_running_job_is_held_with_a_checkpoint_and_goes_on_from_it(nodes: DrainedNodes) -> None:
+    job_id, _ = nodes.train()
+    nodes.cotenant("hold", "--stop", job_id)
+    held = nodes.wait_until(job_id, lambda job: job.phase == scheduling_pb2.JOB_PHASE_PENDING, "it has left its GPU")
+    assert (held.reason.code, list(held.assignments)) == ("HELD", [])
+    nodes.cotenant("release", job_id)
+    nodes.slow_down(job_id).unlink()
+    done = nodes.client.wait_for_phase(job_id, "FINISHED", timeout_s=PATIENCE_S)
+    assert (done.steps_done, done.attempt, done.restarts) == (STEPS, 2, 0)
+    begins = [int(words[2]) for words in nodes.journal(job_id) if words[0] == "start"]
+    left_at = max(int(words[2]) for words in nodes.journal(job_id) if words[0] == "step" and words[1] == "1")
+    assert begins == [0, left_at]
 
 
 def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: DrainedNodes) -> None:

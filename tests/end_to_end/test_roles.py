@@ -15,11 +15,18 @@ import grpc
 import pytest
 
 from cotenant.access.roles import Role, roles_of
-from cotenant.access.tokens import issue_token, read_token, token_metadata, write_token_list
+from cotenant.access.tokens import (
+    add_token,
+    issue_token,
+    read_token,
+    revoke_tokens,
+    token_metadata,
+    write_token_list,
+)
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
 from tests.support.callers import code_of_empty_call, metadata_of, served_methods
 from tests.support.grpc_errors import code_of, details_of
-from tests.support.scheduler_process import SchedulerProcess, job_spec
+from tests.support.scheduler_process import SchedulerProcess, job_spec, wait_until
 
 NAMES = {"alice": Role.USER, "bob": Role.USER, **{f"{role}": role for role in Role}}
 SCHEDULER = [
@@ -117,6 +124,45 @@ def test_the_identity_gives_owner_and_tenant_not_the_request(callers: dict[str, 
     for owner in ("a" * 64, "bob\n", "../bob"):
         request = scheduling_pb2.SubmitJobRequest(spec=job_spec(owner=owner))
         assert callers["operator"].refusal("SubmitJob", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_job_that_an_operator_submitted_for_a_user_is_handed_in_again_by_that_user(
+    callers: dict[str, Caller],
+) -> None:
+    job_id = callers["operator"].submit(owner="alice", tenant="team").job_id
+    callers["alice"].ask("CancelJob", scheduling_pb2.CancelJobRequest(job_id=job_id))
+    again = callers["alice"].ask("RetryJob", scheduling_pb2.RetryJobRequest(job_id=job_id)).job
+    assert (again.spec.owner, again.spec.tenant, again.spec.retry_of) == ("alice", "team", job_id)
+    code, _ = callers["bob"].refusal("RetryJob", scheduling_pb2.RetryJobRequest(job_id=job_id))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    callers["alice"].ask("CancelJob", scheduling_pb2.CancelJobRequest(job_id=again.job_id))
+    told = callers["alice"].ask("ExplainJob", scheduling_pb2.ExplainJobRequest(job_id=again.job_id)).history
+    assert ("cancel", "by user alice") in [(line.kind, line.message) for line in told]
+
+
+def test_a_caller_is_let_in_and_kept_out_while_the_scheduler_runs(
+    channel: grpc.Channel, folder: Path, callers: dict[str, Caller]
+) -> None:
+    add_token(folder / "callers", folder / "dave.token", Role.USER, "dave")
+    dave = Caller(channel, folder, "dave")
+
+    def is_known() -> bool:
+        try:
+            dave.seen()
+        except grpc.RpcError as error:
+            return code_of(error) is not grpc.StatusCode.UNAUTHENTICATED
+        return True
+
+    wait_until(is_known, what="the new token is known")
+    watching = dave.ask("WatchJobs", scheduling_pb2.WatchJobsRequest(in_batches=True))
+    while not next(watching).snapshot_end:
+        pass
+    revoke_tokens(folder / "callers", ["dave"])
+    wait_until(lambda: not is_known(), what="the revoked token is unknown")
+    callers["operator"].submit(owner="dave", tenant="dave")
+    with pytest.raises(grpc.RpcError) as ended:
+        list(watching)
+    assert code_of(ended.value) is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_user_sees_and_changes_own_jobs_only(callers: dict[str, Caller]) -> None:

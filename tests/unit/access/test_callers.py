@@ -16,7 +16,14 @@ from cotenant.access.callers import (
     parse_role_uri,
 )
 from cotenant.access.roles import Role
-from cotenant.access.tokens import issue_token, read_token, read_token_list, token_metadata, write_token_list
+from cotenant.access.tokens import (
+    KnownTokens,
+    issue_token,
+    read_token,
+    read_token_list,
+    token_metadata,
+    write_token_list,
+)
 from cotenant.errors import InputError
 from tests.support.cases import for_each
 
@@ -80,7 +87,7 @@ def test_a_certificate_without_a_role_does_everything_only_where_that_is_wanted(
 
 def test_a_token_gives_role_and_name_and_an_unknown_one_is_refused_even_on_the_socket(tmp_path: Path) -> None:
     write_token_list(tmp_path / "callers", [issue_token(tmp_path / "token", Role.VIEWER, "screen")])
-    rules = AccessRules(tokens=read_token_list(tmp_path / "callers"), owner="me")
+    rules = AccessRules(tokens=KnownTokens(tmp_path / "callers"), owner="me")
     token = read_token(tmp_path / "token")
     assert rules.identify(evidence(token=token)) == Caller(role=Role.VIEWER, name="screen", address="127.0.0.1")
     assert rules.identify(evidence(UNIX, token=token)).role is Role.VIEWER
@@ -91,7 +98,7 @@ def test_a_token_gives_role_and_name_and_an_unknown_one_is_refused_even_on_the_s
 
 def test_who_shows_nothing_is_the_owner_on_the_socket_and_nobody_elsewhere(tmp_path: Path) -> None:
     write_token_list(tmp_path / "callers", [])
-    rules = AccessRules(tokens=read_token_list(tmp_path / "callers"), owner="me")
+    rules = AccessRules(tokens=KnownTokens(tmp_path / "callers"), owner="me")
     assert rules.identify(evidence(UNIX)) == Caller(role=Role.OPERATOR, name="me", address="unix")
     for peer in (TCP, "ipv6:%5B::1%5D:4711", "ipv4:unix:1", "", "nonsense"):
         with pytest.raises(NotIdentifiedError) as refused:

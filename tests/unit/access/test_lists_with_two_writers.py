@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.access import list_lock, revoked
+from cotenant.access import list_lock, revoked, tokens
 from cotenant.access.revoked import revoke
 from cotenant.access.tokens import read_token_list
 from cotenant.cli import certs_commands
@@ -56,7 +56,7 @@ def test_two_revocations_at_once_both_stay(tmp_path: Path, monkeypatch: pytest.M
 def test_two_tokens_made_at_once_both_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "callers"
     path.touch(mode=0o600)
-    read_at_once(monkeypatch, certs_commands, "read_token_list")
+    read_at_once(monkeypatch, tokens, "read_token_list")
     make: Any = certs_commands.token.callback
 
     def made(name: str) -> Callable[[], object]:

@@ -22,3 +22,19 @@ def test_a_change_of_a_node_is_one_json_object(
     assert isinstance(answer["job_ids"], list)
     assert cotenant("nodes", verb, node_id, "-o", "name").out == f"{node_id}\n"
     assert cotenant("nodes", verb, node_id).out == ""
+
+
+def test_an_idle_gpu_that_takes_no_job_says_why(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    def states() -> list[str]:
+        lines = [line.split() for line in cotenant("gpus").out.splitlines()]
+        return [words[2] for words in lines if words and words[0].startswith("node-a/")]
+
+    node = scheduler.nodes[0]
+    assert states() == ["shared", "free"]
+    node.schedulable, node.cordoned = False, True
+    assert states() == ["shared", "cordoned"]
+    node.gpus[1].healthy, node.gpus[1].fault = False, "XID 79: GPU has fallen off the bus"
+    assert states() == ["shared", "faulty"]
+    assert "XID 79: GPU has fallen off the bus" in cotenant("gpus").out
+    node.connected = False
+    assert states() == ["lost", "lost"]

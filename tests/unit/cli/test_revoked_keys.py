@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cotenant.access import revoked
+from cotenant.access import watched_list
 from cotenant.access.callers import AccessRules, CallEvidence, NotPermittedError
 from cotenant.access.certificates import Authority
 from cotenant.access.revoked import RevokedKeys, key_sha256
@@ -53,7 +53,7 @@ def listed(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revoked, "LOOK_EVERY_MS", 0)
+    monkeypatch.setattr(watched_list, "LOOK_EVERY_MS", 0)
 
 
 def pem(authority: Authority, name: str) -> bytes:
@@ -121,7 +121,7 @@ def test_a_list_that_is_spoilt_or_gone_leaves_the_last_one_in_force_and_is_logge
     for spoil in (lambda: listed.write_text("alice\n"), lambda: listed.chmod(0o666), listed.unlink):
         spoil()
         assert keys.denies(alice)
-    assert [record.message for record in caplog.records] == ["revoked_keys_not_read"]
+    assert [record.message for record in caplog.records] == ["list_not_read"]
     listed.write_text("# nobody\n\n")
     listed.chmod(0o644)
     assert not keys.denies(alice)

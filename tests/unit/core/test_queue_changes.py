@@ -284,3 +284,61 @@ def test_a_job_without_a_checkpoint_is_not_said_to_have_one_when_its_time_is_ove
     scene.report(events.JobStopped, exit_class="stopped", steps_done=4)
     told = describe_reason(scene.engine.state.jobs["j0"].reason)
     assert told == "The job had run for its time limit, 1m, and was stopped, after an order for a checkpoint."
+
+
+def test_a_running_job_is_stopped_with_a_checkpoint_to_be_held_and_goes_on_once_it_is_released() -> None:
+    scene = play()
+    submit(scene, "j0")
+    submit(scene, "j1")
+    scene.report(events.JobStarted, "j0")
+    scene.tell(queue_events.JobHeld, job_id="j0", stops_running=True)
+    assert (scene.phase(), scene.engine.state.jobs["j0"].reason.code) == (Phase.STOPPING, "STOPPING_TO_HOLD")
+    scene = restored(scene)
+    scene.report(events.JobStopped, "j0", exit_class="checkpointed", exit_code=85, checkpoint_step=7)
+    assert (scene.phase(), scene.code(), scene.phase("j1")) == (Phase.PENDING, "HELD", Phase.STARTING)
+    finish(scene, "j1")
+    assert scene.phase() is Phase.PENDING
+    scene.tell(queue_events.JobReleased, job_id="j0")
+    assert (scene.phase(), scene.engine.state.jobs["j0"].checkpoint_step) == (Phase.STARTING, 7)
+
+
+def test_a_job_that_is_released_before_it_has_stopped_waits_for_nothing_but_a_gpu() -> None:
+    scene = play()
+    submit(scene, "j0")
+    scene.report(events.JobStarted, "j0")
+    scene.tell(queue_events.JobHeld, job_id="j0", stops_running=True)
+    scene.tell(queue_events.JobReleased, job_id="j0")
+    scene.report(events.JobStopped, "j0", exit_class="checkpointed", exit_code=85, checkpoint_step=7)
+    assert scene.phase() is Phase.STARTING
+
+
+def test_a_running_jobs_time_limit_is_moved_and_nothing_else_of_it() -> None:
+    scene = play()
+    submit(scene, "j0", time_limit_ms=60_000)
+    scene.report(events.JobStarted, "j0")
+    asked = scene.engine.state.jobs["j0"].request
+    kept: dict[str, Any] = {"priority": 0, "share": asked.share, "max_slowdown_ratio": asked.max_slowdown_ratio}
+    scene.tell(
+        queue_events.JobAltered, job_id="j0", launch={"kept": 1}, **{**kept, "priority": 5}, time_limit_ms=60_000
+    )
+    assert (scene.engine.state.jobs["j0"].request, scene.engine.state.jobs["j0"].launch) == (asked, {})
+    scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=600_000)
+    scene.now_ms += 90_000
+    scene.tell(events.TimerFired)
+    assert scene.phase() is Phase.RUNNING, "by the old limit its time is over"
+    scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=1_000)
+    assert (scene.phase(), scene.engine.state.jobs["j0"].reason.code) == (Phase.STOPPING, "STOPPING_AT_TIME_LIMIT")
+
+
+def test_the_story_of_a_job_says_who_held_altered_and_cancelled_it() -> None:
+    scene = play()
+    submit(scene, "j0")
+    submit(scene, "j1")
+    carol = events.Actor(role="operator", name="carol", address="10.0.0.9")
+    scene.tell(queue_events.JobHeld, job_id="j1", actor=carol)
+    scene.tell(queue_events.JobReleased, job_id="j1")
+    scene.tell(events.JobCancelled, job_id="j1", actor=carol)
+    story = [(line.kind, line.message) for line in scene.engine.state.jobs["j1"].history]
+    assert story[1:] == [
+        ("hold", "by operator carol"), ("release", ""), ("cancel", "by operator carol"), ("cancelled", "CANCELLED"),
+    ]  # fmt: skip

@@ -220,6 +220,7 @@ def test_a_policy_that_stops_jobs_leaves_those_of_other_tenants_alone() -> None:
         ("[tenants.a]\ngpus = 1.5", "whole"),
         ("[tenants.a]\ngpus = true", "gpus must be"),
         ("[tenants.a]\ngpu = 1", "unknown key 'gpu'"),
+        ('[tenants."two words"]\ngpus = 1', "no name that a tenant can have"),
         ("half_life = 3", "unknown key 'half_life'"),
         ("half_life_hours = -1", "half_life_hours must be"),
         ("[tenants", "not TOML"),

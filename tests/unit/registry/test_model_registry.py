@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from predictor_service.errors import ModelError, UnknownVersionError
+from predictor_service.registry import model_registry
 from predictor_service.registry.manifest import Manifest, ScoredCandidate, seal
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.model_registry import ModelRegistry
@@ -165,6 +167,33 @@ def test_promotions_and_rollbacks_walk_back_in_order(root: Path) -> None:
         (VersionAction.PROMOTED, other, served),
     ]
     assert {event.who for event in events} == {"a test"}
+    registry.close()
+
+
+def test_of_many_versions_the_first_ones_leave_but_for_those_that_rollbacks_lead_to(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_registry, "VERSIONS_MAX", 3)
+    served, other = names(root)
+    registry = ModelRegistry(root, "a test")
+    registry.promote(other, "better")
+    manifest = registry.store.manifest(served)
+    files = {path.name: path.read_bytes() for path in _folder_of(registry.store, served).iterdir()}
+    del files["manifest.json"]
+    added = [seal(_changed(manifest, seed=seed)) for seed in range(100, 105)]
+    for number, name in enumerate((served, other, *(version.version for version in added[:-1]))):
+        if number > 1:
+            registry.add(added[number - 2], files, "learned")
+        os.utime(_folder_of(registry.store, name), ns=(number, number))
+    (_folder_of(registry.store, served).parent / ".leaving-x").mkdir()
+    registry.add(added[-1], files, "learned")
+    newest = {version.version for version in added[-3:]}
+    assert set(registry.store.names()) == {served, other, *newest}, "three, and those that were served"
+    assert registry.roll_back("worse") == served
+    assert not list(root.glob("versions/.*"))
+    assert registry.was_rolled_back()
+    registry.promote(other, "again")
+    assert not registry.was_rolled_back()
     registry.close()
 
 

@@ -133,3 +133,13 @@ def test_the_number_of_logs_read_at_once_is_bounded(monkeypatch: pytest.MonkeyPa
             await read_all(sessions)
 
     asyncio.run(within(work()))
+
+
+def test_when_a_node_was_last_heard_is_known_after_it_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_sessions, "ENDED_NODES_MAX", 2)
+    sessions = AgentSessions()
+    for number in range(3):
+        session = sessions.open(f"n{number}", now_ms=10 * number + 10)
+        assert sessions.heard_at_ms(f"n{number}") == 10 * number + 10
+        sessions.end(session)
+    assert [sessions.heard_at_ms(f"n{number}") for number in range(3)] == [0, 20, 30]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,12 +22,15 @@ from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.state_backup import back_up, restore
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.commands.main import cli
+from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.errors import UnsupportedVersionError
 from scheduler_service.core.events import JobSubmitted, PolicyChosen
 from scheduler_service.core.records import JobRequest
 from scheduler_service.errors import (
     RestoreRefusedError,
     SchedulerServiceError,
+    SettingsError,
     StateDamagedError,
     StateFromNewerVersionError,
     StateMissingError,
@@ -180,3 +186,51 @@ def test_a_missing_event_is_told_with_the_file(whole: Path, tmp_path: Path) -> N
         connection.execute("DELETE FROM counters")
     with pytest.raises(StateDamagedError, match=f"{DATABASE_NAME} is damaged: the number of its newest event"):
         start(state_dir)
+
+
+def recovered(folder: Path, change: Callable[[dict[str, Any]], None], *, job_id: str = "job-1") -> None:
+    """Recover from a snapshot that was changed before it was stored."""
+    engine = new_engine()
+    engine.handle(JobSubmitted(at_ms=1, request=JobRequest(job_id=job_id)))
+    state = json.loads(json.dumps(snapshot_state(engine, JobNumbers(last=1))))
+    change(state["engine"]["state"])
+    with closing(SqliteEventLog(folder)) as log:
+        log.append([job(1)])
+        log.store_snapshot(StoredSnapshot(sequence=1, state=state), retained_events=0)
+        recover(
+            log,
+            new_engine=new_engine,
+            restored_engine=partial(SchedulerEngine.restore, make_policy=policy_registry.make_policy),
+            place=str(folder / DATABASE_NAME),
+        )
+
+
+def test_a_state_with_fields_of_a_newer_version_is_refused_in_a_sentence_that_names_the_way_back(
+    tmp_path: Path,
+) -> None:
+    def grow(state: dict[str, Any]) -> None:
+        state["jobs"][0]["a_field_of_next_year"] = 5
+
+    with pytest.raises(StateFromNewerVersionError, match=r"JobRecord: unknown a_field_of_next_year; run that version"):
+        recovered(tmp_path / "state", grow)
+
+
+def test_a_state_with_a_phase_or_an_event_of_a_newer_version_is_not_called_damaged(tmp_path: Path) -> None:
+    def enter(state: dict[str, Any]) -> None:
+        state["jobs"][0]["phase"] = "dreaming"
+
+    with pytest.raises(StateFromNewerVersionError, match="'dreaming' is no Phase"):
+        recovered(tmp_path / "state", enter)
+    for change in ({"kind": "JobDreamt"}, {"dreams": 1}):
+        with pytest.raises(UnsupportedVersionError):
+            decode_event(encode_event(job(1).event) | change)
+
+
+def test_a_state_whose_policy_is_not_installed_any_more_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no policy 'plugged'.*install it again"):
+        recovered(tmp_path / "state", lambda state: state.update(policy="plugged"))
+
+
+def test_a_snapshot_that_lacks_what_every_version_wrote_is_damaged(tmp_path: Path) -> None:
+    with pytest.raises(StateDamagedError, match="the snapshot of event 1 is unreadable"):
+        recovered(tmp_path / "state", lambda state: state["jobs"][0].pop("request"))

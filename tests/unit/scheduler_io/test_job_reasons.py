@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.core import events
+from scheduler_service.core import events, queue_events
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.queue_terms import QueueTerms
 from scheduler_service.core.records import MemoryPoint, Reason, Share
-from scheduler_service.grpc_api.job_reasons import reported_reason
+from scheduler_service.grpc_api.job_reasons import present_remedy, reported_reason
 from scheduler_service.grpc_api.log_requests import log_nodes
 from scheduler_service.grpc_api.translate_jobs import job_message, reason_message
 from tests.support.engine_play import Play
@@ -107,3 +107,26 @@ def test_a_job_on_several_nodes_names_them_all() -> None:
     assert (told.node_id, list(told.node_ids)) == ("n0", ["n0", "n1"])
     assert log_nodes(state, state.jobs["wide"], scheduling_pb2.ReadJobLogRequest(rank=1)) == ["n1", "n0"]
     assert list(job_message(state, state.jobs["narrow"]).node_ids) == []
+
+
+def test_a_job_that_refuses_to_share_is_not_told_how_sharing_could_be_weighed() -> None:
+    for refusing in ("first", "second"):
+        play = Play("sjf_bsbf")
+        for name in ("first", "second"):
+            play.submit(name, share=Share.NEVER if name == refusing else Share.SAFE)
+        for explained in (False, True):
+            reason = reported(play, "second", explained=explained)
+            assert (reason.code, reason.job_ids) == ("SHARE_NOT_ALLOWED", (refusing,))
+
+
+def test_who_waits_although_gpus_idle_on_a_cordoned_node_reads_so() -> None:
+    play = Play("fifo", nodes=2)
+    play.tell(queue_events.NodeCordoned, node_id="n1")
+    play.submit("first")
+    play.submit("second")
+    state = play.engine.state
+    told = present_remedy(state, state.jobs["second"], reported(play, "second", explained=True))
+    assert "idle (n1): `cotenant nodes uncordon`" in told
+    play.tell(queue_events.NodeUncordoned, node_id="n1")
+    play.submit("third")
+    assert "uncordon" not in present_remedy(state, state.jobs["third"], reported(play, "third", explained=True))

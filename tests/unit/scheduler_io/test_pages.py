@@ -6,8 +6,10 @@ import base64
 
 import pytest
 
+from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import InvalidRequestError
-from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api import pages
+from scheduler_service.grpc_api.pages import cut_to_bytes, page
 from tests.support.cases import for_each
 
 
@@ -22,6 +24,20 @@ def token_of(place: str) -> str:
 def test_a_page_ends_where_the_next_one_begins() -> None:
     (first, token), (second, end) = listed(""), listed(token_of("job-3"))
     assert (first, second, token, end) == (["job-3"], ["job-2"], token_of("job-3"), "")
+
+
+def test_a_page_of_large_messages_is_cut_and_the_next_one_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(bytes_max: int) -> tuple[list[str], str]:
+        monkeypatch.setattr(pages, "PAGE_BYTES_MAX", bytes_max)
+        kept, token = cut_to_bytes(jobs, "", wanted=5, place_of=lambda job: job.job_id)
+        return [job.job_id for job in kept], token
+
+    jobs = [scheduling_pb2.Job(job_id=f"job-{number}", exit_detail="x" * 1_000) for number in range(5, 0, -1)]
+    assert cut(10_000) == (["job-5", "job-4", "job-3", "job-2", "job-1"], "")
+    assert cut(2_500) == (["job-5", "job-4"], token_of("job-4"))
+    assert cut(10) == (["job-5"], token_of("job-5"))
+    del jobs[2:]
+    assert cut(10_000) == (["job-5", "job-4"], token_of("job-4")), "what was not made comes with the next page"
 
 
 @for_each("token", ["nonsense", "\u00e9", token_of(""), token_of("9" * 5_000), token_of("a b")])

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters import agent_messages
+from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.core import commands
 from scheduler_service.core.events import AttemptPaused, AttemptReport, AttemptResumed, PauseRefused
@@ -120,7 +121,7 @@ def test_a_paused_job_is_shown_as_a_running_one_that_is_paused_and_its_gpu_is_no
         assert (shown.phase, shown.paused_ms) == (scheduling_pb2.JOB_PHASE_RUNNING, 10)
         assert shown.pause.reason.code == "PAUSE_UNWANTED"
         assert shown.pause.until_ms == shown.pause.since_ms + 60_000
-        (gpu,) = node_message(state, state.nodes["node-1"], None).gpus
+        (gpu,) = node_message(state, state.nodes["node-1"], AgentSessions()).gpus
         assert (gpu.releasing, list(gpu.job_ids)) == (False, ["job-1"])
         await agent.beat(seen(RUNNING))
         await cluster.settle()

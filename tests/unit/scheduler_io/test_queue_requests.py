@@ -210,6 +210,48 @@ def test_a_tenant_s_jobs_are_of_no_higher_class_than_its_rule_allows() -> None:
         scene.do(scene.queue.alter(scheduling_pb2.AlterJobRequest(job_id=waiting, priority=100)))
 
 
+def test_the_class_that_an_operator_gave_a_job_stands_in_the_way_of_nothing_else_that_its_owner_asks() -> None:
+    scene = Scene(role=Role.USER, name="ann")
+    rules = TenantRules(rules={"ann": TenantRule(priority_max=0)})
+    scene.engine.handle(queue_events.TenantsChosen(at_ms=2, rules=rules))
+    scene.submit(tenant="ann")
+    waiting = scene.submit(tenant="ann")
+    theirs = scene.queue
+    carol = Caller(role=Role.OPERATOR, name="carol")
+    scene.queue = QueueRequests(engine=scene.engine, numbers=theirs.numbers, caller=carol)
+    scene.do(scene.queue.alter(scheduling_pb2.AlterJobRequest(job_id=waiting, priority=100)))
+    scene.queue = theirs
+    scene.do(scene.queue.alter(scheduling_pb2.AlterJobRequest(job_id=waiting, max_slowdown_ratio=0.1)))
+    altered = scene.engine.state.jobs[waiting].request
+    assert (altered.terms.priority, altered.max_slowdown_ratio) == (100, 0.1)
+    scene.fail("job-1")
+    scene.fail(waiting)
+    again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(waiting))
+    new_id = scene.do(scene.queue.submission(again, is_repeated=True))
+    assert scene.engine.state.jobs[new_id].request.terms.priority == 100
+
+
+def test_a_running_jobs_time_limit_is_altered_and_nothing_else() -> None:
+    scene = Scene()
+    job_id = scene.submit(time_limit_ms=5_000)
+    scene.do(scene.queue.alter(scheduling_pb2.AlterJobRequest(job_id=job_id, time_limit_ms=9_000)))
+    assert job_message(scene.engine.state, scene.engine.state.jobs[job_id]).spec.time_limit_ms == 9_000
+    both = scheduling_pb2.AlterJobRequest(job_id=job_id, time_limit_ms=9_000, priority=3)
+    with pytest.raises(WrongJobPhaseError, match=r"the time limit alone.*hold --stop"):
+        scene.do(scene.queue.alter(both))
+
+
+def test_a_running_job_is_held_only_where_it_may_be_stopped_for_that() -> None:
+    scene = Scene()
+    job_id = scene.submit()
+    with pytest.raises(WrongJobPhaseError, match="hold --stop"):
+        scene.do(scene.queue.hold(scheduling_pb2.HoldJobRequest(job_id=job_id)))
+    scene.do(scene.queue.hold(scheduling_pb2.HoldJobRequest(job_id=job_id, stop_running=True)))
+    assert scene.phase(job_id) is Phase.STOPPING
+    scene.do(scene.queue.release(scheduling_pb2.ReleaseJobRequest(job_id=job_id)))
+    assert not scene.engine.state.jobs[job_id].request.terms.is_held
+
+
 def test_a_node_that_is_not_known_cannot_be_cordoned() -> None:
     scene = Scene()
     with pytest.raises(UnknownNodeError):
