@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.system_clock import now_ms
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.grpc_api.metrics import ServiceMetrics
@@ -21,7 +22,6 @@ from predictor_service.registry.version_history import VersionAction, VersionEve
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings
-from cotenant.system_clock import now_ms
 from tests.support.measurement_windows import window
 
 
