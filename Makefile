@@ -14,7 +14,7 @@ export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
 # Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
-TOGETHER := --numprocesses 4 --dist loadfile
+TOGETHER := --workers 4
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/buf lint protos
 
 .PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test ray-test

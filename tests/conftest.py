@@ -13,12 +13,11 @@ from typing import Final
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
 
 from tests.support.cases import case_count
+from tests.support.forked_workers import WorkerPool, files_of
 from tests.support.loaded_programs import load_once
 from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
-from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test.
 settings.register_profile("cotenant", deadline=None)
@@ -56,15 +55,29 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling:
-    """Distributes files as `worker_lanes` says."""
-    return LaneScheduling(config, log)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds a flag for several processes."""
+    parser.addoption("--workers", type=int, default=0, help="run files of tests in so many forks of this process")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Runs tests in forks of this process, where more than one is asked for."""
+    options = session.config.option
+    if options.workers < 2 or options.collectonly or session.testsfailed:
+        return None
+    WorkerPool(session, files_of(session.items)).run(options.workers)
+    return True
 
 
 def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> str:
     """Says how many cases the tests run (see `tests.support.cases`)."""
-    return f"{sum(case_count(getattr(item, 'function', None)) for item in items)} cases"
+    return f"{sum(case_count(getattr(item, 'function', None), _chosen(item)) for item in items)} cases"
+
+
+def _chosen(item: pytest.Item) -> dict[str, object]:
+    call = getattr(item, "callspec", None)
+    return {} if call is None else dict(call.params)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
