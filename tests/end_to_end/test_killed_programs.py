@@ -19,6 +19,7 @@ from cotenant.local_cluster import AgentOptions, LocalCluster, Program
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support import journalled_training
 from tests.support.agent import prepare_baseline
+from tests.support.forked_cluster import fork_programs
 
 STEPS = 60
 STEP_MS = 25
@@ -56,13 +57,15 @@ def running_cluster(state_dir: Path, directory: Path) -> Iterator[LocalCluster]:
     prepare_baseline(state_dir / "agent-local")
     agent = AgentOptions(standin_cores=(0, 1), allowed_directories=(directory,), stop_jobs_on_exit=True)
     cluster = LocalCluster(state_dir=state_dir, policy="fifo", agents=(agent,))
-    cluster.start()
-    for name in ("scheduler", "predictor"):
-        pin_address(cluster.programs[name])
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        fork_programs(patch)
+        cluster.start()
+        for name in ("scheduler", "predictor"):
+            pin_address(cluster.programs[name])
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def pin_address(program: Program) -> None:

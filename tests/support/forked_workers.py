@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
+from tests.support.shared_folders import share_folders
 from tests.support.worker_lanes import next_file
 
 Files = Mapping[str, Sequence[pytest.Item]]
@@ -80,6 +81,7 @@ class WorkerPool:
             pytest.Session.Failed: More tests failed than may.
         """
         load_ahead()
+        share_folders(self.session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
         try:
             for number in range(min(count, len(self.files))):
                 self._start(number)
