@@ -19,8 +19,10 @@ from tests.support.forked_workers import WorkerPool, files_of
 from tests.support.loaded_programs import load_once
 from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
 
-# A test that computes longer on a loaded machine is no wrong test.
-settings.register_profile("cotenant", deadline=None)
+# A test that computes longer on a loaded machine is no wrong test. Where a test says no number itself, `make test-all`
+# draws four times as many examples.
+settings.register_profile("cotenant", deadline=None, max_examples=50)
+settings.register_profile("test-all", deadline=None, max_examples=200)
 settings.load_profile("cotenant")
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would every program that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cotenant import local_cluster
-from cotenant.local_cluster import Program, command_line
+from cotenant.local_cluster import Program
+from cotenant.programs import command_line
 from tests.support.loaded_programs import start_program
 
 
