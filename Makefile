@@ -14,7 +14,7 @@ export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
 # Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
-TOGETHER := --workers 4
+TOGETHER := --numprocesses 4 --dist loadfile
 THOROUGH := --hypothesis-profile test-all
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/buf lint protos
 

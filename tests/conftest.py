@@ -13,11 +13,13 @@ from typing import Final
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
 
 from tests.support.cases import case_count
-from tests.support.forked_workers import WorkerPool, files_of
 from tests.support.loaded_programs import load_once
 from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
+from tests.support.shared_folders import share_folders
+from tests.support.worker_lanes import LaneScheduling
 
 # A test that computes longer on a loaded machine is no wrong test. Where a test says no number itself, `make test-all`
 # draws four times as many examples.
@@ -60,19 +62,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds a flag for several processes."""
-    parser.addoption("--workers", type=int, default=0, help="run files of tests in so many forks of this process")
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets all workers of a run share what is dear to make."""
+    if not hasattr(config, "workerinput"):
+        share_folders()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Runs tests in forks of this process, where more than one is asked for."""
-    options = session.config.option
-    if options.workers < 2 or options.collectonly or session.testsfailed:
-        return None
-    WorkerPool(session, files_of(session.items)).run(options.workers)
-    return True
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling:
+    """Distributes files as `worker_lanes` says."""
+    return LaneScheduling(config, log)
 
 
 def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> str:

@@ -15,13 +15,9 @@ _VARIABLE: Final = "COTENANT_TEST_RUN"
 _IS_FULL: Final = "is_full"
 
 
-def share_folders(root: Path) -> None:
-    """Let every process that this one starts from now on look for folders there.
-
-    Args:
-        root: Exists until the run has ended.
-    """
-    os.environ[_VARIABLE] = str(root)
+def share_folders() -> None:
+    """Let every process that this one starts from now on look for folders in one place, until this one ends."""
+    os.environ[_VARIABLE] = _own_root()
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
@@ -44,6 +40,11 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _own_root() -> str:
-    root = mkdtemp(prefix="cotenant-test-shared-")
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    root, owner = mkdtemp(prefix="cotenant-test-shared-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a fork that ends leaves it
+            shutil.rmtree(root, ignore_errors=True)
+
+    atexit.register(remove)
     return root

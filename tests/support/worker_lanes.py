@@ -1,13 +1,18 @@
-"""Which worker runs which file: some workers take files that wait first, the others those that compute.
+"""Which worker of pytest-xdist runs which file: some workers take files that wait first, the others those that compute.
 
-Tests that start programs wait most of their time. Left to the end they run with the cores idle; begun all at once, they
-starve each other. So every second worker takes them first, the long ones before the others, and the rest of the workers
-compute meanwhile; who has no file of its own kind takes the other.
+Tests that start programs wait most of their time. Left to the end, as xdist's own order leaves files of few tests, they
+run with the cores idle; begun all at once, they starve each other. So every second worker takes them first, the long
+ones before the others, and the rest of the workers compute meanwhile; who has no file of its own kind takes the other.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 WAITING: Final = ("tests/end_to_end/", "tests/unit/agent/")
 """Folders of tests that start programs; those of the first take longer, so that those of the second fill the end."""
@@ -35,7 +40,7 @@ LONG_FIRST: Final = (
     "tests/goldens/test_policy_orders.py",
     "tests/unit/profiler/test_zoo.py",
     "tests/contracts/test_every_policy.py",
-    "tests/unit/learning/test_solo_method.py",
+    "tests/unit/table_methods/test_solo_method.py",
     "tests/simulation/swarm/test_mutants.py",
     "tests/unit/retraining/test_learning_from_tables.py",
     "tests/simulation/test_random_faults.py",
@@ -46,6 +51,34 @@ LONG_FIRST: Final = (
     "tests/simulation/test_many_jobs.py",
 )
 """A file that takes long is begun early, or it ends alone."""
+
+
+class LaneScheduling(LoadFileScheduling):
+    """Hands out whole files; what is done is forgotten, so that thousands of tests cost no time to look through."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        self._places: dict[str, int] = {}
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Forgets a test, and its file with the last one."""
+        test = self.registered_collections[node][item_index]
+        files = self.assigned_work[node]
+        unit = files[self._split_scope(test)]
+        del unit[test]
+        if not unit:
+            del files[self._split_scope(test)]
+        self._reschedule(node)
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        return sum(map(len, workload.values()))
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if not self._places:
+            self._places = {test: place for place, test in enumerate(self.collection or ())}
+        file = next_file(list(self.workqueue), takes_waiting_first=int(node.gateway.id.removeprefix("gw")) % 2 == 0)
+        unit = self.assigned_work[node][file] = self.workqueue.pop(file)
+        node.send_runtest_some([self._places[test] for test in unit])
 
 
 def next_file(files: list[str], *, takes_waiting_first: bool) -> str:

@@ -14,9 +14,9 @@ def make(folder: Path) -> None:
     (folder / "made_by").write_text(str(os.getpid()))
 
 
-def test_processes_that_share_folders_make_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_share_folders_make_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTENANT_TEST_RUN", "")
-    share_folders(tmp_path)
+    share_folders()
     pids = []
     for _ in range(3):
         pid = os.fork()
