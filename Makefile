@@ -15,6 +15,7 @@ endif
 # Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
 TOGETHER := --numprocesses 4 --dist loadfile
+THOROUGH := --hypothesis-profile test-all
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/buf lint protos
 
 .PHONY: help setup demo test test-all check format protos benchmarks compose-test slurm-test kubernetes-test ray-test
@@ -46,8 +47,8 @@ test: setup ## checks and every test that needs neither a GPU nor Docker
 	tested=$$?; wait $$typing || { echo 'types are wrong, see what mypy says above'; exit 1; }; exit $$tested
 
 test-all: setup check ## the same with the tests that take minutes
-	$(BIN)/pytest -m 'alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
+	$(BIN)/pytest $(THOROUGH) -m 'alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(THOROUGH) $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
 
 check: setup ## format, lint, import contracts, types
 	$(LINT)

@@ -18,10 +18,13 @@ from xdist.remote import Producer
 from tests.support.cases import case_count
 from tests.support.loaded_programs import load_once
 from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
+from tests.support.shared_folders import share_folders
 from tests.support.worker_lanes import LaneScheduling
 
-# A test that computes longer on a loaded machine is no wrong test.
-settings.register_profile("cotenant", deadline=None)
+# A test that computes longer on a loaded machine is no wrong test. Where a test says no number itself, `make test-all`
+# draws four times as many examples.
+settings.register_profile("cotenant", deadline=None, max_examples=50)
+settings.register_profile("test-all", deadline=None, max_examples=200)
 settings.load_profile("cotenant")
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would every program that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,6 +39,8 @@ os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 load_once()
 
 
+_OBJECTS_BEFORE_A_SEARCH: Final = 10_000
+"""Records are in no cycles: of a simulated run a twentieth was spent on looking for them after every 700 objects."""
 _LEVEL = logging.getLogger().level
 _LISTED_AFTER_S: Final = 60.0
 """A run that takes so much time says which files took it."""
@@ -53,7 +58,14 @@ def pytest_collection() -> Generator[None, object, object]:
         remember_parameter_names()
         ask_once_per_boosting()
         gc.freeze()
+        gc.set_threshold(_OBJECTS_BEFORE_A_SEARCH, 20, 20)
         gc.enable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets all workers of a run share what is dear to make."""
+    if not hasattr(config, "workerinput"):
+        share_folders()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,7 +76,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneSch
 
 def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> str:
     """Says how many cases the tests run (see `tests.support.cases`)."""
-    return f"{sum(case_count(getattr(item, 'function', None)) for item in items)} cases"
+    return f"{sum(case_count(getattr(item, 'function', None), _chosen(item)) for item in items)} cases"
+
+
+def _chosen(item: pytest.Item) -> dict[str, object]:
+    call = getattr(item, "callspec", None)
+    return {} if call is None else dict(call.params)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

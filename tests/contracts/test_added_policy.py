@@ -44,7 +44,7 @@ def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_contract_suite(folder: Path) -> subprocess.CompletedProcess[str]:
-    options = ("-q", "-k", "narrowest_first", "-p", "no:cacheprovider")
+    options = ("-q", "-k", "narrowest_first", "-m", "not endurance", "-p", "no:cacheprovider")
     return run_in(folder, "pytest", *options, "tests/contracts/test_every_policy.py")
 
 
@@ -57,7 +57,7 @@ def test_the_policy_of_the_page_passes_the_contract_suite(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^(\d+) passed, \d+ deselected", done.stdout, re.MULTILINE)
     assert passed is not None, done.stdout
-    assert int(passed[1]) > 15, "each runs the cases of thirteen seeds and more"
+    assert int(passed[1]) > 11, "each runs the cases of five seeds and more"
     tree = Tree(root=copy, paths=(REGISTRY, POLICY_FILE))
     assert "scheduler_service.policies.narrowest_first" in policy_modules(tree)
     for check in (("check",), ("format", "--check")):

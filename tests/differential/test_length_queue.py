@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 
@@ -11,6 +12,7 @@ from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.events import Event
 from scheduler_service.policies.placement import length_queue, long_running
+from tests.support.cases import sampled
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
@@ -76,8 +78,7 @@ def orders(
     return found
 
 
-@pytest.mark.parametrize("nodes_max", [0, 1, 2])
-@pytest.mark.parametrize(("policy", "seed"), [("srtf", 0), ("srtf", 1), ("tiresias", 0), ("tiresias", 1)])
+@pytest.mark.parametrize(("policy", "seed", "nodes_max"), sampled(product(POLICIES, (0, 1), (0, 1, 2)), 5))
 def test_passing_over_changes_no_order(policy: str, seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tiresias looks every minute as long as a job waits: one too wide for its nodes would wait for ever.
     trace = long_queue(seed) if policy == "srtf" else long_queue(seed, widths=(1, 1, 1, 2, 4))

@@ -12,6 +12,7 @@ from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.events import Event
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from scheduler_service.policies.tiresias import Tiresias
+from tests.support.cases import sampled
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 POLICIES: dict[str, tuple[type, dict[str, object]]] = {
@@ -57,7 +58,7 @@ def run_once(policy: str, trace: Trace) -> tuple[list[object], int]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", sampled(range(2), 1))
 def test_fewer_looks_give_the_same_orders(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = mixed(seed)
     found, facts = run_once(policy, trace)

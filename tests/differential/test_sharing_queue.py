@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 
@@ -11,6 +12,7 @@ from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.events import Event
 from scheduler_service.policies.pairing import sharing_queue, sjf_sharing
+from tests.support.cases import sampled
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
@@ -86,9 +88,7 @@ def orders(
     return found
 
 
-@pytest.mark.parametrize("nodes_max", [0, 1])
-@pytest.mark.parametrize("weighed_max", [4, 100])
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.endurance) for seed in (2, 3))])
+@pytest.mark.parametrize(("seed", "weighed_max", "nodes_max"), sampled(product(range(4), (4, 100), (0, 1)), 5))
 def test_passing_over_changes_no_order(
     seed: int, weighed_max: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from cotenant import process_tree
 from cotenant.default_policy import DEFAULT_POLICY
+from tests.support.agent import prepare_baseline
 from tests.support.callers import code_of_empty_call
 from tests.support.loaded_programs import load_program
 from tests.support.log_schema import read_lines
@@ -21,6 +22,16 @@ from tests.support.real_cluster import ROOT, RealCluster, real_cluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 JOB_FILE = "examples/jobs/4-mlp.yaml"
 GRAPH = "examples/jobs/graphs/mlp.onnx"
+STEPS = """
+import sys, time
+from cotenant import job
+for step in range(1, int(sys.argv[1]) + 1):
+    time.sleep(0.01)
+    job.report(step)
+    print(f"step {step}/{sys.argv[1]}", flush=True)
+    if job.should_stop():
+        job.leave()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     load_program("cotenant")
     staying = {process.pid for process in process_tree.descendants(os.getpid())}
     process_tree.adopt_orphans()
-    with real_cluster(tmp_path_factory.mktemp("up")) as running:
+    folder = tmp_path_factory.mktemp("up")
+    prepare_baseline(folder / "agent-local")
+    with real_cluster(folder) as running:
         yield running
     left = process_tree.wait_until_alone(70_000, staying=staying)
     process_tree.kill_all(left)
@@ -38,7 +51,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 
 def submit_mlp(cluster: RealCluster, *flags: str, steps: int = 60) -> tuple[int, str]:
-    command = ["python", "-m", "examples.training.train", "--model", "mlp", "--steps", str(steps)]
+    """Submits the example job with steps that take a moment: the demo trains them (test_demo)."""
+    command = ["python", "-c", STEPS, str(steps)]
     done = cluster.cotenant("submit", JOB_FILE, "--steps", str(steps), *flags, "--", *command)
     assert done.stdout, done.stderr
     return done.returncode, done.stdout

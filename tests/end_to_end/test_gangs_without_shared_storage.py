@@ -14,6 +14,7 @@ import pytest
 from cotenant.v1 import scheduling_pb2
 from examples.training import train_ddp
 from tests.support import paced_gang
+from tests.support.cases import sampled
 from tests.support.fake_predictor import FakePredictor
 from tests.support.gang_cluster import check_sums, environment_of
 from tests.support.live_cluster import PATIENCE_S
@@ -89,8 +90,19 @@ def wait_for_new_attempt(cluster: TwoNodes, job_id: str, *, after: int, ranks: i
     wait_until(lambda: trains(more), what=f"steps of {ranks} ranks", timeout_s=PATIENCE_S)
 
 
+def change_by_policies(cluster: TwoNodes, job_id: str) -> None:
+    """Another job takes one of the two devices, and gives it back."""
+    cluster.cotenant("policies", "use", "drf", "--set", "interval_ms=500")
+    other = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    other_id = cluster.submit(*other, gpus=1, ranks=1, across_nodes=False)
+    wait_for_new_attempt(cluster, job_id, after=3, ranks=1)
+    cluster.client.cancel(other_id)
+    wait_for_new_attempt(cluster, job_id, after=4, ranks=2)
+
+
+@pytest.mark.parametrize("widths", sampled([[2, 1, 2], [2, 1, 2, 1, 2]], 1), ids=["by a drain", "by policies too"])
 def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does_each_begun_beside_the_one_before(
-    tmp_path: Path,
+    tmp_path: Path, widths: list[int]
 ) -> None:
     with FakePredictor() as predictor, separate_nodes(tmp_path, "--predictor", predictor.address) as cluster:
         cluster.cotenant("policies", "use", "elastic", "--set", "reshape_cost_ms=1000", "--set", "start_cost_ms=1000")
@@ -104,19 +116,15 @@ def test_two_ranks_one_on_another_node_and_two_again_train_as_one_rank_does_each
         (tmp_path / f"{job_id}.step_ms").write_text(str(SLOW_STEP_MS))
         cluster.cotenant("nodes", "uncordon", first)
         wait_for_new_attempt(cluster, job_id, after=2, ranks=2)
-        cluster.cotenant("policies", "use", "drf", "--set", "interval_ms=500")
-        other = [sys.executable, "-c", "import time; time.sleep(3600)"]
-        other_id = cluster.submit(*other, gpus=1, ranks=1, across_nodes=False)
-        wait_for_new_attempt(cluster, job_id, after=3, ranks=1)
-        cluster.client.cancel(other_id)
-        wait_for_new_attempt(cluster, job_id, after=4, ranks=2)
+        if len(widths) > 3:
+            change_by_policies(cluster, job_id)
         (tmp_path / f"{job_id}.step_ms").write_text("0")
         finished = cluster.wait(job_id, "FINISHED")
         changing = read_losses(cluster, finished)
         lives = read_lives(tmp_path, job_id)
-        assert (finished.restarts, [len(lives[attempt]) for attempt in sorted(lives)]) == (0, [2, 1, 2, 1, 2])
+        assert (finished.restarts, [len(lives[attempt]) for attempt in sorted(lives)]) == (0, widths)
         # A drained node is left without preparation; what follows begins beside the attempt before, on all nodes.
-        for attempt in (3, 4, 5):
+        for attempt in range(3, len(widths) + 1):
             assert max(started for started, _ in lives[attempt]) < min(ended for _, ended in lives[attempt - 1])
         alone_id = submit(cluster, 0, gpus=1, ranks=1, across_nodes=False)
         alone = read_losses(cluster, cluster.wait(alone_id, "FINISHED"))

@@ -13,6 +13,7 @@ from cotenant.client_errors import ServiceError
 from cotenant.local_cluster import Program
 from cotenant.v1 import prediction_pb2, resources_pb2
 from tests.support.fake_agent import FakeAgent
+from tests.support.forked_cluster import fork_programs
 from tests.support.scheduler_process import SchedulerProcess, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -67,6 +68,7 @@ def test_every_window_is_counted_once_whichever_process_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "no-datasets").mkdir()
+    fork_programs(monkeypatch)
     monkeypatch.setenv("COTENANT_PREDICTOR_DATASETS", str(tmp_path / "no-datasets"))
     with (
         running_predictor(tmp_path) as predictor,

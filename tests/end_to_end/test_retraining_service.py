@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from predictor_service.registry.version_history import VersionAction
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.retraining_run import LOCK_FILE
 from tests.support.grpc_errors import code_of
+from tests.support.loaded_programs import start_program
 from tests.support.measured_dataset import graphs, write_dataset
 from tests.support.predictor_service import trained_store
 
@@ -40,10 +39,13 @@ class Service:
         arguments += ["--address", "127.0.0.1:0", "--metrics-address", ""]
         self.log = folder / "log"
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "predictor_service", "serve", *arguments],
-                stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            self.process = start_program(
+                "predictor_service",
+                ["serve", *arguments],
+                folder=Path.cwd(),
+                environment={**os.environ, "OMP_NUM_THREADS": "1"},
+                output=log,
+                errors=log,
             )
         wait_until(ready.exists)
         self.address = str(json.loads(ready.read_text())["address"])

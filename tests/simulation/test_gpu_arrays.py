@@ -28,7 +28,7 @@ def reported(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tu
     return found
 
 
-@for_each("seed", range(12))
+@for_each("seed", range(12), always=4)
 @pytest.mark.parametrize("policy", ["horus", "restless"])
 def test_kept_arrays_say_what_the_records_say_after_whatever_happened(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
@@ -53,7 +53,7 @@ def in_turn(queue: RemainingTimeQueue) -> list[str]:
     return [job_id for _, _, job_id in sorted(found)]
 
 
-@for_each("seed", range(12))
+@for_each("seed", range(12), always=4)
 @pytest.mark.parametrize("policy", ["sjf_bsbf", "restless"])
 def test_kept_places_remaining_times_and_turns_say_what_the_records_say(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)

@@ -20,9 +20,13 @@ def run_to_the_end(world: SimulatedCluster) -> None:
     assert not unfinished
 
 
-@for_each("seed", range(40))
-def test_every_job_ends_well_whatever_went_wrong(seed: int) -> None:
-    world = SimulatedCluster(seed, policy=sorted(POLICIES)[seed % len(POLICIES)])
+def every_policy(seeds: range) -> list[tuple[int, str]]:
+    """Every policy once among as many seeds."""
+    return [(seed, sorted(POLICIES)[seed % len(POLICIES)]) for seed in seeds]
+
+
+def check_that_jobs_end_well(seed: int, policy: str) -> None:
+    world = SimulatedCluster(seed, policy=policy)
     run_to_the_end(world)
     for job_id, phase in world.outcomes().items():
         job = world.engine.state.jobs[job_id]
@@ -34,7 +38,18 @@ def test_every_job_ends_well_whatever_went_wrong(seed: int) -> None:
             assert job.reason.code in {"OUT_OF_MEMORY", "LAUNCH_REFUSED_FOR_GOOD"}, job.history
 
 
-@for_each("seed", range(30))
+@for_each("seed, policy", every_policy(range(len(POLICIES))))
+def test_every_job_ends_well_whatever_went_wrong(seed: int, policy: str) -> None:
+    check_that_jobs_end_well(seed, policy)
+
+
+@pytest.mark.endurance
+@for_each("seed, policy", every_policy(range(len(POLICIES), 3 * len(POLICIES))))
+def test_every_job_ends_well_under_more_seeds_too(seed: int, policy: str) -> None:
+    check_that_jobs_end_well(seed, policy)
+
+
+@for_each("seed", range(30), always=10)
 def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> None:
     world = SimulatedCluster(3_000 + seed, policy="restless")
     run_to_the_end(world)
@@ -43,7 +58,7 @@ def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> Non
         assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
 
 
-@for_each("seed", range(30))
+@for_each("seed", range(30), always=10)
 def test_every_job_ends_well_although_it_is_paused_again_and_again(seed: int) -> None:
     world = SimulatedCluster(5_000 + seed, policy="pausing")
     run_to_the_end(world)
@@ -73,7 +88,7 @@ def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
     assert all(job.attempt == 1 + job.counts.migrations + job.counts.reshapes for job in jobs)
 
 
-@for_each("seed", range(5))
+@for_each("seed", range(5), always=2)
 @pytest.mark.parametrize("policy", ["horus", "restless", "pausing"])
 def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy: str) -> None:
     world = SimulatedCluster(1_000 + seed, policy=policy)
@@ -84,7 +99,7 @@ def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy
     assert fresh.snapshot() == world.engine.snapshot()
 
 
-@for_each("seed", range(5))
+@for_each("seed", range(5), always=2)
 def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> None:
     world = SimulatedCluster(seed, faults=Faults(), policy="horus_f")
     run_to_the_end(world)
@@ -92,7 +107,7 @@ def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> No
     assert all(job.attempt == 1 for job in world.engine.state.jobs.values())
 
 
-@for_each("seed", range(10))
+@for_each("seed", range(10), always=3)
 @pytest.mark.parametrize("policy", ["horus", "restless", "pausing"])
 def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int, policy: str) -> None:
     world = SimulatedCluster(2_000 + seed, policy=policy)

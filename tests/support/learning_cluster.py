@@ -18,6 +18,7 @@ from cotenant.client_errors import ServiceError
 from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support.agent import prepare_baseline
+from tests.support.forked_cluster import fork_programs
 
 ENDLESS_STEPS = 100_000
 WAIT_S = 150
@@ -113,6 +114,7 @@ def learning_cluster(
     for path in (jobs, no_datasets):
         path.mkdir()
     prepare_baseline(state / "agent-local")
+    fork_programs(monkeypatch)
     monkeypatch.setenv("COTENANT_PREDICTOR_DATASETS", str(no_datasets))
     for name, value_ms in {"heartbeat": 200, **delays_ms}.items():
         monkeypatch.setenv(f"COTENANT_SCHEDULER_{name.upper()}_MS", str(value_ms))

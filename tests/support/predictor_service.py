@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import grpc
 
@@ -27,6 +24,7 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.training import train
 from tests.support.measured_dataset import write_dataset
+from tests.support.shared_folders import made_once
 
 SEED = 7
 ON_LOOPBACK = ServerOptions(address="127.0.0.1:0")
@@ -41,13 +39,13 @@ class InProcessDescriber:
 
 @cache
 def trained_store() -> VersionStore:
-    """Returns a store with one version trained on the invented dataset; trained once per process, which removes it."""
-    folder = Path(mkdtemp(prefix="cotenant-test-models-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write_dataset(folder / "datasets" / "invented")
-    store = VersionStore(folder / "models")
-    train(folder / "datasets", store, SEED)
-    return store
+    """Returns a store with one version trained on the invented dataset; nothing may change it."""
+
+    def fill(folder: Path) -> None:
+        write_dataset(folder / "datasets" / "invented")
+        train(folder / "datasets", VersionStore(folder / "models"), SEED)
+
+    return VersionStore(made_once("trained_store", fill) / "models")
 
 
 def open_predictor(folder: Path | None = None, describer: GraphDescriber | None = None) -> Predictor:

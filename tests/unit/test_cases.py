@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from tests.support.cases import SHOWN_MAX, case_count, for_each
+from tests.support.cases import ALWAYS, OTHERS, SHOWN_MAX, case_count, for_each, sampled
 
 
 def failure_of(names: str, cases: list[object], body: object) -> BaseException:
@@ -94,3 +94,33 @@ def test_what_cannot_be_cases_of_one_test_is_refused_when_it_is_declared() -> No
         for_each("a, b", [(1, 2, 3)])
     with pytest.raises(ValueError, match="no argument"):
         for_each("sead", [1])(plain)
+
+
+def test_of_cases_some_run_in_every_run_and_all_in_both_parts_together() -> None:
+    seen: dict[str, list[tuple[int, str]]] = {ALWAYS: [], OTHERS: []}
+
+    @for_each("seed", range(10), always=3)
+    @for_each("letter", "ab")
+    def body(seed: int, letter: str) -> None:
+        seen[part].append((seed, letter))
+
+    for part in (ALWAYS, OTHERS):
+        body(part_of_seed=part)
+        assert case_count(body, {"part_of_seed": part}) == len(seen[part])
+    assert seen[ALWAYS] == [(seed, letter) for seed in (0, 3, 6) for letter in "ab"]
+    assert sorted(seen[ALWAYS] + seen[OTHERS]) == [(seed, letter) for seed in range(10) for letter in "ab"]
+    (mark,) = body.pytestmark  # type: ignore[attr-defined]
+    every, others = mark.args[1]
+    assert (every, others.values, [one.name for one in others.marks]) == (ALWAYS, (OTHERS,), ["endurance"])
+
+
+def test_of_parameters_those_that_are_not_drawn_are_marked_for_test_all() -> None:
+    drawn = sampled("abcd", 2)
+    assert [one for one in drawn if isinstance(one, str)] == ["a", "c"]
+    assert [(one.values, one.marks[0].name) for one in drawn if not isinstance(one, str)] == [
+        (("b",), "endurance"),
+        (("d",), "endurance"),
+    ]
+    for always in (0, 4, 5):
+        with pytest.raises(ValueError, match=f"{always} of 4 cases"):
+            sampled("abcd", always)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 
 from benchmarks.interference_rounds import REFERENCES, predict_held_out
+from tests.support.few_candidates import few_trees
 from tests.support.time_slicing_jobs import turn_taking_problem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_trees():
+        yield
 
 
 def test_observed_pairs_are_trained_on_and_not_tested() -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from benchmarks.interference_rounds import REFERENCES
 from benchmarks.slowdown_references import CELLS, ROUNDS_MAX, Cell, _compare, _inner_errors, _summarize, predict_cell
 from predictor_service.evaluation.scoring import plan_rounds
+from tests.support.few_candidates import few_trees
 from tests.support.time_slicing_jobs import turn_taking_problem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_trees():
+        yield
 
 
 def test_every_method_answers_every_held_out_row() -> None:

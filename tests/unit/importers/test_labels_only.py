@@ -30,6 +30,9 @@ from tests.support.shared_data import shared_data
 
 DEVICE = "NVIDIA A100-SXM4-40GB"
 PUBLIC = default_datasets_dir() / "public"
+LARGE = "timm_bench"
+"""Thousands of rows, read in `make test-all`; tests of its importer read a few of them in every run."""
+SETS = [pytest.param(one, marks=[pytest.mark.endurance] if one == LARGE else []) for one in sorted(IMPORTERS)]
 LAYERS = {"parameters": 55.0, "simulated_busy_ms": 0.1 + 0.2}
 
 
@@ -196,7 +199,7 @@ def test_every_set_that_can_be_imported_is_shipped_with_card_and_licence() -> No
         assert (PUBLIC / name / "LICENSE").is_file() == (name != "gpumemnet")
 
 
-@pytest.mark.parametrize("name", sorted(IMPORTERS))
+@pytest.mark.parametrize("name", SETS)
 def test_what_is_shipped_is_what_importing_writes(tmp_path: Path, name: str) -> None:
     source = shared_data(name)
     imported = IMPORTERS[name].read(source)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from predictor_service.learning.failed_runs import FAILED, find_failed_runs, leave_out_failed_runs
 from predictor_service.learning.learning_task import BoolArray, LearningTask
 from predictor_service.table_methods.solo_columns import at_batches
 from predictor_service.table_methods.solo_method import SoloMethod
+from tests.support.few_candidates import few_trees
 from tests.support.solo_learning_tasks import GIBIBYTE, memory_problem, utilization_problem, without_graphs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_trees():
+        yield
 
 
 def broken(learning_task: LearningTask, every: int) -> tuple[LearningTask, BoolArray]:

@@ -38,7 +38,7 @@ from scheduler_service.errors import (
 
 SECRET = "hunter2"
 JOBS = 60
-FLIPS = 80
+FLIPS = 20
 DAMAGE = (StateDamagedError, StateFromNewerVersionError, StateMissingError)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from predictor_service.table_methods.slowdown_folds import inner_folds, observe_
 from predictor_service.table_methods.slowdown_method import SlowdownMethod
 from predictor_service.table_methods.untuned_trees import fit_untuned_trees
 from tests.support.cases import for_each
+from tests.support.few_candidates import few_trees
 from tests.support.time_slicing_jobs import turn_taking_problem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_trees():
+        yield
 
 
 def _first_round(learning_task: LearningTask, level: str) -> tuple[LearningTask, LearningTask]:

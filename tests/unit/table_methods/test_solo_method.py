@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +14,14 @@ from predictor_service.table_methods.solo_candidates import UNTUNED, fit_candida
 from predictor_service.table_methods.solo_method import FittedSolo, SoloMethod, inner_folds
 from predictor_service.table_methods.untuned_trees import fit_untuned_trees
 from tests.support.cases import for_each
+from tests.support.few_candidates import few_trees
 from tests.support.solo_learning_tasks import joined, memory_problem, step_problem, utilization_problem, without_graphs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_trees():
+        yield
 
 
 @pytest.fixture(scope="module")
