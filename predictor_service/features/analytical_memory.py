@@ -19,6 +19,7 @@ _WIDEST_TENSORS_ALIVE: Final = 2
 _WEIGHT_BYTES: Final = 4
 MIXED_PRECISIONS: Final = frozenset({"bf16", "fp16"})
 _HALF_COPY: Final = 0.5
+_HALF_BYTES: Final = 2
 # A loss over the outputs holds its logarithms and two gradients as large, in 32 bits whatever the precision.
 _LOSS_TENSORS: Final = 3
 
@@ -60,12 +61,12 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
     Returns:
         Bytes by purpose; grows with the batch.
     """
-    training, is_mixed = settings.mode == "train", settings.precision in MIXED_PRECISIONS
-    scale = ACTIVATION_SCALE[settings.precision]
+    training, precision = settings.mode == "train", _cast_to(graph, settings.precision)
+    is_mixed, scale = precision in MIXED_PRECISIONS, ACTIVATION_SCALE[precision]
     kept_bytes = graph.activation_bytes_saved_mixed if is_mixed else scale * graph.activation_bytes_saved
     gradients_bytes = graph.parameter_bytes if training else 0
     return MemoryBreakdown(
-        weights_bytes=weights_bytes(graph.parameter_bytes, settings.precision) + graph.buffer_bytes,
+        weights_bytes=weights_bytes(graph.parameter_bytes, precision) + graph.buffer_bytes,
         gradients_bytes=gradients_bytes,
         optimizer_state_bytes=graph.parameter_bytes * OPTIMIZER_SLOTS[settings.optimizer] if training else 0,
         activations_bytes=(kept_bytes if training else 0) + scale * graph.output_bytes + graph.input_bytes,
@@ -74,6 +75,12 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
         unfolded_bytes=scale * graph.largest_unfolded_bytes,
         loss_bytes=loss_bytes(graph.output_bytes, gradients_bytes) if training else 0,
     )
+
+
+def _cast_to(graph: GraphFeatures, precision: str) -> str:
+    """The precision that tensors are cast to; a network whose weights have 16 bits computes with them as they are."""
+    is_narrow = 0 < graph.parameter_bytes <= _HALF_BYTES * graph.parameters
+    return "fp32" if is_narrow and precision in MIXED_PRECISIONS else precision
 
 
 def weights_bytes(parameter_bytes: float, precision: str) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from onnx import TensorProto
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.uncalibrated_memory import UNMEASURED_FACTOR, estimate_uncalibrated
-from tests.support.onnx_graphs import GraphBuilder, resnet50, vgg16
+from tests.support.onnx_graphs import GraphBuilder, absent_tensor, resnet50, vgg16
 
 A100 = DEVICE_TYPES["NVIDIA A100-SXM4-40GB"]
 
@@ -69,3 +70,25 @@ def test_what_a_convolution_unfolds_is_its_input_once_for_each_place_of_its_kern
 
     assert features.at_batch(1).largest_unfolded_bytes == max(4 * 64 * 4, 2 * 9 * 64 * 4, 6 * 9 * 16 * 4)
     assert features.at_batch(10).largest_unfolded_bytes == 10 * features.at_batch(1).largest_unfolded_bytes
+
+
+def narrow_network() -> bytes:
+    """Three products and softmaxes of 16 bits."""
+    net = GraphBuilder()
+    x = net.input("x", ["batch", 32], TensorProto.BFLOAT16)
+    for place in range(3):
+        net.initializers.append(absent_tensor(f"weight_{place}", [32, 32], TensorProto.BFLOAT16))
+        x = net.node("Softmax", [net.node("MatMul", [x, f"weight_{place}"])])
+    model = net.model(x)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_network_of_16_bits_is_not_cast(precision: str) -> None:
+    found = counted(narrow_network(), 8, precision=precision, optimizer="adam")
+    weights, tensor = 3 * 32 * 32 * 2, 8 * 32 * 2
+
+    assert (found.weights_bytes, found.gradients_bytes, found.optimizer_state_bytes) == (weights, weights, 2 * weights)
+    assert found.activations_bytes == (3 + 2) * tensor  # answers of the softmaxes, the input and the output
+    assert found.workspace_bytes == 2 * tensor
