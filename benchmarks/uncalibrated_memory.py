@@ -39,7 +39,13 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, eye, hstack
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, loss_bytes, weights_bytes
+from predictor_service.features.analytical_memory import (
+    ACTIVATION_SCALE,
+    MemoryBreakdown,
+    loss_bytes,
+    update_bytes,
+    weights_bytes,
+)
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
@@ -186,7 +192,8 @@ def count_row(row: SoloRow, batch: int | None = None) -> tuple[MemoryBreakdown, 
         workspace_bytes=2.0 * widest_bytes,
         context_bytes=0.0,
         unfolded_bytes=scale * figures.get("largest_unfolded_bytes", 0.0),
-        loss_bytes=loss_bytes(output_bytes, parameter_bytes) if training else 0.0,
+        loss_bytes=loss_bytes(output_bytes) if training else 0.0,
+        update_bytes=update_bytes(parameter_bytes, row.optimizer) if training else 0.0,
     )
     return counted, any(facts.get(f"{kind}_nodes") for kind in ("convolution", "depthwise_convolution"))
 

@@ -6,7 +6,7 @@ learned from public rows, so that the sum is near to what a process holds and th
 bound holds on the device that is asked about was not checked: such answers carry `range_not_calibrated`.
 
     memory = context + convolution libraries, where the graph has any convolution
-             + held x (weights, gradients, optimizer state, activations, input, what the loss holds)
+             + held x (weights, optimizer state, and the larger of activations with the loss and gradients with an update)
              + workspace x the largest input of a convolution as it is unfolded to one matrix product, up to a most
 
 `python -m benchmarks.uncalibrated_memory` learns the constants and judges them with the family of networks left out.
@@ -112,8 +112,8 @@ class UncalibratedMemory:
 
 def memory_parts(counted: MemoryBreakdown, *, convolves: bool) -> tuple[float, float, float, float]:
     """What the four constants multiply: 1, 1 or 0, bytes held, bytes of the largest unfolded input."""
-    stored_bytes = counted.weights_bytes + counted.gradients_bytes + counted.optimizer_state_bytes
-    held_bytes = stored_bytes + counted.activations_bytes + counted.loss_bytes
+    passing_bytes = counted._replace(workspace_bytes=0.0).passing_bytes  # libraries' own is a constant of its own
+    held_bytes = counted.weights_bytes + counted.optimizer_state_bytes + passing_bytes
     return 1.0, float(convolves), held_bytes, counted.unfolded_bytes
 
 
