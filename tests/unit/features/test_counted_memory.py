@@ -10,7 +10,7 @@ from predictor_service.features.analytical_memory import MemoryBreakdown, count_
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.uncalibrated_memory import UNMEASURED_FACTOR, estimate_uncalibrated
-from tests.support.onnx_graphs import GraphBuilder, absent_tensor, resnet50, vgg16
+from tests.support.onnx_graphs import GraphBuilder, absent_tensor, vgg16
 
 A100 = DEVICE_TYPES["NVIDIA A100-SXM4-40GB"]
 
