@@ -13,15 +13,14 @@ itself rejects as well. Runs that ended at the device's memory have none to judg
 `device_ended` is the share of them whose bound says so. Rows of implausible memory or without a graph are only
 counted, under `left_out`.
 
-Other devices judge and teach nothing: the largest batches that fitted a 24 GB RTX 3090 in mixed precision (the next
-larger one did not fit, so its bound must exceed the card: coverage is at most the share given), Salus on a P100 and
-MISO on an A100 (TensorFlow: peaks of its own pool, which MISO's grows in steps). timm's inference batches ran, so that
-what is expected of them should be below their card's memory.
+Other devices judge and teach nothing: the largest batches that fitted an RTX 3090 in mixed precision (the next larger
+one did not, so its bound must exceed the card: coverage is at most the share given), Salus on a P100 and MISO on an
+A100 (TensorFlow: peaks of its own pool). timm's inference ran: what is expected of it should be below the card's
+memory.
 
-What was chosen looking at the judged rows: the form, how much of an unfolded input counts (1 and 8 GiB) and the level
-of 99.2 %, of some forty pairs that were tried one that covers every set to 98.5 % when left out, with a little room;
-that mixed precision has a bound a quarter wider, looking at the RTX 3090. Needs COTENANT_SHARED_DATA.
-Half a CPU minute.
+Chosen looking at the judged rows: the form (bounds count gradients as if they were kept: the RTX 3090), how much of an
+unfolded input counts (1 and 8 GiB), the level of 99.2 %, of some forty pairs one that covers every set to 98.5 % when
+left out; the wider bound of mixed precision. Needs COTENANT_SHARED_DATA. Half a CPU minute.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, eye, hstack
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, loss_bytes, weights_bytes
+from predictor_service.features.analytical_memory import ACTIVATION_SCALE as SCALE
+from predictor_service.features.analytical_memory import MemoryBreakdown, loss_bytes, update_bytes, weights_bytes
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
@@ -84,7 +84,7 @@ class MemoryRows:
     Attributes:
         sets: Campaign of each row.
         families: Left out together.
-        parts: Shape (rows, 4), see `memory_parts`; contexts in bytes are 1.
+        parts: Shape (rows, 5), see `parts_of`; contexts in bytes are 1.
         measured_bytes: Shape (rows,).
         failed: Of runs that failed.
         rejected: By their set.
@@ -140,7 +140,7 @@ def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
         MemoryRows(
             sets=np.array([row.campaign for row in rows]),
             families=np.array([f"{row.campaign}/{row.family}" for row in rows]),
-            parts=np.array([memory_parts(counted, convolves=convolves) for _, counted, convolves in kept]),
+            parts=np.array([parts_of(counted, convolves=convolves) for _, counted, convolves in kept]),
             measured_bytes=np.array([float(row.memory_peak_bytes or 0) for row in rows]),
             failed=np.array([row.run_id in failed_ids for row in rows]),
             rejected=np.array([row.status == "rejected" for row in rows]),
@@ -173,20 +173,20 @@ def count_row(row: SoloRow, batch: int | None = None) -> tuple[MemoryBreakdown, 
     if not facts.get("parameters"):
         return None
     figures = figures_at(facts, batch or row.sub_batch or row.batch)
-    training, scale = row.mode == "train", ACTIVATION_SCALE[row.precision]
+    training, scale = row.mode == "train", SCALE[row.precision]
     parameter_bytes = figures.get("parameter_bytes", 4.0 * figures["parameters"])
     kept_bytes = figures["saved_for_backward_bytes"] if training else 0.0
-    widest_bytes = scale * figures["widest_activation_bytes"]
     output_bytes = figures.get("output_bytes", 0.0)
     counted = MemoryBreakdown(
         weights_bytes=weights_bytes(parameter_bytes, row.precision) + figures.get("buffer_bytes", 0.0),
         gradients_bytes=parameter_bytes if training else 0.0,
         optimizer_state_bytes=parameter_bytes * OPTIMIZER_SLOTS.get(row.optimizer, 1) if training else 0.0,
         activations_bytes=scale * (kept_bytes + output_bytes) + figures.get("input_bytes", 0.0),
-        workspace_bytes=2.0 * widest_bytes,
+        workspace_bytes=2.0 * scale * figures["widest_activation_bytes"],
         context_bytes=0.0,
         unfolded_bytes=scale * figures.get("largest_unfolded_bytes", 0.0),
-        loss_bytes=loss_bytes(output_bytes, parameter_bytes) if training else 0.0,
+        loss_bytes=loss_bytes(output_bytes) if training else 0.0,
+        update_bytes=update_bytes(parameter_bytes, row.optimizer) if training else 0.0,
     )
     return counted, any(facts.get(f"{kind}_nodes") for kind in ("convolution", "depthwise_convolution"))
 
@@ -218,11 +218,19 @@ def learn(rows: MemoryRows, level: float, judged: BoolArray | None = None) -> di
     return {name: round(float(value), digits) for name, value, digits in zip(names, found, _DIGITS, strict=True)}
 
 
+def parts_of(counted: MemoryBreakdown, *, convolves: bool) -> tuple[float, ...]:
+    """What constants multiply where gradients are dropped, and last what is held where they are kept."""
+    kept_bytes = memory_parts(counted, convolves=convolves, keeps_gradients=True)[2]
+    return (*memory_parts(counted, convolves=convolves, keeps_gradients=False), kept_bytes)
+
+
 def capped(parts: FloatArray, level: float) -> FloatArray:
     """What constants of a level are multiplied by: of an unfolded input no more than counts at that level."""
     constants = EXPECTED if level <= EXPECTED_LEVEL else BOUND
-    found = parts.copy()
+    found = parts[..., :4].copy()
     found[..., 3] = np.minimum(found[..., 3], constants.unfolded_bytes_max)
+    if constants.keeps_gradients:
+        found[..., 2] = parts[..., 4]
     return found
 
 
@@ -308,19 +316,16 @@ def judge_ranges(rows: MemoryRows) -> dict[str, Any]:
 
 def judge_ended(rows: MemoryRows, bounds: FloatArray) -> dict[str, float]:
     """Runs that needed more than the device has: a bound below its memory is wrong, one above it may be."""
-    said_so = bounds[rows.ended] > DEVICE_TYPES[A100].memory_bytes
-    return {"rows": len(said_so), "coverage_ratio_at_most": round(float(said_so.mean()), 4)}
+    said = bounds[rows.ended] > DEVICE_TYPES[A100].memory_bytes
+    return {"rows": len(said), "coverage_ratio_at_most": round(float(said.mean()), 4)}
 
 
 def judge_expected(rows: MemoryRows, expected: FloatArray) -> dict[str, Any]:
-    """Expected over measured on the rows that taught it."""
-    return {
-        name: {
-            "over_measured_median": round(float(np.median((expected / rows.measured_bytes)[chosen])), 3),
-        }
-        for name in SETS
-        for chosen in [(rows.sets == name) & ~rows.failed & ~rows.rejected & ~rows.ended]
-    }
+    """Median of expected over measured on the rows that taught it."""
+    sound = ~rows.failed & ~rows.rejected & ~rows.ended
+    ratio = expected / np.maximum(rows.measured_bytes, 1.0)
+    medians = {name: float(np.median(ratio[sound & (rows.sets == name)])) for name in SETS}
+    return {name: {"over_measured_median": round(median, 3)} for name, median in medians.items()}
 
 
 def judge_elsewhere(root: Path, expected: FloatArray, bound: FloatArray) -> dict[str, Any]:
@@ -360,30 +365,24 @@ def judge_largest_batches(rows: Iterable[SoloRow]) -> dict[str, float]:
 
 def served_bound(row: SoloRow, batch: int | None = None) -> float | None:
     """The bound that a service without a model of the row's device type answers, bytes."""
-    counted = count_row(row, batch)
-    if counted is None:
+    found = count_row(row, batch)
+    if found is None:
         return None
-    device, (parts, convolves) = DEVICE_TYPES[row.device], counted
-    return estimate_uncalibrated(parts, device, convolves=convolves, precision=row.precision).bound_bytes
+    device = DEVICE_TYPES[row.device]
+    return estimate_uncalibrated(found[0], device, convolves=found[1], precision=row.precision).bound_bytes
 
 
 def judge_inference(rows: Iterable[SoloRow], expected: FloatArray) -> dict[str, float]:
     """What ran fitted: expected memory above the card's is wrong."""
-    shares = [
-        value / DEVICE_TYPES[row.device].memory_bytes
-        for row in rows
-        if row.mode == "infer"
-        for value in [total(row, expected, EXPECTED_LEVEL)]
-        if value is not None
-    ]
+    ran = [(row, total(row, expected, EXPECTED_LEVEL)) for row in rows if row.mode == "infer"]
+    shares = [value / DEVICE_TYPES[row.device].memory_bytes for row, value in ran if value is not None]
     return {"rows": len(shares), "expected_above_card_ratio": round(float(np.mean(np.array(shares) > 1.0)), 4)}
 
 
 def judge_totals(rows: Sequence[SoloRow], bound: FloatArray) -> dict[str, float]:
     """Bounds against measured totals, each job once."""
-    found = {
-        row.job_key: (total(row, bound, BOUND_LEVEL), row.memory_peak_bytes) for row in rows if row.memory_peak_bytes
-    }
+    known = [row for row in rows if row.memory_peak_bytes]
+    found = {row.job_key: (total(row, bound, BOUND_LEVEL), row.memory_peak_bytes) for row in known}
     return summary(np.array([value / measured for value, measured in found.values() if value and measured]))
 
 
@@ -392,7 +391,7 @@ def total(row: SoloRow, constants: FloatArray, level: float) -> float | None:
     counted = count_row(row)
     if counted is None:
         return None
-    return float(capped(np.array(memory_parts(counted[0], convolves=counted[1])), level) @ constants)
+    return float(capped(np.array(parts_of(counted[0], convolves=counted[1])), level) @ constants)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from cotenant.quantities import format_percent
 CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
 EXPORT_FILE: Final = "export.pt2"
-# Of adam; an amsgrad or a history of gradients keeps more.
-_STATE_COPIES_MOST: Final = 2
 _MEMORY_LEAST_BYTES: Final = 2 << 30
 
 
@@ -110,7 +108,7 @@ def capture_script(
             raise OverlayRefusedError(outcome.not_isolated)
         if outcome.result.get("status") != "captured":
             raise why_not(plan, outcome)
-        return _as_job(outcome, convert(folder, outcome.result["torch_version"]))
+        return _as_job(outcome, convert(folder, outcome.result["torch_version"], outcome.result["held_bytes"]))
 
 
 def usual_memory_bytes() -> int:
@@ -118,15 +116,20 @@ def usual_memory_bytes() -> int:
     return max(_MEMORY_LEAST_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
-def convert(folder: Path, torch_version: str) -> bytes:
+def convert(folder: Path, torch_version: str, held_bytes: int = 0) -> bytes:
     """Returns the graph of the export in a folder, without weights.
+
+    Args:
+        folder: Where the export is.
+        torch_version: Of the script's torch.
+        held_bytes: What the job holds on its device besides, at least 0; the graph has it as a buffer.
 
     Raises:
         NotCapturedError: It cannot be converted here.
         ProgramError: The program that converts is not installed, or did not end in time.
     """
     target = folder / "graph.onnx"
-    arguments = [str(folder / EXPORT_FILE), "--out", str(target)]
+    arguments = [str(folder / EXPORT_FILE), "--out", str(target), "--held-bytes", str(held_bytes)]
     done = programs.run_captured("convert", arguments, timeout_s=CONVERSION_TIMEOUT_S)
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
@@ -173,8 +176,8 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
         ),
         (
             bool(result["frozen_parameters"]),
-            f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it and are not "
-            "in the graph: it needs more memory and time than predicted",
+            f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it: their weights "
+            "are counted, what they compute is not, so that a step takes longer than predicted",
         ),
         (
             result["recomputes"],
@@ -198,9 +201,9 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
         ),
         (
-            result["state_copies"] > _STATE_COPIES_MOST + 0.25,
-            f"{result['optimizer_class']} keeps {result['state_copies']:.1f} times the memory of the parameters, and "
-            f"predictions count at most {_STATE_COPIES_MOST} times: add the difference",
+            bool(result["held_bytes"]),
+            f"{_count(result['held_bytes'])} bytes that no network in the graph shows are counted: networks that only "
+            "answer, copies of weights, state of the optimizer beyond that of its name",
         ),
         (
             result["cuda_asked"],

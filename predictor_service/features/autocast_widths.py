@@ -2,9 +2,11 @@
 
 Products and convolutions take and give 16 bits; softmax, normalization over features, logarithms, powers and resizing
 take and give 32; everything else takes what it is given and gives the widest of that. An operator that keeps a tensor
-in another width than it has keeps a copy of its own.
+in another width than it has keeps a copy of its own. Copies of weights that are trained are made once a step and have
+a figure of their own; of a weight that is frozen each operator keeps its copy, where a gradient flows through it.
 
-Source: ATen/autocast_mode.h of PyTorch 2.13, AT_FORALL_LOWER_PRECISION_FP and AT_FORALL_FP32.
+Source: ATen/autocast_mode.h and ATen/autocast_mode.cpp of PyTorch 2.13, AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32
+and `cached_cast`.
 """
 
 from __future__ import annotations
@@ -73,13 +75,14 @@ class AutocastWidths:
         """Bytes of everything that is kept: each storage once, and each copy.
 
         Args:
-            produced: Tensors that nodes make; of the graph's inputs only copies count, and weights do not at all.
+            produced: Tensors that nodes make; of the graph's inputs and frozen weights only copies count, and weights
+                do not at all.
         """
-        made = set(produced)
+        made, weights = set(produced) - self._roles.frozen, self._roles.constants - self._roles.frozen
         return sum(
             _size_bytes(shape, is_half=is_half)
             for name, is_half, owner in self._kept
-            if name not in self._roles.constants and (name in made or owner)
+            if name not in weights and (name in made or owner)
             for shape in [self._table.get(name)]
             if shape is not None
         )

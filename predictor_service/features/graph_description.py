@@ -23,7 +23,7 @@ from predictor_service.features.graph_limits import DEFAULT_LIMITS, GraphLimits
 from predictor_service.features.graph_measurement import ParameterCount
 from predictor_service.features.operator_families import OperatorFamily
 
-SCHEMA: Final = "cotenant.graph_description/3"
+SCHEMA: Final = "cotenant.graph_description/4"
 """Raise it with every change of what is counted: stored descriptions are a cache, and older ones are computed anew."""
 
 

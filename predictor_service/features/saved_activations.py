@@ -1,10 +1,11 @@
 """Which tensors a training step keeps from the forward pass until their gradient is computed.
 
 The rule follows what automatic differentiation needs, operator by operator: convolutions, pooling, normalization keep
-their input; ReLU, softmax, tanh and sigmoid their output; products keep the other factor where a gradient flows
-through this one; additions, means, resizing and copies keep nothing. What PyTorch computes in one piece keeps what the
-piece needs (`fused_operators`). A view keeps the storage that it looks at (`storage_layouts`), and a storage is counted
-once. Graph inputs and parameters are not counted: they are on the device anyway and have figures of their own.
+their input, convolutions their weights too; ReLU, softmax, tanh and sigmoid their output; products keep the other
+factor where a gradient flows through this one; additions, means, resizing and copies keep nothing. What PyTorch
+computes in one piece keeps what the piece needs (`fused_operators`). A view keeps the storage that it looks at
+(`storage_layouts`), and a storage is counted once. Graph inputs and parameters are not counted: they are on the device
+anyway and have figures of their own.
 
 In mixed precision some tensors are half as wide and some are kept twice, see `autocast_widths`.
 """
@@ -35,6 +36,7 @@ _KEEPS_INPUT = frozenset(_INPUT_KEEPERS.split())
 _KEEPS_OUTPUT = frozenset(_OUTPUT_KEEPERS.split())
 _KEEPS_FACTORS = frozenset({"Mul", "MatMul", "Gemm", "Einsum", "Div", "Pow", "FusedMatMul"})
 _KEEPS_ALL_INPUTS = frozenset({"Attention", "LRN"})
+_KEEPS_WEIGHT = frozenset({"Conv", "ConvTranspose"})
 _KEEPS_CHOICE = {"Where": 0, "Gather": 1, "GatherElements": 1, "GatherND": 1}
 # Numbers per step, sample and hidden unit in addition to input and output: gates and cell state.
 _RECURRENT_STATES = {"LSTM": 6, "GRU": 5, "RNN": 1}
@@ -97,6 +99,8 @@ def _saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
     operator = node.op_type
     if operator in _KEEPS_INPUT:
         yield node.input(0)
+    if operator in _KEEPS_WEIGHT:
+        yield node.input(1)
     if operator in _KEEPS_OUTPUT:
         yield node.outputs[0]
     if operator in _KEEPS_ALL_INPUTS:

@@ -7,7 +7,8 @@ Roles follow from the structure alone and are worked out once per graph, whateve
 - device node: everything else. Only these have a cost.
 - parameter: a constant floating-point tensor at the root of a constant chain that feeds a device node. The root, not
   the last link: an exporter may slice and concatenate a weight before an operator takes it.
-- buffer: running statistics of BatchNormalization, and what its name says is one; stored, not trained.
+- buffer: running statistics of BatchNormalization, and what its name says is one: weights that are frozen, too;
+  stored, not trained.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class TensorRoles:
         buffers: Those among them that are stored and not trained.
         view_roots: Tensor to the tensor whose storage it shares; absent = its own.
         trainable: Tensors that depend on a parameter: a gradient flows through them.
+        frozen: Constants that are made of buffers.
     """
 
     device_nodes: tuple[int, ...]
@@ -88,6 +90,7 @@ class TensorRoles:
     buffers: Set[str]
     view_roots: Mapping[str, str]
     trainable: Set[str]
+    frozen: Set[str]
 
 
 def is_parameter_type(element_type: int) -> bool:
@@ -129,15 +132,19 @@ def assign_roles(nodes: Sequence[GraphNode], stored: Mapping[str, bool]) -> Tens
             device_nodes.append(index)
     feeding = _feeding_roots(nodes, device_nodes, roots, stored)
     buffers = _running_statistics(nodes, device_nodes, roots) | {
-        name for name in feeding if name.startswith(BUFFER_PREFIX)
+        name
+        for name in stored
+        if name.startswith(BUFFER_PREFIX)  # also what the job holds and no operator takes
     }
+    trainable = _trainable_tensors(nodes, constants, host, set(feeding) - buffers, roots)
     return TensorRoles(
         device_nodes=tuple(device_nodes),
         constants=constants,
-        parameter_candidates=tuple(feeding),
+        parameter_candidates=tuple(dict.fromkeys((*feeding, *buffers))),
         buffers=buffers,
         view_roots=view_roots,
-        trainable=_trainable_tensors(nodes, constants, host, set(feeding) - buffers, roots),
+        trainable=trainable,
+        frozen={name for name in constants if roots.get(name, frozenset()) & buffers} - trainable,
     )
 
 

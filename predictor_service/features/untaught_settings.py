@@ -70,14 +70,18 @@ def memory_factors(settings: JobSettings, counted: Sequence[MemoryBreakdown], la
     total = np.array([each.total_bytes for each in counted])
     if settings.activation_checkpointing:
         kept = min(1.0, 2.0 / max(layers, 1.0) ** 0.5)
-        share = np.array([each.activations_bytes for each in counted]) / total
-        value, lower, bound = (1.0 - (1.0 - each) * share for each in (kept, kept / 2, (1.0 + kept) / 2))
+        value, lower, bound = (_keeping(counted, each) / total for each in (kept, kept / 2, (1.0 + kept) / 2))
         one = Factors(value, lower, bound, bound)
     if settings.ddp_bucket_bytes is None:
         return one
     gradients = np.array([each.gradients_bytes for each in counted])
     copied, most = 1.0 + gradients / total, 1.0 + (gradients + settings.ddp_bucket_bytes) / total
     return Factors(one.value * copied, one.lower, one.upper * most, one.upper_99 * most)
+
+
+def _keeping(counted: Sequence[MemoryBreakdown], share: float) -> FloatArray:
+    """Memory where no more than a share of the activations is kept."""
+    return np.array([each._replace(activations_bytes=share * each.activations_bytes).total_bytes for each in counted])
 
 
 def step_factors(settings: JobSettings, *, convolves: bool) -> Factors:

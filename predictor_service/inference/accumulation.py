@@ -1,4 +1,4 @@
-"""Time of an optimizer step that is made of several passes over parts of its batch.
+"""Time and memory of an optimizer step that is made of several passes over parts of its batch.
 
 Two forms are known. The printed one takes a whole step for every pass and so charges the optimizer in each of them; the
 corrected one charges it once, t = s (a_sub + beta B/s) + a_once. The corrected form answers, the printed one, which
@@ -22,3 +22,14 @@ def accumulate(one: Estimate, passes: int, once_ratio: float) -> Estimate:
     """
     paid = passes - (passes - 1) * once_ratio
     return one._replace(value=paid * one.value, lower=paid * one.lower, upper=passes * one.upper)
+
+
+def multiply_memory(one: Estimate, factor: float) -> Estimate:
+    """Returns the memory of several passes, of which a factor says how much more they hold than one.
+
+    Args:
+        one: Of one pass, bytes.
+        factor: At least 1: gradients stay between the passes.
+    """
+    bound = None if one.upper_99 is None else factor * one.upper_99
+    return one._replace(value=factor * one.value, lower=one.lower, upper=factor * one.upper, upper_99=bound)

@@ -49,6 +49,10 @@ class CalibratedEstimator(JobEstimator):
         """See `JobEstimator.memory`."""
         return self._shifted(self._inner.memory(batch))
 
+    def accumulated_memory(self, micro_batch_size: int, passes: int) -> Estimate:
+        """See `JobEstimator.accumulated_memory`."""
+        return self._shifted(self._inner.accumulated_memory(micro_batch_size, passes))
+
     def step(self, batch: int) -> Estimate:
         """See `JobEstimator.step`."""
         return self._scaled(self._inner.step(batch))

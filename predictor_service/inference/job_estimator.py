@@ -14,7 +14,7 @@ from predictor_service.features.operator_times import FloatArray
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
 from predictor_service.features.untaught_settings import memory_factors, step_factors
-from predictor_service.inference.accumulation import accumulate
+from predictor_service.inference.accumulation import accumulate, multiply_memory
 from predictor_service.inference.batch_curve import (
     JobSamples,
     largest_within,
@@ -70,6 +70,15 @@ class JobEstimator:
     def memory(self, batch: int) -> Estimate:
         """Peak memory at a batch, bytes; `upper_99` is set."""
         return self._read(MEMORY, batch)
+
+    def accumulated_memory(self, micro_batch_size: int, passes: int) -> Estimate:
+        """Peak memory of a step of several passes over `micro_batch_size` samples each, bytes; see `memory`."""
+        one = self.memory(micro_batch_size)
+        if passes == 1 or self._work.settings.mode != "train":
+            return one
+        place = nearest_point(micro_batch_size)
+        counted = self._samples.table(place + 1).counted_memory[place]
+        return multiply_memory(one, counted.accumulated_bytes / counted.total_bytes)
 
     def step(self, batch: int) -> Estimate:
         """Time of one step at a batch, milliseconds."""

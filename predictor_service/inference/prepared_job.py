@@ -189,7 +189,7 @@ def _micro_batch_size(estimator: JobEstimator, batch: int, size: int) -> MicroBa
     return MicroBatchEstimate(
         micro_batch_size=size,
         accumulation_steps=passes,
-        memory_bytes=estimator.memory(size),
+        memory_bytes=estimator.accumulated_memory(size, passes),
         step_ms=estimator.accumulated_step(size, passes),
     )
 

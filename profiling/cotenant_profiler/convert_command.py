@@ -9,23 +9,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+import onnx
 import torch
 
-from cotenant.graph_file import read_graph
+from cotenant.graph_file import read_graph, strip_weights
 from cotenant.graph_parameters import BUFFER_PREFIX
 from cotenant_profiler.errors import ProfilerError
 
 BATCH = "batch"
+_FLOAT_BYTES = 4
+_STATISTICS_PLACES = (3, 4)
+"""Inputs of a batch normalization that are its running statistics."""
 _PATH = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("convert")
 @click.argument("export", type=_PATH)
 @click.option("--out", type=_PATH, required=True, help="The ONNX file.")
-def convert_command(export: Path, out: Path) -> None:
+@click.option("--held-bytes", type=click.IntRange(min=0), default=0, help="What the job holds besides, as a buffer.")
+def convert_command(export: Path, out: Path, held_bytes: int) -> None:
     """Write EXPORT, which `torch.export.save` has written (.pt2), as an ONNX file without weights."""
     try:
-        content = convert(export)
+        content = with_held(convert(export), held_bytes)
     except Exception as error:  # whatever torch raises about a foreign file
         raise ProfilerError(f"cannot convert {export.name}: {str(error)[:2000]}") from error
     out.write_bytes(content)
@@ -45,10 +50,27 @@ def convert(export: Path) -> bytes:
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")
         _name_batch(program)
-        _name_buffers(program, (*exported.graph_signature.buffers, *exported.graph_signature.lifted_tensor_constants))
+        signature = exported.graph_signature
+        frozen = [name for name, parameter in exported.named_parameters() if not parameter.requires_grad]
+        _name_untrained(program, (*signature.buffers, *signature.lifted_tensor_constants, *frozen))
         path = Path(folder) / "graph.onnx"
         program.save(str(path), external_data=True)
         return read_graph(path)
+
+
+def with_held(graph: bytes, held_bytes: int) -> bytes:
+    """Returns a graph with one more buffer, that no operator takes.
+
+    Args:
+        graph: As of `convert`.
+        held_bytes: Size of the buffer; 0 = the graph stays as it is.
+    """
+    if not held_bytes:
+        return graph
+    model = onnx.load_from_string(graph)
+    size = -(-held_bytes // _FLOAT_BYTES)
+    model.graph.initializer.add(name=f"{BUFFER_PREFIX}held", data_type=onnx.TensorProto.FLOAT, dims=[size])
+    return strip_weights(model.SerializeToString())
 
 
 def _name_batch(program: torch.onnx.ONNXProgram) -> None:
@@ -66,15 +88,19 @@ def _name_batch(program: torch.onnx.ONNXProgram) -> None:
                     value.shape[index] = BATCH
 
 
-def _name_buffers(program: torch.onnx.ONNXProgram, names: Iterable[str]) -> None:
+def _name_untrained(program: torch.onnx.ONNXProgram, names: Iterable[str]) -> None:
     """Tells what is not trained from weights; statistics of batch normalization are known by their places."""
     graph = program.model.graph
     for name in names:
         value = graph.initializers.get(name)
-        if value is None or any(use.node.op_type == "BatchNormalization" for use in value.uses()):
+        if value is None or any(_takes_statistics(use.node.op_type, use.idx) for use in value.uses()):
             continue
         del graph.initializers[name]
         value.name = f"{BUFFER_PREFIX}{name}"
         if value.const_value is not None:
             value.const_value.name = value.name
         graph.initializers[value.name] = value
+
+
+def _takes_statistics(operator: str, place: int) -> bool:
+    return operator == "BatchNormalization" and place in _STATISTICS_PLACES

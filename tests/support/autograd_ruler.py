@@ -97,7 +97,7 @@ class _LikeGpu(TorchFunctionMode):
         is_cast = self._is_mixed and isinstance(value, torch.Tensor) and value.is_floating_point()
         if not is_cast or value.dtype == width:
             return value
-        if isinstance(value, torch.nn.Parameter):
+        if isinstance(value, torch.nn.Parameter) and value.requires_grad:  # others are cast at each use
             return self.weight_copies.setdefault(id(value), value.to(width))
         return value.to(width)
 

@@ -51,7 +51,7 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             ),
             settings=(11, "adam", "fp32", 1),
         ),
-        # Its state takes half of what one copy of the parameters takes.
+        # Its state takes half of what one copy of the parameters takes: no whole copy, and half of one besides.
         "eight_bit_optimizer": Stranger(
             source=conv(
                 """
@@ -76,7 +76,7 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                         optimizer.step(); optimizer.zero_grad()
                 """
             ),
-            settings=(15, "momentum", "fp32", 1),
+            settings=(15, "sgd", "fp32", 1),
         ),
         # The loss compares each sample with each other one, and its temperature is learned.
         "contrastive_towers": Stranger(

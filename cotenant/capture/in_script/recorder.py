@@ -16,7 +16,7 @@ from typing import Any
 
 from .result_file import write_result
 from .step_export import export_step
-from .step_window import Call, Step, find_window
+from .step_window import Call, Step, find_window, unwrapped
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
@@ -31,6 +31,7 @@ class Recorder:
 
     Attributes:
         requested: What the script asked of a GPU.
+        answering: Networks that were called without learning after the first step.
         is_writing: Whether the export has begun.
         recomputes: Whether networks were called again in a backward pass, as activation checkpointing does.
     """
@@ -44,7 +45,7 @@ class Recorder:
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.backward_passes = 0
-        self.frozen_parameters: dict[int, int] = {}
+        self.answering: dict[int, Any] = {}
         self.loader_wait_s = 0.0
         self.loader_batch_sizes: list[int] = []
         self.optimizers: Any = weakref.WeakSet()
@@ -120,7 +121,7 @@ class Recorder:
         if not self.torch.is_grad_enabled() or not any(each.requires_grad for each in parameters):
             is_link = type(module).__module__.startswith("torch.nn.modules.") and not parameters
             if parameters and self.steps:
-                self.frozen_parameters[id(module)] = sum(each.numel() for each in parameters)
+                self.answering[id(module)] = unwrapped(module)
             if not is_link or type(module).__module__.endswith(".loss") or not self.torch.is_grad_enabled():
                 return None
         passes, inside_step = self.backward_passes, self._inside_step

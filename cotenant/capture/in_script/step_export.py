@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
+from .held_memory import outside_bytes
 from .network_chain import chain_of
 from .repeated_calls import as_one_batch
 from .step_window import Call, Window, tensors_of
@@ -16,9 +16,12 @@ EXPORT_FILE = "export.pt2"
 COVERED_RATIO_MIN = 0.95
 # Only for the loss: what is exported is the network, as for inference.
 LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
-# A row and a column in place of a matrix, as Adafactor keeps them, are next to nothing.
-_SMALL_STATE_COPIES = 0.25
 _OPTIMIZERS = (("AdamW", "adamw"), ("Adam", "adam"), ("SGD", "sgd"))
+# Of the parameters, by the name in settings.
+STATE_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+_ALMOST_A_COPY = 0.05
+# Less than this part of what is trained is left out, so that next to nothing makes no other graph.
+SMALL_RATIO = 0.02
 
 
 def export_step(recorder: Any, window: Window) -> dict[str, Any]:
@@ -94,20 +97,23 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     total = sum(each.numel() for each in trained.values())
     distributed = torch.distributed
     is_parallel = distributed.is_available() and distributed.is_initialized()
-    optimizer, class_name, state_copies = _optimizer(torch, window.optimizers)
-    frozen = sum(count for key, count in recorder.frozen_parameters.items() if key not in modules)
+    optimizer, class_name = _optimizer(torch, window.optimizers)
+    answering = [each for each in recorder.answering.values() if id(each) not in modules]
+    learned = [each for key, each in trained.items() if key in covered]
+    surplus = _state_bytes(torch, window.optimizers) - STATE_COPIES[optimizer] * _bytes_of(learned)
+    held = outside_bytes(torch, list(modules.values()), answering) + max(surplus, 0)
     return {
         "torch_version": str(torch.__version__),
         "networks": _names(list(modules.values())),
         "parameters": sum(each.numel() for each in covered.values()),
         "covered_ratio": both / total if total else 0.0,
-        "frozen_parameters": frozen,
+        "frozen_parameters": sum(each.numel() for network in answering for each in network.parameters()),
+        "held_bytes": held if held > SMALL_RATIO * _bytes_of(learned) else 0,
         "accumulation": window.accumulation,
         "closures": window.closures,
         "world_size": distributed.get_world_size() if is_parallel else 1,
         "optimizer": optimizer,
         "optimizer_class": class_name,
-        "state_copies": state_copies,
         "optimizers": len(window.optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
         "cuda_named": recorder.requested.cuda_named,
@@ -127,25 +133,33 @@ def _trained(optimizers: list[Any]) -> list[Any]:
     return [each for group in groups for each in group["params"] if each.requires_grad]
 
 
-def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str, float]:
-    """The optimizer of the most parameters: its name in settings, its class, and the bytes of state per parameter byte.
+def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:
+    """The optimizer of the most parameters: its name in settings and its class.
 
-    Where its class tells no name, the state does: half a copy of the parameters, as eight bits keep it, needs more
-    than none and at most one.
+    Where its class tells no name, the whole copies of the parameters do that its state is made of; what it keeps
+    beyond them, as half a copy of eight bits, is held outside of the graph.
     """
     if not optimizers:
-        return "sgd", "", 0.0
-    largest = max(optimizers, key=lambda each: sum(one.numel() for one in _trained([each])))
-    largest = getattr(largest, "optimizer", largest)  # accelerate wraps it
-    kept = [each for state in largest.state.values() for each in tensors_of(torch, dict(state)) if each.dim()]
-    copies = _bytes_of(kept) / (_bytes_of(_trained([largest])) or 1)
+        return "sgd", ""
+    largest = _unwrapped(max(optimizers, key=lambda each: sum(one.numel() for one in _trained([each]))))
     names = [kind.__name__ for kind in type(largest).__mro__]
     for class_name, name in _OPTIMIZERS:
         if class_name in names:
             has_momentum = name == "sgd" and any(group.get("momentum") for group in largest.param_groups)
-            return "momentum" if has_momentum else name, type(largest).__name__, copies
-    whole = min(math.ceil(max(copies - _SMALL_STATE_COPIES, 0)), 2)
-    return ("sgd", "momentum", "adam")[whole], type(largest).__name__, copies
+            return "momentum" if has_momentum else name, type(largest).__name__
+    copies = _state_bytes(torch, [largest]) / (_bytes_of(_trained([largest])) or 1)
+    named = {count: name for name, count in reversed(STATE_COPIES.items())}
+    return named[min(int(copies + _ALMOST_A_COPY), 2)], type(largest).__name__
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    return getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+
+
+def _state_bytes(torch: Any, optimizers: list[Any]) -> int:
+    """Of all tensors that optimizers keep; counters of steps are single numbers."""
+    states = [dict(state) for each in optimizers for state in _unwrapped(each).state.values()]
+    return _bytes_of([each for each in tensors_of(torch, states) if each.dim()])
 
 
 def _bytes_of(tensors: list[Any]) -> int:

@@ -51,6 +51,7 @@ def as_constants(constants: Mapping[str, float], committed: MemoryConstants) -> 
         held_ratio=constants["held_ratio"],
         workspace_ratio=constants["workspace_ratio"],
         unfolded_bytes_max=committed.unfolded_bytes_max,
+        keeps_gradients=committed.keeps_gradients,
     )
 
 

@@ -23,7 +23,7 @@ RESULT: dict[str, Any] = {
     "world_size": 1,
     "optimizer": "adam",
     "optimizer_class": "Adam",
-    "state_copies": 2.0,
+    "held_bytes": 0,
     "single_samples": 0,
     "optimizers": 1,
     "precision": "fp32",
@@ -64,8 +64,8 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
 
 
-def test_an_optimizer_that_keeps_more_than_is_counted_says_so() -> None:
-    notes = captured_job._notes({**RESULT, "optimizer_class": "Adam", "state_copies": 3.0}, 0.0)
+def test_what_is_held_besides_the_graph_is_said() -> None:
+    notes = captured_job._notes({**RESULT, "held_bytes": 3_000_000}, 0.0)
 
-    assert [note for note in notes if "keeps 3.0 times the memory of the parameters" in note]
-    assert not [note for note in captured_job._notes(RESULT, 0.0) if "the memory of the parameters" in note]
+    assert [note for note in notes if note.startswith("3.0 M bytes that no network in the graph shows are counted")]
+    assert not [note for note in captured_job._notes(RESULT, 0.0) if "bytes" in note]

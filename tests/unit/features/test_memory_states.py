@@ -11,7 +11,7 @@ COUNTED = MemoryBreakdown(
     weights_bytes=100.0,
     gradients_bytes=100.0,
     optimizer_state_bytes=200.0,
-    activations_bytes=500.0,
+    activations_bytes=600.0,
     workspace_bytes=50.0,
     context_bytes=50.0,
 )

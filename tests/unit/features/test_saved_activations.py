@@ -297,3 +297,27 @@ def test_a_product_with_a_buffer_keeps_nothing_and_the_buffer_is_no_parameter() 
     assert described.activation_bytes_saved == 0
     assert described.buffer_bytes == 8 * 8 * 4
     assert described.parameters == 4 * 4
+
+
+def test_in_mixed_precision_each_use_of_a_frozen_weight_keeps_a_copy_of_it() -> None:
+    dense, image = GraphBuilder(), GraphBuilder()
+    frozen = dense.weight([8, 8], prefix=f"{BUFFER_PREFIX}w")
+    twice = dense.node("MatMul", [dense.node("MatMul", [trained(dense), frozen]), frozen])
+    kernel = image.weight([4, 4, 1, 1], prefix=f"{BUFFER_PREFIX}w")
+    filtered = image.node("Conv", [trained(image), kernel])
+
+    copy = TENSOR_BYTES // 2
+    assert saved_bytes(dense, twice) == 0
+    assert mixed_bytes(dense, twice) == copy + 2 * (8 * 8 * 2)
+    assert saved_bytes(image, filtered) == TENSOR_BYTES
+    assert mixed_bytes(image, filtered) == copy + TENSOR_BYTES // 2 + 4 * 4 * 2
+
+
+def test_what_a_job_holds_besides_is_a_buffer_that_no_operator_takes() -> None:
+    net = GraphBuilder()
+    y = net.node("Relu", [trained(net)])
+    net.weight([1000], prefix=f"{BUFFER_PREFIX}held")
+    described = describe_graph(net.model(y).SerializeToString()).at_batch(1)
+
+    assert described.buffer_bytes == 4000
+    assert described.parameters == 4 * 4

@@ -250,8 +250,9 @@ def test_memory_states_are_answered_to_those_who_ask_and_add_up_to_the_estimate(
     found = pipeline.ask(find_memory_states=True)
     states, peak_bytes = found.memory_states, found.memory_bytes.value
     assert states.low_bytes + states.extra_bytes == pytest.approx(peak_bytes, abs=2)
-    assert 0 < states.low_bytes < peak_bytes
-    larger = pipeline.ask(batch=256, find_memory_states=True).memory_states
-    assert larger.extra_bytes > states.extra_bytes
+    assert states.low_bytes == pytest.approx(peak_bytes, abs=2)  # gradients take more than activations of few samples
+    larger = pipeline.ask(batch=4_096, find_memory_states=True)
+    assert 0 < larger.memory_states.low_bytes < larger.memory_bytes.value
+    assert larger.memory_states.extra_bytes > states.extra_bytes
     waiting = pipeline.ask(find_memory_states=True, settings={"input_wait_ratio": 0.5}).memory_states
     assert waiting.high_state_ratio == pytest.approx(0.5 * states.high_state_ratio, rel=0.01)
