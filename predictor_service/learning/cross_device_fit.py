@@ -36,6 +36,7 @@ from predictor_service.cross_device.step_physics import (
     SUCCESSOR_DEVIATION,
     SUCCESSORS,
     StepKind,
+    StepParts,
     StepTerms,
     log_derivatives,
     step_parts,
@@ -49,7 +50,11 @@ _ERROR_DEVIATION: Final = 0.25
 _HOST_DEVIATION: Final = 0.4
 _SPEED_DEVIATION: Final = 0.25
 _ROUNDS: Final = 40
-_SETTLED: Final = 1e-4
+_HALVINGS: Final = 8
+_SETTLED: Final = 1e-3
+"""Of the logarithm of how likely everything is."""
+_FAR: Final = 2.0
+"""Deviations beyond which errors count less."""
 _LONGEST_STEP: Final = 0.5
 # Of the correction: its own size, and what networks of one kind differ by beyond it.
 _CORRECTION_VARIANCE: Final = 0.05
@@ -259,19 +264,51 @@ def _fit_coefficients(rows: _Rows) -> _Fitted:
     spreads = ((machines, _HOST_DEVIATION), (machines, _SPEED_DEVIATION), (2 * machines, SCRIPT_MS.deviation))
     precisions = np.diag(np.concatenate([deviations, *(np.full(count, each) for count, each in spreads)]) ** -2.0)
     _relate_successors(precisions)
-    now, residuals = _Guess(centre.copy(), machines), np.zeros(len(rows.log_ms))
+    search = _Search(rows, centre, precisions)
+    now = _Guess(centre.copy(), machines)
+    loss = search.loss(now)
     for _ in range(_ROUNDS):
-        slopes, residuals = _linearise(rows, now)
-        trust = rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / 2))
-        step = np.linalg.solve(
-            (slopes * trust[:, None]).T @ slopes + precisions,
-            slopes.T @ (trust * residuals) - precisions @ (now.all - centre),
-        )
-        now = _Guess(now.all + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP), machines)
-        if float(np.abs(step).max()) < _SETTLED:
+        before, (now, loss) = loss, search.go_on(now, loss)
+        if before - loss < _SETTLED:
             break
     logs, hosts, speeds, scripts = now.parts
-    return _Fitted(logs, residuals, hosts, speeds, np.exp(scripts))
+    return _Fitted(logs, _time_guess(rows, now).residuals, hosts, speeds, np.exp(scripts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """The search for what rows and priors make most likely.
+
+    Where a term reaches the least that it can take, its coefficients tell nothing beyond: a whole step there jumps
+    from one side to the other for ever. So each step is halved until what it leads to is more likely.
+    """
+
+    rows: _Rows
+    centre: FloatArray
+    precisions: FloatArray
+
+    def loss(self, guess: _Guess) -> float:
+        """Minus the logarithm of how likely a guess is, but for a constant."""
+        off = np.abs(_time_guess(self.rows, guess).residuals) / _ERROR_DEVIATION
+        apart = guess.all - self.centre
+        of_rows = np.where(off <= _FAR, off**2 / 2, _FAR * off - _FAR**2 / 2)
+        return float((self.rows.weights * of_rows).sum() + apart @ self.precisions @ apart / 2)
+
+    def go_on(self, guess: _Guess, loss: float) -> tuple[_Guess, float]:
+        """A guess that is more likely, and its loss; the same where none is found."""
+        slopes, residuals = _linearise(self.rows, guess)
+        trust = self.rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / _FAR))
+        step = np.linalg.solve(
+            (slopes * trust[:, None]).T @ slopes + self.precisions,
+            slopes.T @ (trust * residuals) - self.precisions @ (guess.all - self.centre),
+        )
+        step = np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+        for _ in range(_HALVINGS):
+            trial = _Guess(guess.all + step, guess.machines)
+            if (found := self.loss(trial)) < loss:
+                return trial, found
+            step /= 2
+        return guess, loss
 
 
 def _relate_successors(precisions: FloatArray) -> None:
@@ -282,12 +319,24 @@ def _relate_successors(precisions: FloatArray) -> None:
         precisions[[before, after], [after, before]] -= SUCCESSOR_DEVIATION**-2.0
 
 
-def _linearise(rows: _Rows, now: _Guess) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of the logarithms of all times by everything that is fitted, and what is left of each."""
-    logs, hosts, speeds, scripts = now.parts
+class _Timed(NamedTuple):
+    """Steps as a guess times them: their parts, what scripts do beside them, and what is left of each logarithm."""
+
+    parts: StepParts
+    script_ms: FloatArray
+    residuals: FloatArray
+
+
+def _time_guess(rows: _Rows, guess: _Guess) -> _Timed:
+    logs, hosts, speeds, scripts = guess.parts
     script_ms = np.exp(scripts[rows.scripts])
     parts = step_parts(rows.terms, logs, hosts[rows.sites], script_ms)
-    residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.sites]
+    return _Timed(parts, script_ms, rows.log_ms - np.log(parts.total_ms) - speeds[rows.sites])
+
+
+def _linearise(rows: _Rows, now: _Guess) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of the logarithms of all times by everything that is fitted, and what is left of each."""
+    logs, (parts, script_ms, residuals) = now.parts[0], _time_guess(rows, now)
     by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
     slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 4 * now.machines))], axis=1)
     places, first = np.arange(len(residuals)), len(COEFFICIENTS)

@@ -20,6 +20,7 @@ from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, St
 from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.learning import cross_device_fit
 from predictor_service.learning.cross_device_fit import (
     find_unseen_widths,
     find_widths,
@@ -101,6 +102,15 @@ def test_a_script_that_reads_its_input_in_every_step_does_not_make_small_network
     model, left_out = fit_step_model(slow, with_widths=False), invented_rows(CARDS[0], seed=9)
     small = sorted(left_out, key=lambda row: row.step_ms)[:8]
     assert np.abs(log_errors(model, small)).mean() < 0.25
+
+
+def test_the_search_comes_to_rest_where_products_run_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Public rows take products to the efficiency that none exceeds: beyond it their coefficient tells nothing."""
+    logs = []
+    for rounds in (30, 41):
+        monkeypatch.setattr(cross_device_fit, "_ROUNDS", rounds)
+        logs.append(fit_step_model(public_rows(), with_widths=False).logs)
+    assert logs[0] == pytest.approx(logs[1], abs=1e-3)
 
 
 def test_widths_are_those_of_devices_left_out_and_not_of_rows_that_taught() -> None:
