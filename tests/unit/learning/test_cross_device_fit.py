@@ -20,7 +20,7 @@ from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, St
 from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.learning import cross_device_fit
+from predictor_service.learning import cross_device_coefficients
 from predictor_service.learning.cross_device_fit import (
     find_unseen_widths,
     find_widths,
@@ -108,7 +108,7 @@ def test_the_search_comes_to_rest_where_products_run_at_their_limit(monkeypatch:
     """Public rows take products to the efficiency that none exceeds: beyond it their coefficient tells nothing."""
     logs = []
     for rounds in (30, 41):
-        monkeypatch.setattr(cross_device_fit, "_ROUNDS", rounds)
+        monkeypatch.setattr(cross_device_coefficients, "_ROUNDS", rounds)
         logs.append(fit_step_model(public_rows(), with_widths=False).logs)
     assert logs[0] == pytest.approx(logs[1], abs=1e-3)
 
