@@ -41,6 +41,9 @@ _SETTLED: Final = 1e-3
 _FAR: Final = 2.0
 """Deviations beyond which errors count less."""
 _LONGEST_STEP: Final = 0.5
+_SCRIPTS: Final = 4
+"""Of a site: one that trains and one that infers, each in whole and in half precision, see `scripts_of`."""
+_HALF: Final = frozenset({"fp16", "bf16"})
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
@@ -80,8 +83,13 @@ def tabulate_rows(rows: Sequence[StepRow]) -> StepTable:
 
 
 def scripts_of(rows: Sequence[StepRow], sites: Places) -> Places:
-    """The script of each row: a site has one that trains, by even numbers, and one that infers."""
-    return np.asarray(2 * sites + [not row.kind.is_training for row in rows], dtype=np.intp)
+    """The script of each row; those that train have even numbers.
+
+    A script that holds all in 16 bits copies half as much input to the device, which slow hosts need longer for than
+    the device needs for a small network.
+    """
+    each = [2 * (row.kind.precision in _HALF) + (not row.kind.is_training) for row in rows]
+    return np.asarray(_SCRIPTS * sites + each, dtype=np.intp)
 
 
 class FittedSteps(NamedTuple):
@@ -92,7 +100,7 @@ class FittedSteps(NamedTuple):
         residuals: Shape (rows,).
         hosts: What the host of each machine deviates by, shape (machines,).
         speeds: What each machine takes longer, as a logarithm, shape (machines,).
-        scripts_ms: What each script does beside the step, see `scripts_of`, shape (2 x machines,).
+        scripts_ms: What each script does beside the step, see `scripts_of`, shape (4 x machines,).
     """
 
     logs: FloatArray
@@ -119,9 +127,9 @@ def fit_coefficients(rows: StepTable) -> FittedSteps:
     """Finds what rows and priors make most likely."""
     machines = int(rows.sites.max()) + 1
     typical = np.log([prior.typical for prior in PRIORS.values()])
-    centre = np.concatenate([typical, np.zeros(2 * machines), np.full(2 * machines, np.log(SCRIPT_MS.typical))])
+    centre = np.concatenate([typical, np.zeros(2 * machines), np.full(_SCRIPTS * machines, np.log(SCRIPT_MS.typical))])
     deviations = [prior.deviation for prior in PRIORS.values()]
-    spreads = ((machines, _HOST_DEVIATION), (machines, _SPEED_DEVIATION), (2 * machines, SCRIPT_MS.deviation))
+    spreads = ((machines, _HOST_DEVIATION), (machines, _SPEED_DEVIATION), (_SCRIPTS * machines, SCRIPT_MS.deviation))
     precisions = np.diag(np.concatenate([deviations, *(np.full(count, each) for count, each in spreads)]) ** -2.0)
     _relate_successors(precisions)
     search = _Search(rows, centre, precisions)
@@ -198,7 +206,7 @@ def _linearise(rows: StepTable, now: _Guess) -> tuple[FloatArray, FloatArray]:
     """Derivatives of the logarithms of all times by everything that is fitted, and what is left of each."""
     logs, (parts, script_ms, residuals) = now.parts[0], _time_guess(rows, now)
     by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
-    slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 4 * now.machines))], axis=1)
+    slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), (2 + _SCRIPTS) * now.machines))], axis=1)
     places, first = np.arange(len(residuals)), len(COEFFICIENTS)
     slopes[places, first + rows.sites] = by_host
     slopes[places, first + now.machines + rows.sites] = 1.0

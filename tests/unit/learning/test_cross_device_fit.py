@@ -113,6 +113,15 @@ def test_the_search_comes_to_rest_where_products_run_at_their_limit(monkeypatch:
     assert logs[0] == pytest.approx(logs[1], abs=1e-3)
 
 
+def test_a_script_that_copies_more_input_in_32_bits_bends_no_small_network() -> None:
+    rows = [row for seed, card in enumerate(CARDS[1:]) for row in invented_rows(card, seed)]
+    slow = [dataclasses.replace(row, step_ms=row.step_ms + 20.0 * (row.kind.precision == "fp32")) for row in rows]
+    model, left_out = fit_step_model(slow, with_widths=False), invented_rows(CARDS[0], seed=9)
+    small = sorted(left_out, key=lambda row: row.step_ms)[:16]
+    assert {row.kind.precision for row in small} == {"fp16", "fp32"}
+    assert np.abs(log_errors(model, small)).mean() < 0.16
+
+
 def test_widths_are_those_of_devices_left_out_and_not_of_rows_that_taught() -> None:
     alike = [row for seed, card in enumerate(CARDS) for row in invented_rows(card, seed)]
     odd = [
