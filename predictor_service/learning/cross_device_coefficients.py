@@ -32,8 +32,8 @@ from predictor_service.features.affine import FloatArray
 from predictor_service.learning.cross_device_rows import StepRow, work_of_rows
 
 _ERROR_DEVIATION: Final = 0.25
-_HOST_DEVIATION: Final = 0.4
-_SPEED_DEVIATION: Final = 0.25
+_HOST_DEVIATION: Final = 1.0
+_SPEED_DEVIATION: Final = 0.5
 _ROUNDS: Final = 40
 _HALVINGS: Final = 8
 _SETTLED: Final = 1e-3
