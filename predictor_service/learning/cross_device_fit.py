@@ -49,6 +49,8 @@ _GROUP_SHRINKAGE: Final = 2.0
 _CENTRES: Final = 200
 _PARTS_LEAST: Final = 5
 """Of fewer parts left out the worst one alone would be the range of nine tenths."""
+_LEAST_SIDE: Final = 0.2
+"""Share of a range that is below, or above, at least."""
 _NETWORK_SHRINKAGE: Final = 1.0
 """Devices that a network's time is taken to have been measured on beside those that did, at what is expected of it."""
 _SAME_NETWORK_DECIMALS: Final = 1
@@ -101,7 +103,7 @@ def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
 
 
 def find_widths(rows: Sequence[StepRow], networks: Sequence[StepRow] = ()) -> Mapping[str, FloatArray]:
-    """Half widths at `LEVELS` by kind of network for devices of generations that taught; see `fit_step_model`.
+    """How far ranges reach at `LEVELS` by kind of network for devices of generations that taught; see `fit_step_model`.
 
     Left out are devices whose generation still teaches; all of them where fewer than five have relatives.
     """
@@ -124,7 +126,7 @@ def _generation_of(row: StepRow) -> str:
 def _miss_by_kind(
     rows: Sequence[StepRow], networks: Sequence[StepRow], part_of: Callable[[StepRow], str], name: str
 ) -> dict[str, FloatArray]:
-    """How far off the rows of one part are by the model of all others, absolute logarithms by kind of network."""
+    """How far off the rows of one part are by the model of all others, logarithms by kind of network."""
     left_out = [row for row in rows if part_of(row) == name]
     others, known_elsewhere = ([row for row in each if part_of(row) != name] for each in (rows, networks))
     model = fit_step_model(others, networks=known_elsewhere, with_widths=False)
@@ -139,11 +141,11 @@ def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
 
 
 def _missed(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
-    """How wide the range of each row must be to hold it, as a logarithm: what `estimate` holds anyway is none."""
+    """How far the range of each row must reach to hold it, as a logarithm: what `estimate` holds anyway is none."""
     kinds, measured = [row.kind for row in rows], np.array([row.step_ms for row in rows])
     bare_ms = model.bare_ms(work_of_rows(rows), kinds)
     most_ms = bare_ms + [model.script_of(kind) for kind in kinds]
-    off = np.abs(np.log(measured / model.with_script(bare_ms, kinds)))
+    off = np.log(measured / model.with_script(bare_ms, kinds))
     return np.where((bare_ms <= measured) & (measured <= most_ms), 0.0, off)
 
 
@@ -162,13 +164,21 @@ def _widths(errors: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]
 
 
 def _weighted_quantiles(parts: Sequence[FloatArray]) -> FloatArray:
-    """The levels' quantiles, half a part more than there are counted as beyond all."""
+    """How far ranges reach below and above at the levels, half a part more than there are counted as beyond all.
+
+    Labs are slow by more than others are fast, so a range reaches farther up than down: by as much as what was measured
+    is above, and below, what was expected.
+    """
     values = np.concatenate(parts)
     weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in parts])
-    order = np.argsort(values)
+    sides = np.array([(weights * np.maximum(-values, 0.0)).sum(), (weights * np.maximum(values, 0.0)).sum()])
+    shares = np.maximum(sides / max(float(sides.sum()), _LEAST_SIDE), _LEAST_SIDE)
+    below, above = 2.0 * shares / shares.sum()
+    apart = np.where(values < 0.0, -values / below, values / above)
+    order = np.argsort(apart)
     reached = np.cumsum(weights[order]) / (len(parts) + 0.5)
     places = np.minimum(np.searchsorted(reached, _LEVELS), len(values) - 1)
-    return np.asarray(values[order][places], dtype=np.float64)
+    return np.stack([below * apart[order][places], above * apart[order][places]])
 
 
 def _fit_networks(
@@ -231,4 +241,4 @@ def _spread_out(points: FloatArray) -> FloatArray:
 
 _LEAST_DISTANCE: Final = 0.05
 _LEAST_DEVIATIONS: Final[FloatArray] = np.full(7, 0.1)
-_NO_WIDTHS: Final[Mapping[str, FloatArray]] = {kind: np.zeros(len(LEVELS)) for kind in (CONVOLUTIONAL, OTHER)}
+_NO_WIDTHS: Final[Mapping[str, FloatArray]] = {kind: np.zeros((2, len(LEVELS))) for kind in (CONVOLUTIONAL, OTHER)}

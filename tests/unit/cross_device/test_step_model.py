@@ -122,7 +122,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/6"}', "\0"])
+@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/7"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)
@@ -137,8 +137,16 @@ def test_a_file_of_another_format_is_refused_with_a_remedy() -> None:
 def test_the_stored_widths_rise_with_the_level() -> None:
     model = load_step_model()
     for widths in (*model.widths.values(), *model.unseen_widths.values()):
-        assert len(widths) == len(LEVELS)
-        assert (np.diff(widths) >= 0).all()
+        assert widths.shape == (2, len(LEVELS))
+        assert (np.diff(widths, axis=1) >= 0).all()
+        assert (widths > 0).all()
+
+
+def test_widths_that_do_not_reach_below_and_above_are_damaged() -> None:
+    stored = json.loads(load_step_model().to_json())
+    stored["widths"]["convolutional"] = stored["widths"]["convolutional"][0]
+    with pytest.raises(ModelError, match="below and above"):
+        CrossDeviceStep.from_json(json.dumps(stored))
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "AMD Instinct MI300X"])
@@ -149,7 +157,7 @@ def test_a_device_whose_generation_taught_nothing_has_the_range_of_generations_l
         for each in ("NVIDIA A100-SXM4-40GB", name)
     )
     assert np.log(strange.upper / strange.value)[0] == pytest.approx(
-        np.interp(0.9, LEVELS, model.unseen_widths["convolutional"])
+        np.interp(0.9, LEVELS, model.unseen_widths["convolutional"][1])
     )
     assert (strange.upper / strange.lower)[0] > (known.upper / known.lower)[0]
 
