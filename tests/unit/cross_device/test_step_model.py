@@ -80,12 +80,14 @@ def test_a_step_of_a_tiny_network_is_a_few_launches_and_only_its_upper_end_has_w
     assert found.upper[0] > model.script_of(KIND)
 
 
-def test_a_usual_step_has_what_scripts_do_and_its_ends_are_as_far() -> None:
+def test_a_usual_step_has_what_scripts_do_and_its_ends_reach_as_far_as_was_learned() -> None:
     model, work = load_step_model(), step_work(64)
     usual = model.estimate(work, KIND, 0.9)
     script_ms = usual.value[0] - model.bare_ms(work, [KIND])[0]
     assert script_ms == pytest.approx(model.script_of(KIND), rel=0.05)
-    assert usual.value[0] / usual.lower[0] == pytest.approx(usual.upper[0] / usual.value[0])
+    below, above = (np.interp(0.9, LEVELS, side) for side in model.widths["convolutional"])
+    assert np.log(usual.value / usual.lower)[0] == pytest.approx(below)
+    assert np.log(usual.upper / usual.value)[0] == pytest.approx(above)
 
 
 def test_what_scripts_do_never_makes_a_longer_step_look_shorter() -> None:
