@@ -33,7 +33,7 @@ from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation, find_device_type
 
-FORMAT: Final = "cotenant.cross_device_step/6"
+FORMAT: Final = "cotenant.cross_device_step/7"
 FILE_NAME: Final = "step_model.json"
 FOLDS_FILE_NAME: Final = "step_model_folds.json"
 FOLDS: Final = 5
@@ -61,7 +61,8 @@ class CrossDeviceStep:
         logs: Logarithms of the coefficients, in the order of `COEFFICIENTS`.
         correction: Of kinds of networks.
         networks: Of networks that were measured.
-        widths: Half widths as logarithms at `LEVELS`, by kind of network, on devices of generations that taught.
+        widths: How far ranges reach below and above, logarithms at `LEVELS`, shape (2, levels), by kind of network, on
+            devices of generations that taught.
         unseen_widths: The same on devices of other generations.
         script_ms: What measured scripts do in every step beside a bare loop, in training and in inference.
         devices: Types that taught it.
@@ -108,9 +109,9 @@ class CrossDeviceStep:
         value, script_ms = self.with_script(bare_ms, [kind]), self.script_of(kind)
         is_known = kind.device.generation in generations_of(self.devices)
         widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
-        width = math.exp(float(np.interp(confidence, LEVELS, widths)))
-        lower = np.maximum(np.minimum(value / width, bare_ms), products_at_peak_ms(terms))
-        return StepRange(value=value, lower=lower, upper=np.maximum(value * width, bare_ms + script_ms))
+        below, above = (math.exp(float(np.interp(confidence, LEVELS, each))) for each in widths)
+        lower = np.maximum(np.minimum(value / below, bare_ms), products_at_peak_ms(terms))
+        return StepRange(value=value, lower=lower, upper=np.maximum(value * above, bare_ms + script_ms))
 
     def with_script(self, bare_ms: FloatArray, kinds: Sequence[StepKind]) -> FloatArray:
         """What steps of scripts take, shape (rows,).
@@ -229,9 +230,14 @@ def _read(name: str) -> str:
     return resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 
-def _widths_to_json(widths: Mapping[str, FloatArray]) -> dict[str, list[float]]:
-    return {kind: [float(f"{value:.4g}") for value in values] for kind, values in sorted(widths.items())}
+def _widths_to_json(widths: Mapping[str, FloatArray]) -> dict[str, list[list[float]]]:
+    return {
+        kind: [[float(f"{value:.4g}") for value in side] for side in sides] for kind, sides in sorted(widths.items())
+    }
 
 
-def _widths_from_json(stored: Mapping[str, Sequence[float]]) -> dict[str, FloatArray]:
-    return {kind: np.array(stored[kind], dtype=np.float64) for kind in (CONVOLUTIONAL, OTHER)}
+def _widths_from_json(stored: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, FloatArray]:
+    found = {kind: np.array(stored[kind], dtype=np.float64) for kind in (CONVOLUTIONAL, OTHER)}
+    if any(each.shape != (2, len(LEVELS)) for each in found.values()):
+        raise ValueError("a range does not reach below and above at every level")
+    return found

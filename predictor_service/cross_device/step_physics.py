@@ -44,6 +44,9 @@ arXiv:1509.09308)."""
 _GAMING: Final = ("NVIDIA GeForce", "NVIDIA TITAN")
 """Their published clock is what the worst board holds: an RTX 4090 of 2,520 MHz ran at 2,810 to 2,850, an RTX 3090 Ti
 of 1,860 at 2,000 to 2,050 (tweaktown.com/news/88568). Cards of servers hold theirs or less."""
+_SLOW_HALF_RATIO: Final = 1 / 64
+"""Share of their 32-bit rate at which Pascal's chips but the P100's compute in 16 bits: 2 of 128 results per clock and
+multiprocessor (NVIDIA's table, forums.developer.nvidia.com/t/108706). Convolutions convert to 32 bits instead."""
 FORMATS: Final = ("fp32", "tf32", "tensor", "half", "fp64", "fp64_full")
 GENERATIONS: Final = tuple(each.value for each in Generation if each not in {Generation.PROCESSOR, Generation.UNKNOWN})
 _LANES: Final = {Generation.KEPLER: 192, Generation.VOLTA: 64, Generation.TURING: 64, Generation.GCN: 64}
@@ -235,14 +238,14 @@ def _terms_of_kind(kind: StepKind) -> _KindTerms:
     mode, passes = ("train", _TRAINING_PASSES) if kind.is_training else ("infer", 1.0)
     convolution = device.convolution_precision(kind.precision)
     product = device.product_precision(kind.precision, kind.framework)
-    byte_ms = 1e3 / device.memory_bytes_per_s
-    convolution_ms, width = 1e3 * passes / device.peak(convolution), _TRAFFIC_RATIO.get(kind.precision, 1.0)
+    byte_ms, width = 1e3 / device.memory_bytes_per_s, _TRAFFIC_RATIO.get(kind.precision, 1.0)
+    lanes_ms, is_native_half = _depthwise_rate(device, kind.precision)
     # Weight, gradient and every slot are read, and all but the gradient written; without an update one pass is left.
     optimizer_bytes = _WEIGHT_BYTES * (3 + 2 * kind.optimizer_slots) if kind.is_training else 0.0
     rates = (
-        convolution_ms,
+        1e3 * passes / device.peak(convolution),
         1e3 * passes / device.peak(product),
-        convolution_ms,
+        passes * lanes_ms,
         byte_ms * passes * width,
         passes,
         byte_ms * optimizer_bytes,
@@ -255,13 +258,24 @@ def _terms_of_kind(kind: StepKind) -> _KindTerms:
     places = (
         (_PLACE[f"convolution_{number_format(device, convolution)}"], compute, boost),
         (_PLACE[f"product_{number_format(device, product)}"], compute, boost),
-        (_PLACE["depthwise"], compute, boost),
+        (-1, -1, -1) if is_native_half else (_PLACE["depthwise"], compute, boost),
         (_PLACE[f"bandwidth_{mode}"], traffic, -1),
         (_PLACE["gap_ms"], -1, -1),
         (_PLACE["optimizer"], -1, -1),
-        (_PLACE["multiprocessor_bytes"], -1, -1),
+        (_PLACE["multiprocessor_bytes"], boost, -1),
     )
     return _KindTerms(rates, places, (_PLACE[f"host_{mode}_ms"], _PLACE[f"fixed_{mode}_ms"]))
+
+
+def _depthwise_rate(device: DeviceType, precision: str) -> tuple[float, bool]:
+    """Milliseconds of one operation of a depthwise convolution at the peak, and whether it is limited by nothing else.
+
+    Its kernels use no matrix units; they compute in 32-bit lanes, or in those of 16 bits where a chip has any.
+    """
+    lanes = device.peak("fp64" if precision == "fp64" else "fp32")
+    has_slow_half = device.generation is Generation.PASCAL and device.peak("fp16") <= device.peak("fp32")
+    is_native_half = precision == "fp16" and has_slow_half
+    return 1e3 / (lanes * (_SLOW_HALF_RATIO if is_native_half else 1.0)), is_native_half
 
 
 class StepParts(NamedTuple):

@@ -1,10 +1,7 @@
 """Fits the model of step times of all device types, and finds how wide its ranges must be.
 
-Coefficients are the most likely ones given their priors; every site (a set's rows of one device, whatever the campaign)
-has a host, a speed and a script of its own, which are fitted along and thrown away, so that one fast machine does not
-make a device look fast, nor a script that reads its input in every step make every small network look slow. Three
-campaigns of one site are one witness, not three. Errors beyond two deviations count less. The correction learns what
-remains of each kind of network within a machine.
+Coefficients come from `cross_device_coefficients`. The correction learns what remains of each kind of network within a
+machine.
 
 Widths come from devices left out one by one: what the model of the others misses of a device's rows, each device as
 heavy as any other, however many rows it has. A device whose generation taught nothing is farther off than one with
@@ -14,8 +11,8 @@ relatives: its widths come from generations left out one by one, each as heavy a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -30,27 +27,21 @@ from predictor_service.cross_device.step_model import (
     fold_of_family,
 )
 from predictor_service.cross_device.step_physics import (
-    COEFFICIENTS,
-    PRIORS,
     SCRIPT_MS,
-    SUCCESSOR_DEVIATION,
-    SUCCESSORS,
-    StepKind,
-    StepTerms,
-    log_derivatives,
     step_parts,
     terms_of,
 )
 from predictor_service.cross_device.step_work import StepWork
 from predictor_service.features.affine import FloatArray
+from predictor_service.learning.cross_device_coefficients import (
+    FittedSteps,
+    StepTable,
+    fit_coefficients,
+    scripts_of,
+    tabulate_rows,
+)
 from predictor_service.learning.cross_device_rows import StepRow, hash_rows, work_of_rows
 
-_ERROR_DEVIATION: Final = 0.25
-_HOST_DEVIATION: Final = 0.4
-_SPEED_DEVIATION: Final = 0.25
-_ROUNDS: Final = 40
-_SETTLED: Final = 1e-4
-_LONGEST_STEP: Final = 0.5
 # Of the correction: its own size, and what networks of one kind differ by beyond it.
 _CORRECTION_VARIANCE: Final = 0.05
 _NOISE_VARIANCE: Final = 0.04
@@ -58,26 +49,12 @@ _GROUP_SHRINKAGE: Final = 2.0
 _CENTRES: Final = 200
 _PARTS_LEAST: Final = 5
 """Of fewer parts left out the worst one alone would be the range of nine tenths."""
+_LEAST_SIDE: Final = 0.2
+"""Share of a range that is below, or above, at least."""
 _NETWORK_SHRINKAGE: Final = 1.0
 """Devices that a network's time is taken to have been measured on beside those that did, at what is expected of it."""
 _SAME_NETWORK_DECIMALS: Final = 1
 _LEVELS: Final[FloatArray] = np.array(LEVELS)
-_Places = np.ndarray[tuple[int], np.dtype[np.intp]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rows:
-    """Rows in the arrays that are fitted."""
-
-    work: StepWork
-    kinds: Sequence[StepKind]
-    terms: StepTerms
-    log_ms: FloatArray
-    site_names: Sequence[str]
-    sites: np.ndarray[tuple[int], np.dtype[np.intp]]
-    scripts: np.ndarray[tuple[int], np.dtype[np.intp]]
-    groups: np.ndarray[tuple[int], np.dtype[np.intp]]
-    weights: FloatArray
 
 
 def fit_step_model(
@@ -90,8 +67,8 @@ def fit_step_model(
         networks: Further ones of the same machines, of which only what each network adds is learned.
         with_widths: Whether to leave devices and generations out one by one; without it ranges are as wide as nothing.
     """
-    table = _tabulate(rows)
-    fitted = _fit_coefficients(table)
+    table = tabulate_rows(rows)
+    fitted = fit_coefficients(table)
     correction = _fit_correction(table, fitted.residuals)
     model = CrossDeviceStep(
         logs=fitted.logs,
@@ -108,7 +85,7 @@ def fit_step_model(
     return replace(model, widths=find_widths(rows, networks), unseen_widths=find_unseen_widths(rows, networks))
 
 
-def _typical_scripts(table: _Rows, fitted: _Fitted) -> tuple[float, float]:
+def _typical_scripts(table: StepTable, fitted: FittedSteps) -> tuple[float, float]:
     """What scripts that train, and that infer, do beside a step: the mean over those that were measured."""
     measured = np.unique(table.scripts)
 
@@ -126,7 +103,7 @@ def fit_step_folds(rows: Sequence[StepRow]) -> tuple[CrossDeviceStep, ...]:
 
 
 def find_widths(rows: Sequence[StepRow], networks: Sequence[StepRow] = ()) -> Mapping[str, FloatArray]:
-    """Half widths at `LEVELS` by kind of network for devices of generations that taught; see `fit_step_model`.
+    """How far ranges reach at `LEVELS` by kind of network for devices of generations that taught; see `fit_step_model`.
 
     Left out are devices whose generation still teaches; all of them where fewer than five have relatives.
     """
@@ -149,7 +126,7 @@ def _generation_of(row: StepRow) -> str:
 def _miss_by_kind(
     rows: Sequence[StepRow], networks: Sequence[StepRow], part_of: Callable[[StepRow], str], name: str
 ) -> dict[str, FloatArray]:
-    """How far off the rows of one part are by the model of all others, absolute logarithms by kind of network."""
+    """How far off the rows of one part are by the model of all others, logarithms by kind of network."""
     left_out = [row for row in rows if part_of(row) == name]
     others, known_elsewhere = ([row for row in each if part_of(row) != name] for each in (rows, networks))
     model = fit_step_model(others, networks=known_elsewhere, with_widths=False)
@@ -164,11 +141,11 @@ def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
 
 
 def _missed(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
-    """How wide the range of each row must be to hold it, as a logarithm: what `estimate` holds anyway is none."""
+    """How far the range of each row must reach to hold it, as a logarithm: what `estimate` holds anyway is none."""
     kinds, measured = [row.kind for row in rows], np.array([row.step_ms for row in rows])
     bare_ms = model.bare_ms(work_of_rows(rows), kinds)
     most_ms = bare_ms + [model.script_of(kind) for kind in kinds]
-    off = np.abs(np.log(measured / model.with_script(bare_ms, kinds)))
+    off = np.log(measured / model.with_script(bare_ms, kinds))
     return np.where((bare_ms <= measured) & (measured <= most_ms), 0.0, off)
 
 
@@ -187,122 +164,31 @@ def _widths(errors: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]
 
 
 def _weighted_quantiles(parts: Sequence[FloatArray]) -> FloatArray:
-    """The levels' quantiles, half a part more than there are counted as beyond all."""
+    """How far ranges reach below and above at the levels, half a part more than there are counted as beyond all.
+
+    Labs are slow by more than others are fast, so a range reaches farther up than down: by as much as what was measured
+    is above, and below, what was expected.
+    """
     values = np.concatenate(parts)
     weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in parts])
-    order = np.argsort(values)
+    sides = np.array([(weights * np.maximum(-values, 0.0)).sum(), (weights * np.maximum(values, 0.0)).sum()])
+    shares = np.maximum(sides / max(float(sides.sum()), _LEAST_SIDE), _LEAST_SIDE)
+    below, above = 2.0 * shares / shares.sum()
+    apart = np.where(values < 0.0, -values / below, values / above)
+    order = np.argsort(apart)
     reached = np.cumsum(weights[order]) / (len(parts) + 0.5)
     places = np.minimum(np.searchsorted(reached, _LEVELS), len(values) - 1)
-    return np.asarray(values[order][places], dtype=np.float64)
+    return np.stack([below * apart[order][places], above * apart[order][places]])
 
 
-def _tabulate(rows: Sequence[StepRow]) -> _Rows:
-    work, kinds = work_of_rows(rows), [row.kind for row in rows]
-    devices = np.unique([row.device for row in rows], return_inverse=True)[1]
-    counts = np.bincount(devices)[devices]
-    weights = counts**-0.25
-    site_names, sites = np.unique([row.site for row in rows], return_inverse=True)
-    return _Rows(
-        work=work,
-        kinds=kinds,
-        terms=terms_of(work, kinds),
-        log_ms=np.log([row.step_ms for row in rows]),
-        site_names=site_names.tolist(),
-        sites=sites,
-        scripts=_scripts_of(rows, sites),
-        groups=np.unique([row.group for row in rows], return_inverse=True)[1],
-        weights=weights / weights.mean(),
-    )
-
-
-def _scripts_of(rows: Sequence[StepRow], sites: _Places) -> _Places:
-    """The script of each row: a site has one that trains, by even numbers, and one that infers."""
-    return np.asarray(2 * sites + [not row.kind.is_training for row in rows], dtype=np.intp)
-
-
-class _Fitted(NamedTuple):
-    """The most likely coefficients, and what is left of each row's logarithm with its machine taken out.
-
-    Attributes:
-        logs: Of the coefficients.
-        residuals: Shape (rows,).
-        hosts: What the host of each machine deviates by, shape (machines,).
-        speeds: What each machine takes longer, as a logarithm, shape (machines,).
-        scripts_ms: What each script does beside the step, see `_scripts_of`, shape (2 x machines,).
-    """
-
-    logs: FloatArray
-    residuals: FloatArray
-    hosts: FloatArray
-    speeds: FloatArray
-    scripts_ms: FloatArray
-
-
-class _Guess(NamedTuple):
-    """What is fitted, in one array: logarithms of coefficients, then hosts, speeds and scripts of machines."""
-
-    all: FloatArray
-    machines: int
-
-    @property
-    def parts(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """The array taken apart."""
-        first, second, third = (len(COEFFICIENTS) + each * self.machines for each in range(3))
-        return self.all[:first], self.all[first:second], self.all[second:third], self.all[third:]
-
-
-def _fit_coefficients(rows: _Rows) -> _Fitted:
-    machines = int(rows.sites.max()) + 1
-    typical = np.log([prior.typical for prior in PRIORS.values()])
-    centre = np.concatenate([typical, np.zeros(2 * machines), np.full(2 * machines, np.log(SCRIPT_MS.typical))])
-    deviations = [prior.deviation for prior in PRIORS.values()]
-    spreads = ((machines, _HOST_DEVIATION), (machines, _SPEED_DEVIATION), (2 * machines, SCRIPT_MS.deviation))
-    precisions = np.diag(np.concatenate([deviations, *(np.full(count, each) for count, each in spreads)]) ** -2.0)
-    _relate_successors(precisions)
-    now, residuals = _Guess(centre.copy(), machines), np.zeros(len(rows.log_ms))
-    for _ in range(_ROUNDS):
-        slopes, residuals = _linearise(rows, now)
-        trust = rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / 2))
-        step = np.linalg.solve(
-            (slopes * trust[:, None]).T @ slopes + precisions,
-            slopes.T @ (trust * residuals) - precisions @ (now.all - centre),
-        )
-        now = _Guess(now.all + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP), machines)
-        if float(np.abs(step).max()) < _SETTLED:
-            break
-    logs, hosts, speeds, scripts = now.parts
-    return _Fitted(logs, residuals, hosts, speeds, np.exp(scripts))
-
-
-def _relate_successors(precisions: FloatArray) -> None:
-    """Adds to the priors' precisions, in place, that generations compute like those that they were developed from."""
-    for pair in SUCCESSORS:
-        before, after = (COEFFICIENTS.index(f"compute_{each.value}") for each in pair)
-        precisions[[before, after], [before, after]] += SUCCESSOR_DEVIATION**-2.0
-        precisions[[before, after], [after, before]] -= SUCCESSOR_DEVIATION**-2.0
-
-
-def _linearise(rows: _Rows, now: _Guess) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of the logarithms of all times by everything that is fitted, and what is left of each."""
-    logs, hosts, speeds, scripts = now.parts
-    script_ms = np.exp(scripts[rows.scripts])
-    parts = step_parts(rows.terms, logs, hosts[rows.sites], script_ms)
-    residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.sites]
-    by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
-    slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 4 * now.machines))], axis=1)
-    places, first = np.arange(len(residuals)), len(COEFFICIENTS)
-    slopes[places, first + rows.sites] = by_host
-    slopes[places, first + now.machines + rows.sites] = 1.0
-    slopes[places, first + 2 * now.machines + rows.scripts] = script_ms / parts.total_ms
-    return slopes, residuals
-
-
-def _fit_networks(rows: Sequence[StepRow], table: _Rows, fitted: _Fitted, correction: StepCorrection) -> KnownNetworks:
+def _fit_networks(
+    rows: Sequence[StepRow], table: StepTable, fitted: FittedSteps, correction: StepCorrection
+) -> KnownNetworks:
     """What each network takes beyond its kind, every device with one vote and one vote for nothing."""
     place_of = dict(zip(table.site_names, range(len(table.site_names)), strict=True))
     known = [row for row in rows if row.site in place_of]
     work, kinds, machines = work_of_rows(known), [row.kind for row in known], [place_of[row.site] for row in known]
-    script_ms = fitted.scripts_ms[_scripts_of(known, np.array(machines))]
+    script_ms = fitted.scripts_ms[scripts_of(known, np.array(machines))]
     parts = step_parts(terms_of(work, kinds), fitted.logs, fitted.hosts[machines], script_ms)
     traits = traits_of(work, kinds)
     left = np.log([row.step_ms for row in known]) - np.log(parts.total_ms) - fitted.speeds[machines]
@@ -323,7 +209,7 @@ def _fit_networks(rows: Sequence[StepRow], table: _Rows, fitted: _Fitted, correc
     )
 
 
-def _fit_correction(rows: _Rows, residuals: FloatArray) -> StepCorrection:
+def _fit_correction(rows: StepTable, residuals: FloatArray) -> StepCorrection:
     """What remains of each kind of network once machine, precision and mode are taken out, shrunk."""
     sums, counts = np.bincount(rows.groups, weights=residuals), np.bincount(rows.groups)
     within = residuals - (sums / (counts + _GROUP_SHRINKAGE))[rows.groups]
@@ -355,4 +241,4 @@ def _spread_out(points: FloatArray) -> FloatArray:
 
 _LEAST_DISTANCE: Final = 0.05
 _LEAST_DEVIATIONS: Final[FloatArray] = np.full(7, 0.1)
-_NO_WIDTHS: Final[Mapping[str, FloatArray]] = {kind: np.zeros(len(LEVELS)) for kind in (CONVOLUTIONAL, OTHER)}
+_NO_WIDTHS: Final[Mapping[str, FloatArray]] = {kind: np.zeros((2, len(LEVELS))) for kind in (CONVOLUTIONAL, OTHER)}

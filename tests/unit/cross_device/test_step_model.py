@@ -80,12 +80,14 @@ def test_a_step_of_a_tiny_network_is_a_few_launches_and_only_its_upper_end_has_w
     assert found.upper[0] > model.script_of(KIND)
 
 
-def test_a_usual_step_has_what_scripts_do_and_its_ends_are_as_far() -> None:
+def test_a_usual_step_has_what_scripts_do_and_its_ends_reach_as_far_as_was_learned() -> None:
     model, work = load_step_model(), step_work(64)
     usual = model.estimate(work, KIND, 0.9)
     script_ms = usual.value[0] - model.bare_ms(work, [KIND])[0]
     assert script_ms == pytest.approx(model.script_of(KIND), rel=0.05)
-    assert usual.value[0] / usual.lower[0] == pytest.approx(usual.upper[0] / usual.value[0])
+    below, above = (np.interp(0.9, LEVELS, side) for side in model.widths["convolutional"])
+    assert np.log(usual.value / usual.lower)[0] == pytest.approx(below)
+    assert np.log(usual.upper / usual.value)[0] == pytest.approx(above)
 
 
 def test_what_scripts_do_never_makes_a_longer_step_look_shorter() -> None:
@@ -122,7 +124,7 @@ def test_the_stored_form_is_read_as_it_was_written() -> None:
     assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
 
 
-@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/6"}', "\0"])
+@for_each("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/7"}', "\0"])
 def test_a_damaged_file_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="damaged"):
         CrossDeviceStep.from_json(text)
@@ -137,8 +139,16 @@ def test_a_file_of_another_format_is_refused_with_a_remedy() -> None:
 def test_the_stored_widths_rise_with_the_level() -> None:
     model = load_step_model()
     for widths in (*model.widths.values(), *model.unseen_widths.values()):
-        assert len(widths) == len(LEVELS)
-        assert (np.diff(widths) >= 0).all()
+        assert widths.shape == (2, len(LEVELS))
+        assert (np.diff(widths, axis=1) >= 0).all()
+        assert (widths > 0).all()
+
+
+def test_widths_that_do_not_reach_below_and_above_are_damaged() -> None:
+    stored = json.loads(load_step_model().to_json())
+    stored["widths"]["convolutional"] = stored["widths"]["convolutional"][0]
+    with pytest.raises(ModelError, match="below and above"):
+        CrossDeviceStep.from_json(json.dumps(stored))
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "AMD Instinct MI300X"])
@@ -149,7 +159,7 @@ def test_a_device_whose_generation_taught_nothing_has_the_range_of_generations_l
         for each in ("NVIDIA A100-SXM4-40GB", name)
     )
     assert np.log(strange.upper / strange.value)[0] == pytest.approx(
-        np.interp(0.9, LEVELS, model.unseen_widths["convolutional"])
+        np.interp(0.9, LEVELS, model.unseen_widths["convolutional"][1])
     )
     assert (strange.upper / strange.lower)[0] > (known.upper / known.lower)[0]
 

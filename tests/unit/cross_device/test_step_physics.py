@@ -153,6 +153,46 @@ def test_moving_takes_less_where_more_multiprocessors_handle_it_at_the_same_band
     assert 0.5 * plain < quick < 0.95 * plain
 
 
+DEPTHWISE = {"convolution_macs_per_sample": 4e9, "depthwise_convolution_macs_per_sample": 4e9,
+             "traffic_bytes_per_sample": 0.0, "traffic_bytes_constant": 0.0}  # fmt: skip
+
+
+@for_each("name", ["NVIDIA TITAN RTX", "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090"])
+def test_matrix_units_make_no_depthwise_convolution_faster(name: str) -> None:
+    half, single = (
+        step_parts(terms_of(step_work(64, **DEPTHWISE), [StepKind(device=DEVICE_TYPES[name], precision=each,
+                                                                  is_training=True)]), TYPICAL)
+        for each in ("fp16", "fp32")
+    )  # fmt: skip
+    assert half.terms_ms[2, 0] == pytest.approx(single.terms_ms[2, 0])
+
+
+@for_each(
+    ("name", "is_slow"),
+    [
+        ("NVIDIA TITAN Xp", True),
+        ("Tesla P40", True),
+        ("Tesla P100-PCIE-16GB", False),
+        ("Tesla K80", False),
+        ("NVIDIA TITAN V", False),
+    ],
+)
+def test_depthwise_convolutions_in_16_bits_crawl_on_pascal_cards_with_few_lanes_for_them(
+    name: str, is_slow: bool
+) -> None:
+    half, single = (
+        time_ms(step_work(64, **DEPTHWISE), StepKind(device=DEVICE_TYPES[name], precision=each, is_training=True))[0]
+        for each in ("fp16", "fp32")
+    )
+    assert bool(half > 5 * single) is is_slow
+    dense = {"depthwise_convolution_macs_per_sample": 0.0}
+    half, single = (
+        time_ms(step_work(64, **dense), StepKind(device=DEVICE_TYPES[name], precision=each, is_training=True))[0]
+        for each in ("fp16", "fp32")
+    )
+    assert half < 1.3 * single
+
+
 PRODUCTS = {"convolution_macs_per_sample": 0.0, "depthwise_convolution_macs_per_sample": 0.0}
 
 
@@ -195,6 +235,10 @@ def test_boards_of_gaming_cards_alone_run_above_their_published_clock(name: str,
     faster = time_ms(step_work(1024), kind, logs)[0] / time_ms(step_work(1024), kind, boosted)[0]
     assert is_gaming_board(board) is is_gaming
     assert bool(faster > 1.01) is is_gaming
+    moving = step_work(1024, forward_macs_per_sample=0.0, convolution_macs_per_sample=0.0,
+                       depthwise_convolution_macs_per_sample=0.0)  # fmt: skip
+    moved = time_ms(moving, kind, logs)[0] / time_ms(moving, kind, boosted)[0]
+    assert bool(moved > 1.01) is is_gaming  # what multiprocessors handle follows their clock as well
 
 
 def test_what_a_script_does_beside_the_step_adds_to_its_time_and_to_nothing_else() -> None:

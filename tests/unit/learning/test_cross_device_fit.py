@@ -20,6 +20,7 @@ from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, St
 from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.learning import cross_device_coefficients
 from predictor_service.learning.cross_device_fit import (
     find_unseen_widths,
     find_widths,
@@ -103,20 +104,47 @@ def test_a_script_that_reads_its_input_in_every_step_does_not_make_small_network
     assert np.abs(log_errors(model, small)).mean() < 0.25
 
 
+def test_the_search_comes_to_rest_where_products_run_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Public rows take products to the efficiency that none exceeds: beyond it their coefficient tells nothing."""
+    logs = []
+    for rounds in (30, 41):
+        monkeypatch.setattr(cross_device_coefficients, "_ROUNDS", rounds)
+        logs.append(fit_step_model(public_rows(), with_widths=False).logs)
+    assert logs[0] == pytest.approx(logs[1], abs=1e-3)
+
+
+def test_a_script_that_copies_more_input_in_32_bits_bends_no_small_network() -> None:
+    rows = [row for seed, card in enumerate(CARDS[1:]) for row in invented_rows(card, seed)]
+    slow = [dataclasses.replace(row, step_ms=row.step_ms + 20.0 * (row.kind.precision == "fp32")) for row in rows]
+    model, left_out = fit_step_model(slow, with_widths=False), invented_rows(CARDS[0], seed=9)
+    small = sorted(left_out, key=lambda row: row.step_ms)[:16]
+    assert {row.kind.precision for row in small} == {"fp16", "fp32"}
+    assert np.abs(log_errors(model, small)).mean() < 0.16
+
+
 def test_widths_are_those_of_devices_left_out_and_not_of_rows_that_taught() -> None:
     alike = [row for seed, card in enumerate(CARDS) for row in invented_rows(card, seed)]
     odd = [
         dataclasses.replace(row, step_ms=3 * row.step_ms) if row.device == CARDS[0] else row for row in alike
     ]  # fmt: skip
-    narrow, wide = (float(find_widths(rows)["convolutional"][5]) for rows in (alike, odd))
+    narrow, wide = (float(find_widths(rows)["convolutional"][1, 5]) for rows in (alike, odd))
     assert narrow < 0.35
     assert wide > 0.8
+
+
+def test_ranges_reach_farther_up_where_some_labs_are_slow_and_none_is_fast() -> None:
+    alike = [row for seed, card in enumerate((*CARDS, *RELATIVES)) for row in invented_rows(card, seed)]
+    slow = [dataclasses.replace(row, step_ms=2 * row.step_ms) if row.device == CARDS[0] else row for row in alike]
+    fast = [dataclasses.replace(row, step_ms=row.step_ms / 2) if row.device == CARDS[0] else row for row in alike]
+    (below, above), (under, over) = (find_widths(rows)["convolutional"][:, 5] for rows in (slow, fast))
+    assert above > 1.3 * below
+    assert under > 1.3 * over
 
 
 def test_a_card_without_relatives_widens_the_ranges_of_generations_that_nobody_measured_and_no_others() -> None:
     alike = [row for seed, card in enumerate((*CARDS, *RELATIVES)) for row in invented_rows(card, seed)]
     rows = [dataclasses.replace(row, step_ms=3 * row.step_ms) if row.device == CARDS[3] else row for row in alike]
-    known, unseen = (float(find(rows)["convolutional"][5]) for find in (find_widths, find_unseen_widths))
+    known, unseen = (float(find(rows)["convolutional"][1, 5]) for find in (find_widths, find_unseen_widths))
     assert known < 0.35
     assert unseen > 0.8
 
@@ -141,7 +169,7 @@ def test_a_device_with_many_rows_weighs_as_much_as_one_with_few() -> None:
     few = [row for seed, card in enumerate(CARDS) for row in invented_rows(card, seed, count=12)]
     many = [*few, *(row for seed in range(10, 16) for row in invented_rows(CARDS[1], seed))]
     odd = [dataclasses.replace(row, step_ms=3 * row.step_ms) if row.device == CARDS[0] else row for row in many]
-    assert float(find_widths(odd)["convolutional"][5]) > 0.8
+    assert float(find_widths(odd)["convolutional"][1, 5]) > 0.8
 
 
 def typical_error(model: CrossDeviceStep, rows: list[StepRow]) -> float:
