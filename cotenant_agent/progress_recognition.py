@@ -69,6 +69,13 @@ _OTHER_WORK = re.compile(
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
 )
 
+# Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
+_SURENESS = (
+    (3, re.compile(r"(?i)\b(?:updates?|opt(?:im|imi[sz]er)?[_ ]?step)\W*$")),
+    (2, re.compile(r"(?i)\bglobal[_ ]?step\W*$")),
+    (0, re.compile(r"(?i)\b(?:env(?:ironment)?|micro|mini|sub|accum(?:ulation)?|inner)[_ -]?(?:step|batch|iter)\W*$")),
+)
+
 # What was saved at a step has come that far; files that are saved one by one have not.
 _SAVING = re.compile(r"(?i)\bsav")
 _AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
@@ -149,6 +156,17 @@ def steps_of_full_bar(tail: str) -> int:
     """
     found = _FULL_BAR.findall(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:]))
     return max((int(step) for label, step, steps in found if step == steps and not is_other_work(label)), default=0)
+
+
+def rank_of_counter(label: str) -> int:
+    """Returns how surely a number counts optimizer steps, by the words before it; higher is surer.
+
+    Where a line shows several, as `update 12 grad_step 48` does under accumulation, the surest one counts.
+
+    Args:
+        label: The words.
+    """
+    return next((rank for rank, words in _SURENESS if words.search(label) is not None), 1)
 
 
 def is_other_work(label: str) -> bool:
