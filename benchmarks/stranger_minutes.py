@@ -77,7 +77,6 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 if __name__ == "__main__":
-    unwind_when_ended()
     data = TensorDataset(torch.randn(3200, 3, 32, 32), torch.randint(0, 10, (3200,)))
     trainer = lightning.Trainer(max_epochs=int(sys.argv[1]), logger=False, enable_checkpointing=False)
     trainer.fit(Net(), DataLoader(data, batch_size=16))
