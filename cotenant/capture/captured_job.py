@@ -177,6 +177,11 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             "in the graph: it needs more memory and time than predicted",
         ),
         (
+            bool(result["frozen_inside"]),
+            f"{_count(result['frozen_inside'])} of these parameters do not learn: they are counted without gradients "
+            "and without the optimizer's state",
+        ),
+        (
             result["recomputes"],
             "activations are computed again in the backward pass (activation checkpointing)",
         ),

@@ -16,6 +16,7 @@ from cotenant.graph_parameters import BUFFER_PREFIX
 from cotenant_profiler.errors import ProfilerError
 
 BATCH = "batch"
+_RUNNING_STATISTICS = (3, 4)
 _PATH = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -45,7 +46,8 @@ def convert(export: Path) -> bytes:
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")
         _name_batch(program)
-        _name_buffers(program, (*exported.graph_signature.buffers, *exported.graph_signature.lifted_tensor_constants))
+        signature = exported.graph_signature
+        _name_buffers(program, (*signature.buffers, *signature.lifted_tensor_constants, *_frozen_weights(exported)))
         path = Path(folder) / "graph.onnx"
         program.save(str(path), external_data=True)
         return read_graph(path)
@@ -66,15 +68,26 @@ def _name_batch(program: torch.onnx.ONNXProgram) -> None:
                     value.shape[index] = BATCH
 
 
+def _frozen_weights(exported: torch.export.ExportedProgram) -> list[str]:
+    """The weights that no gradient reaches, as under an adapter; a network without any other is not one that trains."""
+    weights = {name: exported.state_dict[name] for name in exported.graph_signature.parameters}
+    frozen = [name for name, weight in weights.items() if not weight.requires_grad]
+    return frozen if len(frozen) < len(weights) else []
+
+
 def _name_buffers(program: torch.onnx.ONNXProgram, names: Iterable[str]) -> None:
     """Tells what is not trained from weights; statistics of batch normalization are known by their places."""
     graph = program.model.graph
     for name in names:
         value = graph.initializers.get(name)
-        if value is None or any(use.node.op_type == "BatchNormalization" for use in value.uses()):
+        if value is None or any(_holds_statistics(use.node.op_type, use.idx) for use in value.uses()):
             continue
         del graph.initializers[name]
         value.name = f"{BUFFER_PREFIX}{name}"
         if value.const_value is not None:
             value.const_value.name = value.name
         graph.initializers[value.name] = value
+
+
+def _holds_statistics(op_type: str, place: int) -> bool:
+    return op_type == "BatchNormalization" and place in _RUNNING_STATISTICS

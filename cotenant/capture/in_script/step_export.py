@@ -102,6 +102,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "parameters": sum(each.numel() for each in covered.values()),
         "covered_ratio": both / total if total else 0.0,
         "frozen_parameters": frozen,
+        "frozen_inside": sum(each.numel() for each in covered.values() if not each.requires_grad),
         "accumulation": window.accumulation,
         "closures": window.closures,
         "world_size": distributed.get_world_size() if is_parallel else 1,

@@ -34,6 +34,7 @@ RESULT: dict[str, Any] = {
     "covered_ratio": 1.0,
     "is_batch_fixed": False,
     "frozen_parameters": 0,
+    "frozen_inside": 0,
     "closures": 1,
     "networks": ["Net"],
     "cuda_asked": False,
@@ -69,3 +70,10 @@ def test_an_optimizer_that_keeps_more_than_is_counted_says_so() -> None:
 
     assert [note for note in notes if "keeps 3.0 times the memory of the parameters" in note]
     assert not [note for note in captured_job._notes(RESULT, 0.0) if "the memory of the parameters" in note]
+
+
+def test_weights_that_do_not_learn_are_told() -> None:
+    notes = captured_job._notes({**RESULT, "frozen_inside": 1_400_000}, 0.0)
+
+    assert [note for note in notes if note.startswith("1.4 M of these parameters do not learn")]
+    assert not [note for note in captured_job._notes(RESULT, 0.0) if "do not learn" in note]

@@ -10,12 +10,13 @@ from cotenant_profiler.convert_command import convert
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
 from predictor_service.features.graph_description import describe_graph
-from tests.support import everyday_networks, specialised_networks
+from tests.support import everyday_networks, frozen_networks, specialised_networks
 from tests.support.autograd_ruler import kept_bytes
 
 pytestmark = pytest.mark.slow
 SPECIALISED = specialised_networks.NETWORKS
-NETWORKS = {**everyday_networks.NETWORKS, **SPECIALISED}
+FROZEN = frozen_networks.NETWORKS
+NETWORKS = {**everyday_networks.NETWORKS, **FROZEN, **SPECIALISED}
 NOT_COUNTED = {"recommender": 3 * (5 + 2) * 8}
 """Bytes per sample: of each bag of five its place in the table of places, and one for each lookup."""
 _BATCHES = (2, 5)
@@ -29,7 +30,7 @@ def slope(values: list[int]) -> float:
 @pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export:UserWarning")
 @pytest.mark.parametrize(
     "name",
-    [*everyday_networks.NETWORKS, *(pytest.param(name, marks=pytest.mark.endurance) for name in SPECIALISED)],
+    [*everyday_networks.NETWORKS, *FROZEN, *(pytest.param(name, marks=pytest.mark.endurance) for name in SPECIALISED)],
 )
 def test_what_is_counted_is_what_autograd_keeps(name: str, tmp_path: Path) -> None:
     build, sample = NETWORKS[name]
@@ -44,3 +45,23 @@ def test_what_is_counted_is_what_autograd_keeps(name: str, tmp_path: Path) -> No
     ):
         kept = [kept_bytes(build, sample, batch, is_mixed=is_mixed) for batch in _BATCHES]
         assert slope(found) == slope(kept) - NOT_COUNTED.get(name, 0), f"mixed precision: {is_mixed}"
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export:UserWarning")
+def test_gradients_are_counted_of_what_learns_and_the_rest_is_held_once(tmp_path: Path) -> None:
+    build, sample = FROZEN["last layers"]
+    network = build()
+    export_network(torch, network, (sample(2),), {}, tmp_path)
+    found = describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(2)
+    bytes_of = dict.fromkeys((True, False), 0)
+    for each in network.parameters():
+        bytes_of[each.requires_grad] += each.nbytes
+    statistics_bytes = sum(each.nbytes for each in network.buffers() if each.is_floating_point())
+    assert found.parameter_bytes == bytes_of[True]
+    assert found.buffer_bytes == bytes_of[False] + statistics_bytes
+
+
+def test_a_network_of_which_nothing_learns_is_taken_for_one_that_is_to_be_trained(tmp_path: Path) -> None:
+    network = torch.nn.Linear(4, 3).requires_grad_(False)
+    export_network(torch, network, (torch.zeros(2, 4),), {}, tmp_path)
+    assert describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(2).parameter_bytes == (4 * 3 + 3) * 4
