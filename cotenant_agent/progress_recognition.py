@@ -10,8 +10,8 @@ batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000
 and bars of images, samples or examples. Numbers with a unit behind them are measurements, and bars of downloads, of
 preparing data and of validation are named by their words or units.
 
-What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does), or epochs or episodes
-alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
+What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does with rich), or epochs or
+episodes alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|p
 _WORDS = f"step|iter|iteration|it|num_updates|update|batch|{_ELSEWHERE}"
 _WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
 _DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
-_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
+_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#\"']? {0,8}"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
@@ -52,6 +52,11 @@ _NO_STEPS = r"[0-9]| ?(?:[kmgt]?i?b|bytes|files?)\b| \[[0-9:?]{1,12}<"
 _DRAWN = (
     rf"[\[|][=#█>░▒▓. -]{{5,200}}[\]|] {{0,2}}(?:[0-9.]{{1,6}} ?% ?[(|]? ?)?"
     rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!{_NO_STEPS}))"
+)
+# Rich draws its bars so while they move, if it takes the log for a terminal.
+_RICH = (
+    rf"[━╸╺](?:[━╸╺]|\x1b\[[0-9;]{{0,12}}m){{2,400}} {{1,3}}{_COLOUR}"
+    rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!\.[0-9]|{_NO_STEPS}))"
 )
 _SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
 _SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
@@ -104,7 +109,7 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
         bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"
-    marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_DIGIT}(?={bars})"
+    marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_RICH}|{_DIGIT}(?={bars})"
     samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
     return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
 
