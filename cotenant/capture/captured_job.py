@@ -172,6 +172,11 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             "as many, although single calls take longer",
         ),
         (
+            bool(result["loaded_batch_size"]),
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
+            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
+        ),
+        (
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it and are not "
             "in the graph: it needs more memory and time than predicted",
