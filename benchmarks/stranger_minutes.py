@@ -3,8 +3,8 @@
 The scripts look nothing like examples/: one has argparse and tqdm's bar, the other is Lightning with a bar of its own.
 They run in a Python of their own (COTENANT_STRANGERS_PYTHON, or --python: one with torch, lightning and tqdm), outside
 the clone, against an empty state with one stand-in device. Both accept a slowdown of 300 %, since each uses the core
-whole: a stranger reads that in the reason of the second job. Lightning's draws with rich where that is installed, so
-that its script gets TTY_COMPATIBLE=1, as docs/training_scripts.md says. With `--plain` two other scripts take their place, which
+whole: a stranger reads that in the reason of the second job. Lightning draws with rich where that is installed: its
+script gets TTY_COMPATIBLE=1, as docs/training_scripts.md says. With `--plain` two other scripts take their place, which
 need torch alone, wait for their input in loops of their own and accept the usual 20 %. They are co-located once both
 train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine that
 may be busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import

@@ -25,7 +25,7 @@ FORMS = [
     "| epoch   1 | batch {0}/ 600 | lr 5.00 |",
     "update {0} reward 12.5",
     '{{"epoch": 1, "loss": "2.301", "num_updates": "{0}", "lr": "0.0005"}}',
-    "\x1b[2KEpoch 0/2  \x1b[35m━━╸\x1b[0m\x1b[90m━━━━━\x1b[0m {0}/200 \x1b[2m0:00:01 • 0:00:36\x1b[0m 5.11it/s loss: 2.31",
+    "\x1b[2KEpoch 0/2  \x1b[35m━━╸\x1b[0m\x1b[90m━━━━━\x1b[0m {0}/200 \x1b[2m0:00:01 • 0:00:36\x1b[0m 5.11it/s",
     "Epoch: [0][ {0}/391]\tTime 0.21 (0.30)\tLoss 6.9 (7.0)",
     "Epoch: [0]  [ {0}/1000]  eta: 0:10:31  lr: 0.1  img/s: 88.1",
     "Epoch 1/90 [{0}/391] loss=1.636 (0.606s/it)",
