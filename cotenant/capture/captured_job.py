@@ -186,6 +186,13 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             f"{_count(result['frozen_inside'])} of these parameters do not learn: they are counted without gradients "
             "and without the optimizer's state",
         ),
+        *_notes_of_step(result, wait_ratio),
+    ]
+    return [text for applies, text in found if applies]
+
+
+def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[bool, str]]:
+    return [
         (
             result["recomputes"],
             "activations are computed again in the backward pass (activation checkpointing)",
@@ -221,7 +228,6 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             f"input was waited for {format_percent(wait_ratio)} of a step on this CPU; on a GPU it is more",
         ),
     ]
-    return [text for applies, text in found if applies]
 
 
 def _count(number: int) -> str:

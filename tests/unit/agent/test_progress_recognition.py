@@ -204,32 +204,6 @@ def test_a_number_that_is_printed_once_is_a_setting(tmp_path: Path) -> None:
     assert read(tmp_path, "step: 2000", "step: 2000", "iter 10 loss 2", "iter 20 loss 1") == 20
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "update={0} grad_step={1} loss=1.2",
-        "grad_step={1} update={0} loss=1.2",
-        "micro_step {1} | step {0} | loss 1.2",
-        "env_step={1}, iter={0}, return 12.5",
-        "global_step={0} step={1} loss=1.2",
-        "{{'optimizer_step': {0}, 'step': {1}, 'loss': 1.2}}",
-    ],
-)
-def test_of_two_counters_in_one_line_that_of_optimizer_steps_counts(tmp_path: Path, form: str) -> None:
-    assert read(tmp_path, *(form.format(step, 4 * step) for step in (10, 20, 30))) == 30
-
-
-def test_of_two_counters_in_one_line_the_one_out_of_the_stated_steps_counts(tmp_path: Path) -> None:
-    lines = [f"step {step}/600 seen batch {4 * step}/2400" for step in (10, 20, 30)]
-    assert read(tmp_path, *lines, steps_total=600) == 30
-    assert read(tmp_path, *lines, steps_total=2400) == 120
-
-
-def test_of_counters_that_are_alike_the_furthest_counts(tmp_path: Path) -> None:
-    lines = [f"epoch {epoch} iter {step} step {20 * epoch + step}" for epoch in range(3) for step in range(1, 21)]
-    assert read(tmp_path, *lines) == 60
-
-
 def attempt_of(tmp_path: Path, log: str, **spec: object) -> Attempt:
     directory = AttemptDirectory(tmp_path / "jobs" / "job.1")
     directory.path.mkdir(parents=True)
