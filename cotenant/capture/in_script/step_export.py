@@ -222,7 +222,7 @@ def _spell_out_transformers(torch: Any) -> Any:
     """
     layers = torch.nn.modules.transformer
     detect = getattr(layers, "_detect_is_causal_mask", None)  # from 2.1 on
-    switch = getattr(torch.backends, "mha", None)  # from 2.3 on
+    switch: Any = getattr(torch.backends, "mha", None)  # from 2.3 on
     is_fast = switch is not None and switch.get_fastpath_enabled()
     if detect is not None:
         layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
