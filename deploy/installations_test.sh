@@ -55,7 +55,7 @@ resolve() {
     shift 2
     for tag in "$@"; do flags+=(--platform "$tag"); done
     mapfile -t requirements < <(wanted "$system")
-    "$own" "${quiet_pip[@]}" install --dry-run --ignore-installed --target "$folder/never" --only-binary :all: \
+    "$own" "${quiet_pip[@]}" install --dry-run --ignore-installed --target "$folder/never" --only-binary :all: -c constraints.txt \
         --python-version "$version" --implementation cp "${flags[@]}" "${requirements[@]}"
     say "Python $version on $1: ${#requirements[@]} requirements resolved"
 }
