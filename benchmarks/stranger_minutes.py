@@ -3,7 +3,8 @@
 The scripts look nothing like examples/: one has argparse and tqdm's bar, the other is Lightning with a bar of its own.
 They run in a Python of their own (COTENANT_STRANGERS_PYTHON, or --python: one with torch, lightning and tqdm), outside
 the clone, against an empty state with one stand-in device. Both accept a slowdown of 300 %, since each uses the core
-whole: a stranger reads that in the reason of the second job. With `--plain` two other scripts take their place, which
+whole: a stranger reads that in the reason of the second job. Lightning draws with rich where that is installed: its
+script gets TTY_COMPATIBLE=1, as docs/training_scripts.md says. With `--plain` two other scripts take their place, which
 need torch alone, wait for their input in loops of their own and accept the usual 20 %. They are co-located once both
 train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine that
 may be busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import
@@ -77,7 +78,6 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 if __name__ == "__main__":
-    unwind_when_ended()
     data = TensorDataset(torch.randn(3200, 3, 32, 32), torch.randint(0, 10, (3200,)))
     trainer = lightning.Trainer(max_epochs=int(sys.argv[1]), logger=False, enable_checkpointing=False)
     trainer.fit(Net(), DataLoader(data, batch_size=16))
@@ -126,12 +126,13 @@ print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Script:
-    """A script, what it is started with, the steps that it makes, and the slowdown that it accepts."""
+    """A script, what it is started with, the steps that it makes, the slowdown that it accepts, and its variables."""
 
     text: str
     words: tuple[str, ...]
     steps: int
     max_slowdown: str
+    variables: tuple[str, ...] = ()
 
 
 def main(python: str = "", *, is_plain: bool = False, epochs: Sequence[int] = ()) -> dict[str, Any]:
@@ -162,7 +163,13 @@ def main(python: str = "", *, is_plain: bool = False, epochs: Sequence[int] = ()
 def _library_scripts(first: int, second: int) -> dict[str, _Script]:
     return {
         "table": _Script(text=_TABLE, words=("--epochs", str(first)), steps=400 * first, max_slowdown="3"),
-        "classify": _Script(text=_LIGHTNING, words=(str(second),), steps=200 * second, max_slowdown="3"),
+        "classify": _Script(
+            text=_LIGHTNING,
+            words=(str(second),),
+            steps=200 * second,
+            max_slowdown="3",
+            variables=("TTY_COMPATIBLE=1",),
+        ),
     }
 
 
@@ -197,7 +204,7 @@ def _submit_both(
 
 def _submit(cluster: RealCluster, folder: Path, script: _Script, command: Sequence[str]) -> str:
     flags = ["--workdir", str(folder), "--steps", str(script.steps), "--max-slowdown", script.max_slowdown]
-    flags += ["-o", "name"]
+    flags += ["-o", "name", *(word for variable in script.variables for word in ("--env", variable))]
     done = cluster.cotenant("submit", *flags, "--", *command, timeout_s=PATIENCE_S)
     if done.returncode:
         raise RuntimeError(done.stderr)

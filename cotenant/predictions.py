@@ -25,6 +25,7 @@ from typing import Any, Final
 from cotenant import programs
 from cotenant.capture.captured_job import PROFILER, convert
 from cotenant.capture.in_script.step_export import export_network
+from cotenant.capture.in_script.step_window import tensors_of
 from cotenant.cli.settings import point_at_state, resolve_settings
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError
@@ -35,6 +36,12 @@ from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2
 
 GUESS_TIMEOUT_S: Final = 0.5
+_NAMES: Final = {"device": "a100", "optimizer": "adam", "precision": "bf16"}
+_EXAMPLE: Final = "e.g. predict(model, torch.randn(32, 3, 224, 224))"
+_AS_CALLED: Final = (
+    "give what it is called with, on its device: a tensor, a tuple of arguments, or a dictionary of names"
+)
+_BY_HAND: Final = "export it by hand (docs/training_scripts.md), and give the file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +99,9 @@ def predict(
         device_memory: E.g. "40GiB", where the type's size is not known or not the usual; empty = the usual.
 
     Raises:
-        CotenantError: The graph, a setting or the device is refused; the message says what and why.
+        CotenantError: The network, its inputs, a setting or the device is refused; the message says what and why.
     """
+    _check_kinds(batch_size, {"device": device, "optimizer": optimizer, "precision": precision})
     with tempfile.TemporaryDirectory(prefix="cotenant-export-") as folder:
         path = model_or_path
         if not isinstance(path, str | os.PathLike):
@@ -120,27 +128,55 @@ def fits(model_or_path: Any, inputs: Any = None, **settings: Any) -> bool | None
     return predict(model_or_path, inputs, **settings).fits
 
 
+def _check_kinds(batch_size: object, texts: Mapping[str, object]) -> None:
+    """Refuses what is no whole number or no name, such as torch's own types, before time goes into an export.
+
+    Raises:
+        InputError: One is refused.
+    """
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+        raise InputError(f"batch_size={batch_size!r} is no whole number", remedy="e.g. batch_size=64")
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise InputError(f"{name}={text!r} is no name", remedy=f"e.g. {name}={_NAMES[name]!r}")
+
+
 def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa: ANN401
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         raise InputError(f"{type(model).__name__} is neither a path nor a torch.nn.Module", remedy="give one of them")
     if inputs is None:
-        raise InputError("a network needs example inputs", remedy="e.g. predict(model, torch.randn(32, 3, 224, 224))")
-    programs.require_programs("`cotenant.predict` of a module", [PROFILER])
+        raise InputError("a network needs example inputs", remedy=_EXAMPLE)
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     args = () if named else inputs if isinstance(inputs, tuple) else (inputs,)
+    if not tensors_of(torch, (args, named)):
+        raise InputError(f"no tensor is among the inputs ({type(inputs).__name__})", remedy=_EXAMPLE)
+    programs.require_programs("`cotenant.predict` of a module", [PROFILER])
     modes = [(part, part.training) for part in model.modules()]
     try:
         batch_size = export_network(torch, model, args, named, folder)
     except Exception as error:  # whatever torch.export has against a network
-        told = (str(error).strip().splitlines() or ["no message"])[0][:300]
-        raise InputError(f"torch.export refused the network: {told}", remedy="export it by hand") from error
+        raise _refusal(torch, model, args, named, error) from error
     finally:
         for part, was_training in modes:
             part.training = was_training
     graph = folder / "graph.onnx"
     graph.write_bytes(convert(folder, str(torch.__version__)))
     return graph, batch_size
+
+
+def _refusal(torch: Any, model: Any, args: Any, named: Mapping[str, Any], error: Exception) -> InputError:  # noqa: ANN401
+    """Tells a network that does not run on its inputs from one that runs and cannot be exported."""
+    try:
+        with torch.no_grad():
+            model(*args, **named)
+    except Exception as failure:
+        return InputError(f"the network does not run on these inputs here: {_first_line(failure)}", remedy=_AS_CALLED)
+    return InputError(f"torch.export refused the network: {_first_line(error)}", remedy=_BY_HAND)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 
 def _ask(questions: Questions) -> Answers:

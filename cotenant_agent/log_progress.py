@@ -26,6 +26,7 @@ from cotenant_agent.progress_recognition import (
     SAMPLE_GROUP,
     STEP_GROUP,
     is_other_work,
+    rank_of_counter,
     recognised,
     steps_of_full_bar,
     steps_of_last_epoch,
@@ -78,7 +79,7 @@ class LogProgress:
         self._path = path
         self._older_path = path.with_name(f"{path.name}.1")
         self._pattern: re.Pattern[str] | None = re.compile(pattern or recognised(steps_total, batch_size))
-        self._recognises, self._batch_size = not pattern, batch_size
+        self._recognises, self._batch_size, self._steps_total = not pattern, batch_size, steps_total
         values_min = 1 if pattern else GROWING_VALUES_MIN
         self._rest = ""
         self._windows = self._lines = 0
@@ -202,6 +203,7 @@ class LogProgress:
     def _search_window(self, window: str, settled: int, found: deque[_Found]) -> int:
         """Add the steps whose matches end in the settled part; returns where the last one ends."""
         end = 0
+        shown: list[_Found] = []
         self._windows += 1
         for match in self._pattern.finditer(window) if self._pattern is not None else ():
             if match.end() > settled:
@@ -213,7 +215,8 @@ class LogProgress:
             if item is not None and self._recognises:
                 item = item._replace(loss=printed_loss(before, window[end:]))
             if item is not None and not (self._recognises and is_other_work(item.printed.label)):
-                found.append(item)
+                shown.append(item)
+        found.extend(_surest(shown, self._steps_total) if self._recognises else shown)
         return end
 
     def _take(self, found: _Found) -> None:
@@ -255,6 +258,15 @@ def _open_quietly(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _surest(shown: list[_Found], steps_total: int) -> list[_Found]:
+    """Of several numbers of one line those that surely count optimizer steps: out of the stated ones, or by a word."""
+    if len(shown) < 2:
+        return shown
+    stated = [item for item in shown if 0 < steps_total == item.printed.total]
+    ranks = [rank_of_counter(item.printed.label) for item in shown]
+    return stated or [item for item, rank in zip(shown, ranks, strict=True) if rank == max(ranks)]
 
 
 def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:

@@ -10,8 +10,8 @@ batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000
 and bars of images, samples or examples. Numbers with a unit behind them are measurements, and bars of downloads, of
 preparing data and of validation are named by their words or units.
 
-What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does), or epochs or episodes
-alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
+What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does with rich), or epochs or
+episodes alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|p
 _WORDS = f"step|iter|iteration|it|num_updates|update|batch|{_ELSEWHERE}"
 _WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
 _DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
-_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#]? {0,8}"
+_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#\"']? {0,8}"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
@@ -53,6 +53,11 @@ _DRAWN = (
     rf"[\[|][=#█>░▒▓. -]{{5,200}}[\]|] {{0,2}}(?:[0-9.]{{1,6}} ?% ?[(|]? ?)?"
     rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!{_NO_STEPS}))"
 )
+# Rich draws its bars so while they move, if it takes the log for a terminal.
+_RICH = (
+    rf"[━╸╺](?:[━╸╺]|\x1b\[[0-9;]{{0,12}}m){{2,400}} {{1,3}}{_COLOUR}"
+    rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!\.[0-9]|{_NO_STEPS}))"
+)
 _SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
 _SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
 _BATCHES = rf"{LOOSE}(?=/ {{0,8}}{LOOSE} (?:batches|iterations|iters|steps|updates)\b)"
@@ -67,6 +72,13 @@ _SAMPLES = (
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|eval|valid|test|predict|infer|pre-?process"
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
+)
+
+# Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
+_SURENESS = (
+    (3, re.compile(r"(?i)\b(?:updates?|opt(?:im|imi[sz]er)?[_ ]?step)\W*$")),
+    (2, re.compile(r"(?i)\bglobal[_ ]?step\W*$")),
+    (0, re.compile(r"(?i)\b(?:env(?:ironment)?|micro|mini|sub|accum(?:ulation)?|inner)[_ -]?(?:step|batch|iter)\W*$")),
 )
 
 # What was saved at a step has come that far; files that are saved one by one have not.
@@ -97,7 +109,7 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
         bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]| {{0,2}}[a-z%])"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"
-    marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_DIGIT}(?={bars})"
+    marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_RICH}|{_DIGIT}(?={bars})"
     samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
     return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
 
@@ -149,6 +161,17 @@ def steps_of_full_bar(tail: str) -> int:
     """
     found = _FULL_BAR.findall(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:]))
     return max((int(step) for label, step, steps in found if step == steps and not is_other_work(label)), default=0)
+
+
+def rank_of_counter(label: str) -> int:
+    """Returns how surely a number counts optimizer steps, by the words before it; higher is surer.
+
+    Where a line shows several, as `update 12 grad_step 48` does under accumulation, the surest one counts.
+
+    Args:
+        label: The words.
+    """
+    return next((rank for rank, words in _SURENESS if words.search(label) is not None), 1)
 
 
 def is_other_work(label: str) -> bool:

@@ -175,10 +175,27 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             "as many, although single calls take longer",
         ),
         (
+            bool(result["loaded_batch_size"]),
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
+            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
+        ),
+        (
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it: their weights "
             "are counted, what they compute is not, so that a step takes longer than predicted",
         ),
+        (
+            bool(result["frozen_inside"]),
+            f"{_count(result['frozen_inside'])} of these parameters do not learn: they are counted without gradients "
+            "and without the optimizer's state",
+        ),
+        *_notes_of_step(result, wait_ratio),
+    ]
+    return [text for applies, text in found if applies]
+
+
+def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[bool, str]]:
+    return [
         (
             result["recomputes"],
             "activations are computed again in the backward pass (activation checkpointing)",
@@ -214,7 +231,6 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             f"input was waited for {format_percent(wait_ratio)} of a step on this CPU; on a GPU it is more",
         ),
     ]
-    return [text for applies, text in found if applies]
 
 
 def _count(number: int) -> str:

@@ -17,6 +17,7 @@ _SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "was killed", 11: "cra
 _SIGXCPU: Final = 24
 _TOLD_CHARACTERS: Final = 200
 _NO_MEMORY: Final = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "bad_alloc")
+_OF_NOTEBOOK: Final = ("name 'get_ipython' is not defined",)
 _NO_SPACE: Final = "No space left on device"
 _NO_NETWORK: Final = (
     "Temporary failure in name resolution", "Name or service not known", "Network is unreachable", "ConnectionError",
@@ -69,6 +70,11 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     for signs, cause, remedy in (
         (_NO_MEMORY, f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU", "raise --memory-limit"),
         ((_NO_SPACE,), "it writes more than the overlay in memory holds", "raise --memory-limit"),
+        (
+            _OF_NOTEBOOK,
+            "it has commands of a notebook",
+            "start it with ipython, or take the lines with get_ipython out",
+        ),
         (_NO_NETWORK, "it wants the network, which a capture has not", "let it find its data on this machine first"),
     ):
         if any(sign in outcome.log for sign in signs):

@@ -63,7 +63,8 @@ def render_table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> 
     """
     columns, rows = _with_notes_below(columns, rows, width)
     widths = _fit_widths(columns, rows, width)
-    lines = [_render_line(columns, [column.title for column in columns], widths, {}, "bold")]
+    titles = _fold(columns, [column.title for column in columns], widths)
+    lines = [_render_line(columns, cells, widths, {}, "bold") for cells in titles]
     for row in rows:
         folded = _fold(columns, row.cells, widths)
         lines += [_render_line(columns, cells, widths, dict(row.styles), "") for cells in folded]

@@ -51,8 +51,7 @@ def convert(export: Path) -> bytes:
             raise ProfilerError("torch.onnx.export returned nothing")
         _name_batch(program)
         signature = exported.graph_signature
-        frozen = [name for name, parameter in exported.named_parameters() if not parameter.requires_grad]
-        _name_untrained(program, (*signature.buffers, *signature.lifted_tensor_constants, *frozen))
+        _name_untrained(program, (*signature.buffers, *signature.lifted_tensor_constants, *_frozen_weights(exported)))
         path = Path(folder) / "graph.onnx"
         program.save(str(path), external_data=True)
         return read_graph(path)
@@ -86,6 +85,13 @@ def _name_batch(program: torch.onnx.ONNXProgram) -> None:
             for index, size in enumerate(value.shape):
                 if not isinstance(size, int) and str(size) == symbol:
                     value.shape[index] = BATCH
+
+
+def _frozen_weights(exported: torch.export.ExportedProgram) -> list[str]:
+    """The weights that no gradient reaches, as under an adapter; a network without any other is not one that trains."""
+    weights = {name: exported.state_dict[name] for name in exported.graph_signature.parameters}
+    frozen = [name for name, weight in weights.items() if not weight.requires_grad]
+    return frozen if len(frozen) < len(weights) else []
 
 
 def _name_untrained(program: torch.onnx.ONNXProgram, names: Iterable[str]) -> None:

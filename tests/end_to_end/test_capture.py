@@ -21,11 +21,14 @@ from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.graph_file import read_graph
 from predictor_service.features.graph_description import describe_graph
 from tests.support.checkpointed_strangers import CHECKPOINTED_STRANGERS
+from tests.support.gpu_strangers import GPU_STRANGERS
 from tests.support.library_strangers import LIBRARY_STRANGERS, python_for
 from tests.support.stranger_scripts import STRANGERS as PLAIN_STRANGERS
 from tests.support.unusual_strangers import UNUSUAL_STRANGERS
 
-STRANGERS = {**PLAIN_STRANGERS, **CHECKPOINTED_STRANGERS, **UNUSUAL_STRANGERS, **LIBRARY_STRANGERS}
+STRANGERS = {
+    **PLAIN_STRANGERS, **CHECKPOINTED_STRANGERS, **UNUSUAL_STRANGERS, **LIBRARY_STRANGERS, **GPU_STRANGERS,
+}  # fmt: skip
 # In every run: a shell around the script, half precision with accumulation on a GPU that is not there, two networks.
 EVERY_TIME = ("shell_wrapper", "accumulation_scaler", "encoder_decoder")
 CAPTURED = [name for name, stranger in STRANGERS.items() if stranger.settings]

@@ -15,6 +15,7 @@ class Requested:
     """What the script asked for and a CPU does not do.
 
     Attributes:
+        stated: "fp16" where a library was asked for it and makes something else of it on a CPU, else empty.
         half: "fp16" or "bf16" once the script was inside an autocast region for a GPU, else empty.
         scaler: Whether it made a gradient scaler that it wanted enabled.
         cuda_named: Whether it named a CUDA device by itself.
@@ -23,6 +24,7 @@ class Requested:
     """
 
     def __init__(self) -> None:
+        self.stated = ""
         self.half = ""
         self.scaler = False
         self.cuda_named = False

@@ -20,8 +20,11 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
         dimension: Where they lie.
     """
     calls = _without_loose_links(torch, calls)
+    is_wide = all(each.dtype is torch.float32 for call in calls for each in call.module.parameters())
 
     def enlarge(leaf: Any) -> Any:
+        if is_wide and isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16):
+            leaf = leaf.float()  # autocast has brought both to one width, and is not exported
         is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension and leaf.shape[dimension] == size
         return torch.cat([leaf, leaf], dimension) if is_batch and size == 1 else leaf
 

@@ -39,6 +39,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     if any(call.is_transformed for call in window.calls):
         return {**facts, "status": "failed", "reason": "transformed"}
     for call in window.calls:
+        _take_off_precision(call.module)
         _stop_training(torch, call.module, lambda part: part.training)
     for optimizer in window.optimizers:
         optimizer.zero_grad(set_to_none=True)  # memory for the export
@@ -47,11 +48,24 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     if not sizes:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
+    facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
     exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
     facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
     torch.export.save(exported, str(path))
     return {**facts, "status": "captured", "batch_dimension": dimension}
+
+
+def _other_size(loader_sizes: list[int], size: int) -> int:
+    """What a loader says where it never says the size of the batch; 0 = it does, or there is none."""
+    return loader_sizes[-1] if loader_sizes and size not in loader_sizes else 0
+
+
+def _take_off_precision(module: Any) -> None:
+    """Gives a network back the calculation that accelerate has wrapped into half precision."""
+    own = vars(module).get("_original_forward")
+    if own is not None:
+        module.forward = own
 
 
 def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path) -> int:
@@ -108,6 +122,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "parameters": sum(each.numel() for each in covered.values()),
         "covered_ratio": both / total if total else 0.0,
         "frozen_parameters": sum(each.numel() for network in answering for each in network.parameters()),
+        "frozen_inside": sum(each.numel() for each in covered.values() if not each.requires_grad),
         "held_bytes": held if held > SMALL_RATIO * _bytes_of(learned) else 0,
         "accumulation": window.accumulation,
         "closures": window.closures,
@@ -169,8 +184,8 @@ def _bytes_of(tensors: list[Any]) -> int:
 def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
     halves = {torch.float16: "fp16", torch.bfloat16: "bf16"}
     kinds = [each.dtype for each in parameters]
-    if requested.half:
-        return str(requested.half)
+    if requested.stated or requested.half:
+        return str(requested.stated or requested.half)
     most = max(set(kinds), key=kinds.count, default=None)
     if most in halves:
         return halves[most]
@@ -204,11 +219,37 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
     ]
     for bag in bags:
         bag.forward = functools.partial(_look_up_bag, torch, bag)
+    give_back = _spell_out_transformers(torch)
     try:
         return _export_somehow(torch, calls, size, dimension)
     finally:
+        give_back()
         for bag in bags:
             vars(bag).pop("forward", None)
+
+
+def _spell_out_transformers(torch: Any) -> Any:
+    """Keeps torch's transformers from looking into a mask, and from one call for a whole layer that does not learn.
+
+    Returns:
+        What gives both back.
+    """
+    layers = torch.nn.modules.transformer
+    detect = getattr(layers, "_detect_is_causal_mask", None)  # from 2.1 on
+    switch: Any = getattr(torch.backends, "mha", None)  # from 2.3 on
+    is_fast = switch is not None and switch.get_fastpath_enabled()
+    if detect is not None:
+        layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    if is_fast:
+        switch.set_fastpath_enabled(False)
+
+    def give_back() -> None:
+        if detect is not None:
+            layers._detect_is_causal_mask = detect
+        if is_fast:
+            switch.set_fastpath_enabled(True)
+
+    return give_back
 
 
 def _look_up_bag(torch: Any, bag: Any, indices: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:

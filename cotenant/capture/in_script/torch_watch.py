@@ -1,4 +1,4 @@
-"""Waits until the script imports torch, then puts the recorder in place."""
+"""Waits until the script imports torch, then puts the recorder in place; libraries on top of it are redirected too."""
 
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
@@ -7,7 +7,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from .cpu_redirect import redirect_to_cpu
+from .library_redirect import LIBRARIES, redirect_library
 from .recorder import Recorder
 
 STARTED_FILE = "started"
@@ -25,37 +26,47 @@ def begin_watch() -> None:
     """Notes that this Python takes part in the capture, and waits for torch."""
     folder = Path(os.environ["COTENANT_CAPTURE_FOLDER"])
     (folder / STARTED_FILE).touch()
+    finder = _Finder(folder)
     if "torch" in sys.modules:  # the script's own sitecustomize has imported it
-        _install(sys.modules["torch"], folder)
-    else:
-        sys.meta_path.insert(0, _TorchFinder(folder))
+        finder.take(sys.modules["torch"])
+    sys.meta_path.insert(0, finder)
 
 
-class _TorchFinder(MetaPathFinder):
-    """Hands out torch's own loader with one more deed at its end."""
+class _Finder(MetaPathFinder):
+    """Hands out the own loaders of torch and of libraries on top of it, with one more deed at their end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._awaited = {"torch", *LIBRARIES}
+        self._recorder: Any = None
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds torch as it would have been found."""
-        if fullname != "torch":
+        """Finds a module as it would have been found."""
+        if fullname not in self._awaited:
             return None
-        sys.meta_path.remove(self)
+        self._awaited.remove(fullname)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TorchLoader(spec.loader, self._folder)
+            spec.loader = _Loader(spec.loader, self.take)
         return spec
 
+    def take(self, module: ModuleType) -> None:
+        """Installs the recorder in torch, or redirects a library."""
+        self._awaited.discard(module.__name__)
+        if module.__name__ == "torch":
+            self._recorder = _install(module, self._folder)
+        elif self._recorder is not None:
+            redirect_library(module, self._recorder.requested)
 
-class _TorchLoader(Loader):
-    """Loads torch, then installs the recorder."""
 
-    def __init__(self, own: Any, folder: Path) -> None:
+class _Loader(Loader):
+    """Loads a module, then does the deed."""
+
+    def __init__(self, own: Any, deed: Callable[[ModuleType], None]) -> None:
         self._own = own
-        self._folder = folder
+        self._deed = deed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -66,12 +77,12 @@ class _TorchLoader(Loader):
         return created
 
     def exec_module(self, module: ModuleType) -> None:
-        """Executes the module, then installs the recorder."""
+        """Executes the module, then does the deed."""
         self._own.exec_module(module)
-        _install(module, self._folder)
+        self._deed(module)
 
 
-def _install(torch: Any, folder: Path) -> None:
+def _install(torch: Any, folder: Path) -> Recorder:
     (folder / TORCH_FILE).touch()
     recorder = Recorder(torch, folder)
     recorder.requested = redirect_to_cpu(torch)
@@ -81,3 +92,4 @@ def _install(torch: Any, folder: Path) -> None:
         recorder.note_limit()
 
     signal.signal(signal.SIGXCPU, stop_at_limit)
+    return recorder

@@ -24,6 +24,8 @@ FORMS = [
     "Iter(train) [  {0}/1000]  lr: 1e-3",
     "| epoch   1 | batch {0}/ 600 | lr 5.00 |",
     "update {0} reward 12.5",
+    '{{"epoch": 1, "loss": "2.301", "num_updates": "{0}", "lr": "0.0005"}}',
+    "\x1b[2KEpoch 0/2  \x1b[35m━━╸\x1b[0m\x1b[90m━━━━━\x1b[0m {0}/200 \x1b[2m0:00:01 • 0:00:36\x1b[0m 5.11it/s",
     "Epoch: [0][ {0}/391]\tTime 0.21 (0.30)\tLoss 6.9 (7.0)",
     "Epoch: [0]  [ {0}/1000]  eta: 0:10:31  lr: 0.1  img/s: 88.1",
     "Epoch 1/90 [{0}/391] loss=1.636 (0.606s/it)",
@@ -85,6 +87,8 @@ NO_PROGRESS = [
     "100%|██████████| {0}/60 [00:05<00:00, 31MB/s]",
     " 50%|#####     | {0}/4000 [00:10<01:30, 40.00img/s]",
     "[=====>      ] {0}/600MB",
+    "weights \x1b[35m━━╸\x1b[0m\x1b[90m━━━━━\x1b[0m {0}/31.2 MB 0:00:36",
+    "weights \x1b[35m━━╸\x1b[0m\x1b[90m━━━━━\x1b[0m {0}/600 MB 0:00:36",
     "tensor([1, {0}])",
     "[1, {0}] 2.187",
     "shard [{0}/600] loss table",
@@ -163,6 +167,11 @@ def test_a_number_before_the_stated_number_of_steps_counts_in_any_language(tmp_p
 @pytest.mark.parametrize("form", ["Laden: {0} von 600 MB", "Validation {0} von 600", "{0}.5 von 600", "{0} % von 600"])
 def test_other_numbers_before_it_do_not(tmp_path: Path, form: str) -> None:
     assert read(tmp_path, *(form.format(step) for step in (10, 20, 30)), steps_total=600) == 0
+
+
+def test_a_bar_of_rich_that_begins_again_with_every_epoch_counts_all_epochs(tmp_path: Path) -> None:
+    bar = "\r\x1b[2KEpoch {0}/2  \x1b[35m━━╸\x1b[0m\x1b[90m━━━━━\x1b[0m {1}/60 \x1b[2m0:00:01 • 0:00:36\x1b[0m 5.11it/s"
+    assert read(tmp_path, "".join(bar.format(epoch, step) for epoch in range(3) for step in range(61))) == 180
 
 
 def test_counts_behind_epochs_add_up(tmp_path: Path) -> None:

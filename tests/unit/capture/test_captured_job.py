@@ -34,6 +34,8 @@ RESULT: dict[str, Any] = {
     "covered_ratio": 1.0,
     "is_batch_fixed": False,
     "frozen_parameters": 0,
+    "frozen_inside": 0,
+    "loaded_batch_size": 0,
     "closures": 1,
     "networks": ["Net"],
     "cuda_asked": False,
@@ -69,3 +71,16 @@ def test_what_is_held_besides_the_graph_is_said() -> None:
 
     assert [note for note in notes if note.startswith("3.0 M bytes that no network in the graph shows are counted")]
     assert not [note for note in captured_job._notes(RESULT, 0.0) if "bytes" in note]
+
+
+def test_weights_that_do_not_learn_are_told() -> None:
+    notes = captured_job._notes({**RESULT, "frozen_inside": 1_400_000}, 0.0)
+
+    assert [note for note in notes if note.startswith("1.4 M of these parameters do not learn")]
+    assert not [note for note in captured_job._notes(RESULT, 0.0) if "do not learn" in note]
+
+
+def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
+    (note,) = captured_job._notes({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
+
+    assert note.startswith("a batch is 374 rows of the network's inputs, where the loader's batches have 32 samples")

@@ -50,6 +50,7 @@ def outcome(**facts: Any) -> ScriptOutcome:
         ),
         ({"status": -11}, "the script crashed"),
         ({"status": 1, "log": "DefaultCPUAllocator: can't allocate memory"}, "more than 1024 MiB"),
+        ({"status": 1, "log": "NameError: name 'get_ipython' is not defined"}, "commands of a notebook"),
         ({"status": 1, "log": "OSError: [Errno 28] No space left on device"}, "more than the overlay"),
         ({"status": 1, "log": "Temporary failure in name resolution"}, "the network, which a capture has not"),
         ({"result": {"reason": "covered", "covered_ratio": 0.866, "networks": ["Encoder"]}}, "(Encoder) hold 87 %"),

@@ -7,6 +7,7 @@ import doctest
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,13 @@ from tests.support.cases import for_each
 from tests.support.fake_services import FakePredictor
 
 GRAPHS = Path(__file__).parents[3] / "examples" / "jobs" / "graphs"
+
+
+class Undecided(torch.nn.Module):
+    """Chooses by a number of its data, which no graph can hold."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() if float(x.sum()) > 0 else x.sigmoid()
 
 
 @pytest.fixture
@@ -67,8 +75,12 @@ def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -
     [
         (object(), None, "neither a path nor a torch.nn.Module"),
         (torch.nn.Linear(2, 2), None, "needs example inputs"),
-        (torch.nn.Linear(2, 2), (3,), "none of the inputs is a tensor"),
-        (torch.nn.Linear(2, 2), torch.randn(4, 3), "torch.export refused"),
+        (torch.nn.Linear(2, 2), (3,), "no tensor is among the inputs"),
+        (torch.nn.Linear(2, 2), [[1.0, 2.0]], "no tensor is among the inputs"),
+        (torch.nn.Linear(2, 2), torch.randn(4, 3), "the network does not run on these inputs here"),
+        (torch.nn.Linear(2, 2), [torch.randn(4, 2)], "does not run on these inputs here: .* must be Tensor, not list"),
+        (torch.nn.Linear(2, 2, device="meta"), torch.randn(4, 2), "does not run on these inputs here"),
+        (Undecided(), torch.randn(4, 2), "torch.export refused the network"),
         (GRAPHS / "mlp.onnx", None, "no batch size"),
         (GRAPHS / "absent.onnx", None, "no batch size"),
     ],
@@ -76,6 +88,24 @@ def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -
 def test_what_cannot_be_predicted_is_refused_with_its_cause(model: object, inputs: object, told: str) -> None:
     with pytest.raises(InputError, match=told):
         package.predict(model, inputs)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": "64"},
+        {"batch_size": 6.5},
+        {"batch_size": True},
+        {"optimizer": torch.optim.Adam},
+        {"precision": torch.float16},
+        {"device": torch.device("cuda")},
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(InputError, match=f"^{name}=") as refused:
+        package.predict(object(), **{"batch_size": 8, **settings})
+    assert refused.value.remedy.startswith(f"e.g. {name}=")
 
 
 def test_the_helper_of_scripts_loads_nothing_of_it() -> None:

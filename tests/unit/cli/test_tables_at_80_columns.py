@@ -57,6 +57,15 @@ def test_a_sentence_goes_on_below_where_it_would_be_cut() -> None:
     ]
 
 
+def test_a_heading_goes_on_below_where_it_would_be_cut() -> None:
+    columns = (Column(title="JOB"), Column(title="SHARES WITH", wraps=True))
+    assert render_table(columns, [Row(cells=("job-1000", "vgg"))], 18).plain.splitlines() == [
+        "JOB       SHARES",
+        "          WITH",
+        "job-1000  vgg",
+    ]
+
+
 def test_what_may_stand_below_does_so_where_the_table_is_too_wide_and_nothing_of_it_is_cut() -> None:
     columns = (
         Column(title="DEVICE", wraps=True),

@@ -68,3 +68,9 @@ def test_weights_that_are_frozen_are_held_and_have_no_gradient(name: str) -> Non
 
     assert found.parameters == sum(each.numel() for each in network.parameters() if each.requires_grad)
     assert found.buffers == sum(each.numel() for each in (*frozen, *statistics))
+
+
+def test_a_network_of_which_nothing_learns_is_taken_for_one_that_is_to_be_trained(tmp_path: Path) -> None:
+    network = torch.nn.Linear(4, 3).requires_grad_(False)
+    export_network(torch, network, (torch.zeros(2, 4),), {}, tmp_path)
+    assert describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(2).parameter_bytes == (4 * 3 + 3) * 4

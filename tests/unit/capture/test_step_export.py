@@ -1,0 +1,55 @@
+"""Networks are exported as they train, whatever torch and the script's own precision do with them elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from cotenant_profiler.convert_command import convert
+from torch import Tensor, nn
+
+from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
+from predictor_service.features.graph_description import describe_graph
+
+_WORDS, _WIDTH = 50, 16
+
+
+class LanguageModel(nn.Module):
+    """As the tutorials of torch write it: the mask is made in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(_WORDS, _WIDTH)
+        layer = nn.TransformerEncoderLayer(_WIDTH, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(_WIDTH, _WORDS)
+
+    def forward(self, words: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
+        answer: Tensor = self.head(self.layers(self.words(words), mask=mask))
+        return answer
+
+
+def macs(network: nn.Module, sample: Tensor, folder: Path) -> float:
+    export_network(torch, network, (sample,), {}, folder)
+    return describe_graph(convert(folder / EXPORT_FILE)).at_batch(2).forward_macs
+
+
+PROJECTED = 4 * _WIDTH * _WIDTH + 2 * 32 * _WIDTH + _WIDTH * _WORDS
+"""Multiply-adds of one word in the layer and in the head, but for those of attention itself."""
+
+
+@pytest.mark.parametrize("learns", [True, False], ids=["learning", "frozen"])
+def test_a_transformer_that_makes_its_mask_itself_is_exported_one_operator_at_a_time(
+    learns: bool, tmp_path: Path
+) -> None:
+    network, words = LanguageModel(), torch.ones(2, 12, dtype=torch.long)
+    for part in (network.words, network.layers):
+        part.requires_grad_(learns)
+    assert macs(network, words, tmp_path) == 2 * 12 * (PROJECTED + 2 * 12 * _WIDTH)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_a_wide_network_takes_narrow_inputs_as_under_autocast(tmp_path: Path) -> None:
+    assert macs(nn.Linear(6, 5), torch.ones(2, 6, dtype=torch.float16), tmp_path) == 2 * 6 * 5
