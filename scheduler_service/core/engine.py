@@ -49,12 +49,7 @@ from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import refresh_pairs
-from scheduler_service.core.pausing import (
-    look_after_pauses,
-    order_pause,
-    order_resume,
-    outstanding_commands,
-)
+from scheduler_service.core.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.policy_answer import decisions_of
 from scheduler_service.core.prediction_requests import refresh_hold
@@ -205,6 +200,8 @@ class SchedulerEngine:
     def _decide(self, step: EventEffects) -> None:
         self._state.decided_at_ms = self._state.now_ms
         self._index.turn_memo.clear()
+        if getattr(self._policy, "decides_only_waiting", False) and not self._has_ready_jobs():
+            return
         if turns.needs_turns(self._state):
             step.wakes_at_ms += turns.decide_in_turns(
                 self._state, lambda turn: self._take_turn(turn, step), lambda: self._view(explain=False)
