@@ -214,8 +214,8 @@ class Occupancy:
 
     def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
         """Bring what GPUs hold up to date; return their nodes."""
-        ghosts = self._abandoned_attempts
-        haunted = {gpu_id for one in ghosts.values() for gpu_id in one.gpu_ids} if ghosts else _NO_GPUS
+        given_up = self._abandoned_attempts
+        haunted = {gpu_id for one in given_up.values() for gpu_id in one.gpu_ids} if given_up else _NO_GPUS
         touched_nodes: dict[str, None] = {}
         self.touched_gpu_ids.update(gpu_ids)
         for gpu_id in gpu_ids:

@@ -148,7 +148,8 @@ class ClusterState:
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
-        self._note_pause_and_trial(job)
+        if job.pause is not None or job.trial is not None or self._pauses or self.on_trial:
+            self._note_pause_and_trial(job)
         if before is None or not has_same_occupancy(job, before):
             self.occupancy.update(job, before)
             if self.tenants.rules is not None:

@@ -33,7 +33,7 @@ class LongRunning:
 
     def __init__(self, ledger: Ledger, measures: NDArray[np.float64] | None = None) -> None:
         self._view: SchedulingView = ledger.view
-        self._ledger = ledger
+        self._taken = ledger.taken_gpu_ids()  # which grows as the round gives GPUs away
         self._given_away = 0
         arrays = self._view.index.counted_arrays
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
@@ -125,8 +125,8 @@ class LongRunning:
 
     def _close_given_away(self) -> None:
         """Have the GPUs that this round has given away count as held by jobs that make no room."""
-        if self._ledger.taken_count() > self._given_away:
-            given_away = [*islice(self._ledger.taken_gpu_ids(), self._given_away, None)]
+        if len(self._taken) > self._given_away:
+            given_away = [*islice(self._taken, self._given_away, None)]
             self._given_away += len(given_away)
             self._sort_again(self._close(given_away))
 
