@@ -68,7 +68,7 @@ def play(name: str, trace: Trace, *, is_always_asked: bool) -> tuple[list[object
         made.append(CountedPolicy(make_policy(policy, parameters), is_always_asked=is_always_asked))
         return made[-1]
 
-    cluster, predictor = read_cluster("2x2", device=trace.device), TruthPredictor(trace.truth, NoErrors())
+    cluster, predictor = read_cluster("3x4", device=trace.device), TruthPredictor(trace.truth, NoErrors())
     Simulation(trace, cluster, predictor, RunSettings(policy=name, charges=CHARGES), observe=note, make=make).run()
     return found, made[0]
 
