@@ -138,7 +138,8 @@ class Simulation:
             self._tell(TenantsChosen(at_ms=simulation.now_ms, rules=simulation.settings.tenants))
         if jobs:
             simulation.event_queue.add(jobs[0].submitted_at_ms, EventPriority.SUBMISSION, self._submit, 0)
-        while simulation.event_queue and simulation.ended < len(jobs) and not self._is_stuck():
+        running = simulation.occupancy.attempts
+        while simulation.event_queue and simulation.ended < len(jobs) and (running or not self._is_stuck()):
             at_ms, act, subject = simulation.event_queue.pop()
             if at_ms > simulation.now_ms:
                 simulation.advance(at_ms)

@@ -49,12 +49,7 @@ from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import refresh_pairs
-from scheduler_service.core.pausing import (
-    look_after_pauses,
-    order_pause,
-    order_resume,
-    outstanding_commands,
-)
+from scheduler_service.core.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.policy_answer import decisions_of
 from scheduler_service.core.prediction_requests import refresh_hold
@@ -142,7 +137,8 @@ class SchedulerEngine:
             self._release_due(step)
         if self._state.pauses:
             end_trial_pauses(self._state, step)
-        if self._state.running or self._has_ready_jobs():
+        may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
+        if may_ask and (self._state.running or self._has_ready_jobs()):
             if step.is_decision_due:
                 self._decide(step)
             step.wakes_at_ms += next_looks.find_looks(self._policy, event, step, self._state.now_ms, self._view)
@@ -205,6 +201,8 @@ class SchedulerEngine:
     def _decide(self, step: EventEffects) -> None:
         self._state.decided_at_ms = self._state.now_ms
         self._index.turn_memo.clear()
+        if getattr(self._policy, "decides_only_waiting", False) and not self._has_ready_jobs():
+            return
         if turns.needs_turns(self._state):
             step.wakes_at_ms += turns.decide_in_turns(
                 self._state, lambda turn: self._take_turn(turn, step), lambda: self._view(explain=False)

@@ -59,12 +59,8 @@ class Ledger:
         return len(self._free_before) - len(self._taken_free)
 
     def taken_gpu_ids(self) -> Collection[str]:
-        """Return the GPUs that were free and that this round has given away."""
+        """Return the GPUs that were free and that this round has given away; more come as it goes on."""
         return self._taken_free.keys()
-
-    def taken_count(self) -> int:
-        """Return how many these are."""
-        return len(self._taken_free)
 
     def memory_used_bytes(self, gpu_id: str) -> int:
         """Return what is reserved on a GPU."""

@@ -76,8 +76,10 @@ def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -
 
 def _too_large_of(decision: Decision) -> Sequence[Hold]:
     """Return the holds of jobs that wait for no other reason than that."""
-    others = decision.reasons.values() if isinstance(decision, HoldRest) else ()
-    if not any(one.code == _TOO_LARGE for one in (decision.reason, *others)):
+    codes = [decision.reason.code]
+    if isinstance(decision, HoldRest) and decision.reasons:
+        codes += [one.code for one in decision.reasons.values()]
+    if _TOO_LARGE not in codes:
         return ()
     return [one for one in unfolded((decision,)) if isinstance(one, Hold) and one.reason.code == _TOO_LARGE]
 

@@ -17,6 +17,7 @@ from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse
 
 _NOTHING = HostUse()
+_NO_GPUS: AbstractSet[str] = frozenset()
 _INDEX_AND_ID = attrgetter("index", "gpu_id")
 
 
@@ -143,6 +144,8 @@ class Occupancy:
 
     def drop_abandoned(self, job_id: str, attempt: int, fence: int, node_id: str) -> bool:
         """Forget a ghost whose end was confirmed; False when there was none. An older log names no node."""
+        if not self._abandoned_attempts:
+            return False
         named = [(job_id, attempt, fence, node_id)] if node_id else self._keys_of(job_id, attempt, fence)
         found = [one for one in map(self._abandoned_attempts.pop, named, [None] * len(named)) if one is not None]
         for abandoned in found:
@@ -211,7 +214,8 @@ class Occupancy:
 
     def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
         """Bring what GPUs hold up to date; return their nodes."""
-        haunted = {gpu_id for abandoned in self._abandoned_attempts.values() for gpu_id in abandoned.gpu_ids}
+        given_up = self._abandoned_attempts
+        haunted = {gpu_id for one in given_up.values() for gpu_id in one.gpu_ids} if given_up else _NO_GPUS
         touched_nodes: dict[str, None] = {}
         self.touched_gpu_ids.update(gpu_ids)
         for gpu_id in gpu_ids:
@@ -236,6 +240,17 @@ class Occupancy:
         jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
         if not jobs:
             return GpuView(gpu=view.gpu, node_id=view.node_id, is_releasing=is_haunted or gpu_id in self._kept_gpu_ids)
+        if len(jobs) == 1:  # as on nearly all GPUs, in a third of the time
+            (job,) = jobs
+            surge, held_bytes = _surge_on(job, gpu_id), job.bytes_on(gpu_id)
+            return GpuView(
+                gpu=view.gpu,
+                node_id=view.node_id,
+                job_ids=(job.request.job_id,),
+                memory_reserved_bytes=held_bytes if surge is None else claimed_bytes([(held_bytes, surge)]),
+                is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or job.closes_gpus,
+                memory_surge_bytes=surge.surge_bytes if surge is not None else 0,
+            )
         kept = [(job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs]
         return GpuView(
             gpu=view.gpu,

@@ -111,7 +111,7 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
             check.has_rest = True
             check.accepted.append(decision)
             continue
-        for single in unfolded((decision,)):
+        for single in unfolded((decision,)) if isinstance(decision, HoldMany | HoldRest) else (decision,):
             _check_one(check, single)
     is_complete = check.has_rest or len(check.decided) == len(pending)
     for job_id in () if is_complete else pending:
@@ -284,7 +284,7 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
     gpus = len(start.assignments)
     if gpus not in (request.allowed_gpus or (request.gpus,)):
         return Reason(code="GANG_INCOMPLETE", numbers={"gpus_needed": request.gpus, "gpus_given": gpus})
-    ranks = sorted(assignment.rank for assignment in start.assignments)
+    ranks = sorted([assignment.rank for assignment in start.assignments])
     distinct = {assignment.gpu_id for assignment in start.assignments}
     if ranks != list(range(gpus)) or len(distinct) != gpus:
         return Reason(code="RANKS_WRONG", numbers={"gpus_given": gpus})
@@ -297,15 +297,15 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
 
 
 def _gpu_obstacle(check: _Check, start: Start) -> Reason | None:
-    view = check.view
-    gpu_ids = tuple(assignment.gpu_id for assignment in start.assignments)
-    unknown = tuple(gpu_id for gpu_id in gpu_ids if gpu_id not in view.gpus)
+    gpus, closed = check.view.gpus, check.closed_gpu_ids
+    gpu_ids = tuple([assignment.gpu_id for assignment in start.assignments])
+    unknown = tuple([gpu_id for gpu_id in gpu_ids if gpu_id not in gpus])
     if unknown:
         return Reason(code="GPU_NOT_USABLE", gpu_ids=unknown)
-    releasing = tuple(gpu_id for gpu_id in gpu_ids if view.gpus[gpu_id].is_releasing or gpu_id in check.closed_gpu_ids)
+    releasing = tuple([gpu_id for gpu_id in gpu_ids if gpus[gpu_id].is_releasing or gpu_id in closed])
     if releasing:
         return Reason(code="GPU_RELEASING", gpu_ids=releasing)
-    kinds = {(view.gpus[gpu_id].gpu.device, view.gpus[gpu_id].gpu.memory_bytes) for gpu_id in gpu_ids}
+    kinds = {(gpus[gpu_id].gpu.device, gpus[gpu_id].gpu.memory_bytes) for gpu_id in gpu_ids}
     return Reason(code="MIXED_DEVICES", gpu_ids=gpu_ids) if len(kinds) > 1 else None
 
 
@@ -336,11 +336,10 @@ def _host_numbers(request: JobRequest) -> dict[str, float]:
 
 def _device_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
     devices = request.terms.devices
-    wrong = [
-        part.gpu_id
-        for part in (start.assignments if devices else ())
-        if not is_device_named(devices, check.view.gpus[part.gpu_id].gpu.device)
-    ]
+    if not devices:
+        return None
+    gpus = check.view.gpus
+    wrong = [part.gpu_id for part in start.assignments if not is_device_named(devices, gpus[part.gpu_id].gpu.device)]
     return Reason(code="DEVICE_NOT_ALLOWED", gpu_ids=tuple(wrong)) if wrong else None
 
 

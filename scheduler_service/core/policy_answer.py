@@ -42,10 +42,11 @@ def _require_decision(decision: Decision) -> None:
 
 
 def _require_placement(placement: Placement) -> None:
-    if not all(isinstance(one, Assignment) for one in placement.assignments):
-        raise TypeError(f"the GPUs of job {placement.job_id} are {placement.assignments!r:.100}, not assignments")
+    for one in placement.assignments:
+        if not isinstance(one, Assignment):
+            raise TypeError(f"the GPUs of job {placement.job_id} are {placement.assignments!r:.100}, not assignments")
     if isinstance(placement, Start | Reshape):
         counts: tuple[object, ...] = (placement.micro_batch_size, placement.accumulation_steps)
         # An int is one without asking the abstract class, which takes ten times as long.
-        if not all(isinstance(count, int | Integral) for count in counts):
+        if not (isinstance(counts[0], int | Integral) and isinstance(counts[1], int | Integral)):
             raise TypeError(f"job {placement.job_id} gets samples and passes {counts!r:.100}, not whole numbers")

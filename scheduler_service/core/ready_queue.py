@@ -134,12 +134,13 @@ class WaitingJobs:
 
     def remove(self, job: JobRecord) -> None:
         """Let a job wait no more."""
-        same_key = self._by_key[job.request.key]
-        del same_key[job.job_id]
+        job_id, key = job.request.job_id, job.request.key
+        same_key = self._by_key[key]
+        del same_key[job_id]
         if not same_key:
-            del self._by_key[job.request.key]
-        self._holds.pop(job.job_id, None)
-        self._make_unready(job.job_id)
+            del self._by_key[key]
+        self._holds.pop(job_id, None)
+        self._make_unready(job_id)
 
     def set_hold(self, job: JobRecord, reason: Reason | None) -> None:
         """Hold a job back from the policy, or (None) show it again."""
@@ -152,14 +153,14 @@ class WaitingJobs:
             self._make_unready(job.job_id)
 
     def _show(self, job: JobRecord) -> None:
-        name = name_lane(job.request, by_tenant=self._by_tenant)
-        if self._lane_names.get(job.job_id, name) != name:
-            self._make_unready(job.job_id)
+        name, job_id = name_lane(job.request, by_tenant=self._by_tenant), job.request.job_id
+        if self._lane_names.get(job_id, name) != name:
+            self._make_unready(job_id)
         lane = self._lanes.get(name)
         if lane is None:
             # That of most clusters keeps its orders while no job waits: building them costs more than one more job.
             lane = self._lanes[name] = self._plain if name == PLAIN_LANE else Lane()
-        self._lane_names[job.job_id] = name
+        self._lane_names[job_id] = name
         lane.put(pending_view(job))
 
     def _make_unready(self, job_id: str) -> None:

@@ -92,6 +92,18 @@ class RemainingTimeGroup:
             if later < len(jobs):
                 yield (remaining_ms, *jobs[later]), length
 
+    def next_after(self, turn: Turn, length: int) -> Turn | None:
+        """Return the first job after one of this group, which has so many steps left; None = that is the last."""
+        jobs = self._jobs[length]
+        later = bisect_right(jobs, turn[1:])
+        if later < len(jobs):
+            return (turn[0], *jobs[later])
+        place = bisect_right(self.lengths, length)
+        if place == len(self.lengths):
+            return None
+        length = self.lengths[place]
+        return (self.remaining_ms(length), *self._jobs[length][0])
+
     def has_between(self, length: int, after: Turn, before: Turn) -> bool:
         """Say whether a job of this length comes after one job of it, and before some other job."""
         jobs = self._jobs[length]
@@ -177,6 +189,11 @@ class GroupedQueue(ABC):
     def group_of(self, turn: Turn) -> RemainingTimeGroup:
         """Return the group of a job."""
         return self._groups[self._places[turn[2]][0]]
+
+    def next_after(self, turn: Turn) -> Turn | None:
+        """Return the first job of the group of a job that comes after it; None = there is none."""
+        name, length, _ = self._places[turn[2]]
+        return self._groups[name].next_after(turn, length)
 
     def all_groups(self) -> Collection[RemainingTimeGroup]:
         """Return all groups, in no order; of a narrowed queue also those that it leaves out."""

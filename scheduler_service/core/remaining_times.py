@@ -76,20 +76,22 @@ class KeptRemainingTimes:
                 made.
             is_now: Its GPU time is that of the instant that the array is read for.
         """
-        job_ids = (job.request.job_id,)
-        entries = ((part.gpu_id, view.gpus.get(part.gpu_id)) for part in job.assignments)
-        alone = [gpu_id for gpu_id, entry in entries if entry is not None and entry.job_ids == job_ids]
+        job_ids, gpus, alone = (job.request.job_id,), view.gpus, list[str]()
+        for part in job.assignments:
+            entry = gpus.get(part.gpu_id)
+            if entry is not None and entry.job_ids == job_ids:
+                alone.append(part.gpu_id)
         if not alone:
             return
-        prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
+        prediction = view.predictions.job(job.request.key, gpus[alone[0]].gpu.device)
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
         total, done = job.request.steps_total, job.steps_done
         known_ms = (0.0, job.started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         self._has_unknown |= known_ms[1] < inf
         values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
         is_paused = job.pause is not None and job.pause.paused_at_ms > 0
-        gpus = 0 if is_now or is_paused else len(job.assignments)
-        service = job.attained_gpu_ms, gpus, job.submitted_at_ms, job.started_at_ms, job.request.migration_cost_ms
+        earning = 0 if is_now or is_paused else len(job.assignments)
+        service = job.attained_gpu_ms, earning, job.submitted_at_ms, job.started_at_ms, job.request.migration_cost_ms
         positions = [self._position_of[gpu_id] for gpu_id in alone]
         if len(positions) == 1:  # most jobs, in half the time
             self._known[:, positions[0]] = (*values, *service)

@@ -134,7 +134,7 @@ class ClusterState:
 
     def put_job(self, job: JobRecord) -> None:
         """Store a job and bring every index up to date; a job that becomes pending is ready unless held."""
-        job_id, phase = job.job_id, job.phase
+        job_id, phase = job.request.job_id, job.phase
         before = self._jobs.get(job_id)
         self._jobs[job_id] = job
         if before is None and not job.has_ended:
@@ -148,7 +148,8 @@ class ClusterState:
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
-        self._note_pause_and_trial(job)
+        if job.pause is not None or job.trial is not None or self._pauses or self.on_trial:
+            self._note_pause_and_trial(job)
         if before is None or not has_same_occupancy(job, before):
             self.occupancy.update(job, before)
             if self.tenants.rules is not None:
@@ -170,23 +171,24 @@ class ClusterState:
             self.tenants.change(job.request.tenant, more, self.now_ms)
 
     def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
+        job_id = job.request.job_id
         if before is not None:
-            self._by_phase[before.phase].pop(job.job_id, None)
+            self._by_phase[before.phase].pop(job_id, None)
             if before.phase is Phase.PENDING:
                 self.waiting.remove(before)
-        self._by_phase[job.phase][job.job_id] = None
+        self._by_phase[job.phase][job_id] = None
         if job.phase is Phase.PENDING:
             self.waiting.add(job)
-            self.decisions.expect(job.job_id)
-        if not job.holds_gpus:
-            self._running.drop(job.job_id)
-            self.occupancy.touched_job_ids.discard(job.job_id)
+            self.decisions.expect(job_id)
+        if job.phase not in HOLDING_PHASES:
+            self._running.drop(job_id)
+            self.occupancy.touched_job_ids.discard(job_id)
         elif job.phase is Phase.STARTING:
-            self._running.drop(job.job_id)  # a job that was moved is the newest again
+            self._running.drop(job_id)  # a job that was moved is the newest again
         if job.has_ended:
             if before is not None:
                 self.keys.end(job.request.key)
-            self.decisions.forget(job.job_id)
+            self.decisions.forget(job_id)
             self._forget_oldest()
 
     def set_hold(self, job_id: str, reason: Reason | None) -> None:

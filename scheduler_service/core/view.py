@@ -282,6 +282,9 @@ class Policy(Protocol):
     at every multiple of it while jobs wait or run. It may have `next_look_ms(view) -> int | None` besides: the first
     instant at which time alone may change its last answer, None = no such instant. Then it is asked at the next
     multiple after every fact, and after that not before that instant.
+
+    One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
+    true, and is not asked then.
     """
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.view import SchedulingView
@@ -39,6 +40,8 @@ class Fifo:
     Attributes:
         overtaking: Let later jobs pass one that does not fit now.
     """
+
+    decides_only_waiting: ClassVar[bool] = True
 
     overtaking: bool = field(default=False, metadata={"description": "let later jobs pass one that does not fit now"})
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
@@ -36,6 +37,8 @@ from scheduler_service.policies.packing.free_memory_placement import pack_by_fre
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpportunisticBinPacking:
     """Most free memory first; nothing can be set."""
+
+    decides_only_waiting: ClassVar[bool] = True
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""

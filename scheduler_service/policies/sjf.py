@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
@@ -35,6 +36,8 @@ from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sjf:
     """Shortest remaining time first, one job per GPU, no preemption."""
+
+    decides_only_waiting: ClassVar[bool] = True
 
     aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
 

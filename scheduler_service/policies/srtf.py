@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import inf
+from typing import ClassVar
 
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.ledger import Ledger
@@ -50,6 +51,8 @@ from scheduler_service.policies.placement.preemption import PreemptionPlan, Pree
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srtf:
     """Shortest remaining time first, one job per GPU, longer running jobs are stopped."""
+
+    decides_only_waiting: ClassVar[bool] = True
 
     aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
     preemption_gain_min_ms: int = field(

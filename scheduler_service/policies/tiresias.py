@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from math import ceil, inf
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,8 @@ _LEVEL_MS: Final = 2.0**44
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiresias:
     """Least attained GPU time first, in queues, with preemption."""
+
+    decides_only_waiting: ClassVar[bool] = True
 
     queues: int = field(default=2, metadata={"description": "number of queues"})
     queue_limit_gpu_ms: int = field(

@@ -48,12 +48,12 @@ def rest_behind(view: SchedulingView, position: int, table: CandidateTable) -> l
 
     They are one decision, unless their tables are wanted.
     """
-    first, rest = view.pending[position], view.pending[position + 1 :]
-    if not rest:
+    first, jobs_behind = view.pending[position], len(view.pending) - position - 1
+    if not jobs_behind:
         return []
-    reason = Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": len(rest)}, job_ids=(first.request.job_id,))
+    reason = Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": jobs_behind}, job_ids=(first.request.job_id,))
     if view.explain:
-        return explained_holds(rest, reason, table)
+        return explained_holds(view.pending[position + 1 :], reason, table)
     decided = frozenset(view.pending[place].request.job_id for place in range(position + 1))
     return [HoldRest(queue=view.pending, decided=decided, reason=reason)]
 

@@ -16,7 +16,7 @@ from scheduler_service.core.capacity import resident_on
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, Turn, shape_of
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
@@ -118,7 +118,7 @@ class ExclusiveRound:
         self.ledger = Ledger(view)
         self.orders: list[Stop | Reshape] = []
         self.rooms_made = self.rooms_opened = 0
-        self._view = view
+        self._view, self._free_before = view, view.index.free_gpu_ids
         self._choose_gpus, self._placed = choose, placed
         self._make_room_maker = room_maker
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
@@ -127,6 +127,7 @@ class ExclusiveRound:
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
         self._recall: Callable[[], ImpossibleShapes] = ImpossibleShapes
+        self._asked: tuple[JobRequest, Kind, tuple[int, int] | None] | None = None
 
     @cached_property
     def _kinds(self) -> Inventory:
@@ -189,11 +190,16 @@ class ExclusiveRound:
 
     def place_for(self, request: JobRequest) -> tuple[str, ...] | None:
         """Return the free GPUs that a job would get now, of the kind with the least execution time; None = none."""
+        if not self.ledger.free_count():
+            return None
         kinds = [*self._free]
         if len(kinds) > 1:
             kinds.sort(key=lambda kind: self._execution_order(request, kind))
-        found = (self._choose(request, kind) for kind in kinds)
-        return next((gpu_ids for gpu_ids in found if gpu_ids is not None), None)
+        for kind in kinds:
+            gpu_ids = self._choose(request, kind)
+            if gpu_ids is not None:
+                return gpu_ids
+        return None
 
     def hold(self, job: PendingJob) -> Hold:
         """Let a job wait; equal jobs wait for the same reason, as one object."""
@@ -233,6 +239,8 @@ class ExclusiveRound:
         """Remove GPUs from the free ones, for a job that was or will be placed otherwise; others are ignored."""
         self._tables.clear()
         for gpu_id in gpu_ids:
+            if gpu_id not in self._free_before:
+                continue
             entry = self._view.gpus[gpu_id]
             on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
             if gpu_id in on_node:
@@ -281,13 +289,21 @@ class ExclusiveRound:
         return self._choose_gpus(self.ledger, request, by_node)
 
     def _fits_kind(self, request: JobRequest, kind: Kind) -> bool:
-        gpu = next((self._view.gpus[ids[0]].gpu for ids in self._free[kind].values() if ids), None)
-        return gpu is not None and fits_alone(self._view, request, gpu)
+        for gpu_ids in self._free[kind].values():
+            if gpu_ids:
+                return self._passes_on(request, kind, self._view.gpus[gpu_ids[0]].gpu) is not None
+        return False
+
+    def _passes_on(self, request: JobRequest, kind: Kind, gpu: Gpu) -> tuple[int, int] | None:
+        """Return samples per pass and passes on an empty GPU of a kind; of a job that starts it is asked twice."""
+        if self._asked is None or self._asked[0] is not request or self._asked[1] != kind:
+            self._asked = request, kind, passes_alone(self._view, request, gpu)
+        return self._asked[2]
 
     def start_at(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
         """Start a job on free GPUs that were chosen for it, as many as it asks for."""
         gpu = self._view.gpus[gpu_ids[0]].gpu
-        micro_batch_size, passes = passes_alone(self._view, request, gpu) or (0, 0)
+        micro_batch_size, passes = self._passes_on(request, kind_of(gpu), gpu) or (0, 0)
         resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
         if resident is None or not passes:
             raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 from scheduler_service.core.decisions import Decision, HoldRest, Start
@@ -51,7 +51,8 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
             # Nor does room that is made, where no GPU is left over: nearly always.
             decisions.append(decision)
             has_shrunk = True
-            for later in _next_after(queue.group_of(turn), turn):
+            later = queue.next_after(turn)
+            if later is not None:
                 heappush(candidates, later)
     if len(decisions) == len(view.pending):
         return decisions
@@ -77,8 +78,9 @@ def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None)
                 if not may_start or _needs_look(round_, group, head, may_start=True):
                     found.append(head)
             else:
-                later = _next_after(group, after)
-                found += [turn for turn in later if _needs_look(round_, group, turn, may_start=may_start)]
+                later = next((turn for turn, _ in group.firsts_after(after, lambda length: False)), None)
+                if later is not None and _needs_look(round_, group, later, may_start=may_start):
+                    found.append(later)
     heapify(found)
     return found
 
@@ -92,11 +94,6 @@ def _needs_look(round_: ExclusiveRound, group: RemainingTimeGroup, turn: Turn, *
 def _has_chance(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn) -> bool:
     group = queue.group_of(turn)
     return _needs_look(round_, group, turn, may_start=group.request.gpus <= round_.widest())
-
-
-def _next_after(group: RemainingTimeGroup, after: Turn) -> list[Turn]:
-    """Return the first job of a group that comes after one turn, if there is one."""
-    return [turn for turn, _ in islice(group.firsts_after(after, lambda length: False), 1)]
 
 
 def is_grouped(view: SchedulingView) -> bool:

@@ -33,7 +33,7 @@ class LongRunning:
 
     def __init__(self, ledger: Ledger, measures: NDArray[np.float64] | None = None) -> None:
         self._view: SchedulingView = ledger.view
-        self._ledger = ledger
+        self._taken = ledger.taken_gpu_ids()  # which grows as the round gives GPUs away
         self._given_away = 0
         arrays = self._view.index.counted_arrays
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
@@ -41,8 +41,9 @@ class LongRunning:
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
         self._node_ids, self._node_of, self._slots = arrays.node_ids, arrays.node_of, arrays.slots
         # The last one stands for the GPUs that a node does not have.
-        self._least_ms = np.full(len(measures) + 1, -inf)
-        self._least_ms[:-1] = np.where(arrays.jobs_on == 1, measures, inf)
+        self._least_ms = np.empty(len(measures) + 1)
+        self._least_ms[:-1], self._least_ms[-1] = measures, -inf
+        self._least_ms[:-1][arrays.jobs_on != 1] = inf
         self._by_node: NDArray[np.float64] | None = None
         self._in_order: NDArray[np.float64] | None = None
         self._reaches_ms: dict[int, float] = {}
@@ -63,14 +64,15 @@ class LongRunning:
         if self._view.nodes_per_job_max == 1:
             return float(self._of_nodes(gpus).max(initial=-inf))
         if self._in_order is None:
-            self._in_order = np.sort(self._least_ms)
+            self._in_order = self._least_ms.copy()
+            self._in_order.sort()  # numpy's function of this name costs three calls more, in every round
         return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
 
     def nodes(self, gpus: int, remaining_ms: float) -> Iterator[tuple[float, str]]:
         """Yield the nodes with so many GPUs whose jobs run as long, those that run longest first, and how long."""
         limits_ms = self._of_nodes(gpus)
-        numbers = np.flatnonzero(limits_ms >= remaining_ms)
-        numbers = numbers[np.argsort(-limits_ms[numbers], kind="stable")]
+        (numbers,) = (limits_ms >= remaining_ms).nonzero()
+        numbers = numbers[(-limits_ms[numbers]).argsort(kind="stable")]
         for number, limit_ms in zip(numbers.tolist(), limits_ms[numbers].tolist(), strict=True):
             yield limit_ms, self._node_ids[number]
 
@@ -86,7 +88,7 @@ class LongRunning:
         self._close_given_away()
         if self._unheld is None:
             self._unheld = {}
-            for position in np.flatnonzero(self._least_ms == inf).tolist():
+            for position in (self._least_ms == inf).nonzero()[0].tolist():
                 node = self._node_ids[self._node_of[position]]
                 self._unheld.setdefault(node, []).append(self._gpu_ids[position])
         return self._unheld
@@ -99,7 +101,7 @@ class LongRunning:
 
     def least_ms(self, gpu_ids: Iterable[str]) -> float:
         """Return how long the jobs on these GPUs run at least; infinite = no job is known to hold any of them."""
-        return min((float(self._least_ms[self._position_of[gpu_id]]) for gpu_id in gpu_ids), default=inf)
+        return float(self._least_ms[[self._position_of[gpu_id] for gpu_id in gpu_ids]].min(initial=inf))
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
@@ -111,14 +113,20 @@ class LongRunning:
         """Return by node number how long the jobs on so many of its GPUs run at least."""
         self._close_given_away()
         if self._by_node is None:
-            self._by_node = np.sort(self._least_ms[self._slots], axis=1)
+            self._by_node = self._by_slot(self._slots)
         columns = self._by_node.shape[1]
         return self._by_node[:, columns - gpus] if gpus <= columns else np.full(len(self._node_ids), -inf)
 
+    def _by_slot(self, slots: Positions) -> NDArray[np.float64]:
+        """Return how long the jobs on the GPUs of nodes run, those of each node in order."""
+        found: NDArray[np.float64] = self._least_ms[slots]
+        found.sort(axis=1)
+        return found
+
     def _close_given_away(self) -> None:
         """Have the GPUs that this round has given away count as held by jobs that make no room."""
-        if self._ledger.taken_count() > self._given_away:
-            given_away = [*islice(self._ledger.taken_gpu_ids(), self._given_away, None)]
+        if len(self._taken) > self._given_away:
+            given_away = [*islice(self._taken, self._given_away, None)]
             self._given_away += len(given_away)
             self._sort_again(self._close(given_away))
 
@@ -134,7 +142,7 @@ class LongRunning:
         if self._by_node is None:
             return
         nodes = [*{*self._node_of[positions].tolist()}]
-        self._by_node[nodes] = np.sort(self._least_ms[self._slots[nodes]], axis=1)
+        self._by_node[nodes] = self._by_slot(self._slots[nodes])
 
     def _protected(self, jobs_on: Positions) -> NDArray[np.bool_]:
         """Return by position whether a job is there that stays and makes no room.

@@ -347,12 +347,12 @@ class PreemptionPlanner:
         """Take the first GPUs in order whose hosts have room once their holders are gone."""
         chosen: list[_Offer] = []
         on_node: dict[str, list[_Offer]] = {}
-        nodes_max = self._view.nodes_per_job_max
+        nodes_max, asks_host = self._view.nodes_per_job_max, bool(request.cpu_cores or request.host_memory_bytes)
         for offer in offers:
             node_id = offer.node_id
             if node_id not in on_node and nodes_max and len(on_node) >= nodes_max:
                 continue
-            if self._host_fits(request, node_id, [*on_node.get(node_id, ()), offer]):
+            if not asks_host or self._host_fits(request, node_id, [*on_node.get(node_id, ()), offer]):
                 on_node.setdefault(node_id, []).append(offer)
                 chosen.append(offer)
             if len(chosen) == request.gpus:
@@ -360,16 +360,14 @@ class PreemptionPlanner:
         return None
 
     def _preemption(self, chosen: Sequence[_Offer]) -> PreemptionPlan:
-        victims = dict.fromkeys(job_id for offer in chosen for job_id in offer.holders)
+        victims = dict.fromkeys([job_id for offer in chosen for job_id in offer.holders])
         return PreemptionPlan(
-            gpu_ids=tuple(offer.gpu_id for offer in chosen),
-            releasing_gpu_ids=tuple(offer.gpu_id for offer in chosen if offer.price == 1),
+            gpu_ids=tuple([offer.gpu_id for offer in chosen]),
+            releasing_gpu_ids=tuple([offer.gpu_id for offer in chosen if offer.price == 1]),
             victims=tuple(victims),
         )
 
     def _host_fits(self, request: JobRequest, node_id: str, here: Sequence[_Offer]) -> bool:
-        if not request.cpu_cores and not request.host_memory_bytes:
-            return True
         taken = {job_id for offer in here for job_id in offer.holders}
         gone = [job_id for job_id in self._on_node.get(node_id, ()) if job_id in taken or self._is_leaving(job_id)]
         freed = [self._host_part(self._reported[job_id], node_id) for job_id in gone]

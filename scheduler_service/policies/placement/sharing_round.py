@@ -108,9 +108,9 @@ class SharingRound:
             found = placement.place(jobs[turn[2]])
             if isinstance(found, Start):
                 decisions.append(found)
-                later = next(group.firsts_after(turn, lambda length: False), None)
+                later = queue.next_after(turn)
                 if later is not None:
-                    heappush(heads, later[0])
+                    heappush(heads, later)
             else:
                 self._failed[group.shape] = found
         if len(decisions) == len(self._view.pending):
