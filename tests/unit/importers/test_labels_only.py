@@ -146,6 +146,7 @@ def test_a_damaged_or_endless_compressed_file_is_refused(tmp_path: Path, monkeyp
         ("table.csv.gz", b"table", "is not a whole gzip file"),
         ("table.csv", b"\xff\xfe", "is not UTF-8"),
     ],
+    ids=["long", "long when unpacked", "not packed", "not text"],
 )
 def test_a_text_is_refused_by_what_is_wrong_with_it(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
