@@ -1,8 +1,8 @@
 """What submitting an array of 1,000 tasks costs: `python -m benchmarks.array_submission`, as JSON.
 
-A scheduler of its own, without nodes, takes five arrays one after the other by `cotenant submit --array 1-1000`, so that
-the last one joins a queue of 4,000. CPU seconds of the command, its start included, and of the scheduler until the
-command has its answer and two seconds on.
+A scheduler of its own, without nodes, takes five arrays one after the other by `cotenant submit --array 1-1000`: the
+last one joins a queue of 4,000. CPU seconds of the command, its start included, and of the scheduler until two seconds
+after the command has its answer.
 """
 
 from __future__ import annotations

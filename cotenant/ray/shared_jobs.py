@@ -320,7 +320,9 @@ def _tell_silence(job: SharedJob, now_ms: int, why: str) -> None:
     run.since_ms = run.since_ms or now_ms
     if not run.is_told and now_ms - run.since_ms >= SILENT_MS_MAX:
         run.is_told = True
-        _log.warning("job %s: for %d s %s", job.job_id, (now_ms - run.since_ms) // 1_000, why)
+        # A sentence, not the name of an event: it stands in the log of the user's own program.
+        told = f"job {job.job_id}: for {(now_ms - run.since_ms) // 1_000} s {why}"
+        _log.warning(told)
 
 
 def _change(job: SharedJob, **changes: Any) -> None:  # noqa: ANN401 (fields of different types)

@@ -66,10 +66,12 @@ def test_a_killed_process_is_gone_although_its_parent_has_not_collected_it(
 def test_a_process_that_stands_still_is_alive_with_its_memory_and_can_be_killed(
     processes: Processes, sleeper: ProcessIdentity
 ) -> None:
+    # One that is stopped before its first page is there would never have any.
+    wait_until(lambda: processes.usage([sleeper.pid]).resident_bytes > 0, "it has memory")
     assert processes.send_signal(sleeper, signal.SIGSTOP)
     assert processes.is_alive(sleeper)
     assert processes.tree(sleeper.pid) == (sleeper.pid,)
-    wait_until(lambda: processes.usage([sleeper.pid]).resident_bytes > 0, "it keeps its memory")
+    assert processes.usage([sleeper.pid]).resident_bytes > 0, "it keeps its memory"
     assert processes.send_signal(sleeper, signal.SIGKILL)
     wait_until(lambda: not processes.is_alive(sleeper), "a stopped process can be killed")
 

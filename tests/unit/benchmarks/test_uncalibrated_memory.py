@@ -67,7 +67,7 @@ def test_the_committed_constants_are_what_the_public_rows_teach(level: float, co
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "timm/resnet"])
-def test_a_family_that_taught_nothing_is_covered_to_98_per_cent_at_most_two_and_a_half_times_over(name: str) -> None:
+def test_a_family_that_taught_nothing_is_covered_to_98_per_cent_at_most_three_times_over(name: str) -> None:
     rows = public_rows()
     judged = np.char.startswith(rows.families, name) & ~rows.ended & ~rows.rejected
     learned = to_vector(learn(rows, BOUND_LEVEL, np.char.startswith(rows.families, name)))
@@ -75,7 +75,7 @@ def test_a_family_that_taught_nothing_is_covered_to_98_per_cent_at_most_two_and_
     found = summary((bounds / rows.measured_bytes)[judged])
     assert found["rows"] > 100
     assert found["coverage_ratio"] >= 0.98
-    assert found["bound_over_measured_mean"] <= 2.5
+    assert found["bound_over_measured_mean"] <= 3
 
 
 def test_dearer_shortfalls_cover_more_rows_and_rows_without_noise_give_their_coefficients_back() -> None:

@@ -45,7 +45,7 @@ def public_datasets() -> list[Dataset]:
     return read_public_datasets(default_datasets_dir())
 
 
-@pytest.mark.parametrize("device", ["NVIDIA TITAN V", "Tesla T4"])
+@pytest.mark.parametrize("device", ["Tesla K80", "Tesla T4"])
 def test_what_the_command_learns_again_answers_as_the_committed_models_do(device: str) -> None:
     """A sample, of few rows. Where this fails: python -m predictor_service train-public-models."""
     rows = select_rows(public_datasets(), STEP, DEVICE_TYPES[device], is_public=True).learned
@@ -80,7 +80,7 @@ def test_no_public_model_is_the_model_of_all_types_with_the_range_of_a_few_famil
 def test_what_a_package_has_of_the_model_of_all_types_is_not_taken_over() -> None:
     """So it was of the V100: ResNet-50 took 11 to 844 ms, where types that nobody measured have a factor of two."""
     packed = committed()
-    device = "NVIDIA TITAN V"
+    device = "Tesla T4"
     records = packed.manifest.targets[device]
     as_it_is = {name: dataclasses.replace(record, winner=UNCORRECTED) for name, record in records.items()}
     manifest = dataclasses.replace(packed.manifest, targets={**packed.manifest.targets, device: as_it_is})
