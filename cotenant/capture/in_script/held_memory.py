@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
+
+_DICTIONARIES = (dict, OrderedDict)
+"""Those of libraries load modules when they are looked into, or answer in ways of their own."""
 
 
 def outside_bytes(torch: Any, trained: list[Any], answering: list[Any]) -> int:
@@ -46,8 +50,9 @@ def _copies_of(torch: Any, network: Any) -> list[Any]:
     for each in gc.get_objects() if shapes else ():
         kind = type(each)
         if kind is type(network):
-            found += _tensors_in(each) if _shapes_of(each) == _shapes_of(network) else []
-        elif issubclass(kind, dict) and len(each) >= len(shapes):
+            is_copy = "_parameters" in vars(each) and _shapes_of(each) == _shapes_of(network)
+            found += _tensors_in(each) if is_copy else []
+        elif kind in _DICTIONARIES and len(each) >= len(shapes):
             found += _written(torch, [each.get(name) for name in shapes], list(shapes.values()))
         elif kind is list and len(each) == len(shapes):
             found += _written(torch, each, list(shapes.values()))

@@ -47,6 +47,20 @@ def test_averages_in_dictionaries_and_lists_are_held_once_they_are_written_to() 
     assert outside_bytes(torch, [network], []) == 2 * 4 * WEIGHTS
 
 
+class Lazy(dict[str, object]):
+    """Loads what it is asked for, as transformers' table of networks does."""
+
+    def get(self, name: str, default: object, /) -> object:  # type: ignore[override]
+        raise AssertionError(f"{name} was looked up")
+
+
+def test_dictionaries_and_networks_of_libraries_are_left_alone() -> None:
+    network, half_made = Net(), Net.__new__(Net)
+    lazy = Lazy({name: None for name, _ in network.named_parameters()})
+    assert outside_bytes(torch, [network], []) == 0
+    del lazy, half_made
+
+
 class Keeps(torch.optim.Optimizer):
     """Keeps so many copies of the parameters, of 32 or 8 bits."""
 
