@@ -6,6 +6,7 @@ They refuse a GPU that is not there, or leave half precision out without a word;
 # ruff: noqa: ANN401 (the libraries are the script's own: they are handed in, and nothing of them has a type here)
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -13,13 +14,14 @@ _HALF_OF_LIGHTNING = ("16", "16-mixed")
 
 
 def redirect_library(module: Any, requested: Any) -> None:
-    """Changes one of `LIBRARIES` that has just been loaded.
+    """Changes one of `LIBRARIES` that has just been loaded; a release with other names in it is left as it is.
 
     Args:
         module: It.
         requested: What is remembered of the script's wishes.
     """
-    LIBRARIES[module.__name__](module, requested)
+    with contextlib.suppress(AttributeError):
+        LIBRARIES[module.__name__](module, requested)
 
 
 def _redirect_trainer(module: Any, requested: Any) -> None:

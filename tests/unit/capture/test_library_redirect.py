@@ -74,3 +74,11 @@ def test_settings_that_ask_for_a_gpu_of_today_are_accepted() -> None:
     redirect_library(module, Requested())
     assert module.is_torch_bf16_gpu_available()
     assert not hasattr(module, "is_torch_tf32_available")
+
+
+@pytest.mark.parametrize("name", ["accelerate.accelerator", "lightning.fabric.connector", "transformers.training_args"])
+def test_a_release_that_calls_it_otherwise_is_left_as_it_is(name: str) -> None:
+    module = library(name)
+    before = dict(vars(module))
+    redirect_library(module, Requested())
+    assert vars(module) == before

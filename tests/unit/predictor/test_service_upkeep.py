@@ -85,6 +85,7 @@ def test_a_service_learns_from_what_ran_once_it_is_time_unless_an_operator_rolle
             profiles=profiles,
         )
         upkeep.watch_drift()
+        assert (operations.newest_begun_ms() == 0) is rolled_back
         until = time.monotonic() + 60
         while not rolled_back and not begun.exists() and time.monotonic() < until:
             time.sleep(0.02)
