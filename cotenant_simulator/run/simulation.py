@@ -28,7 +28,7 @@ from scheduler_service.core.engine import MakePolicy, SchedulerEngine
 from scheduler_service.core.job_records import RejectedDecision
 from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.core.reason_texts import describe_reason
-from scheduler_service.core.records import PREPARED_STARTS
+from scheduler_service.core.records import PREPARED_STARTS, REPORT_INTERVAL_MS
 from scheduler_service.policy_registry import make_policy
 
 ENDED_JOBS_MAX = 1_000
@@ -87,6 +87,7 @@ class Simulation:
             seed=settings.seed,
             nodes_per_job_max=settings.nodes_per_job_max,
             ended_jobs_max=ENDED_JOBS_MAX,
+            report_interval_ms=settings.report_interval_ms or REPORT_INTERVAL_MS,
             learns_speeds=settings.learns_speeds,
         )
         prepares = settings.charges.prepared_restart_ms is not None

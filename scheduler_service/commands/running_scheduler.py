@@ -142,6 +142,7 @@ class RunningScheduler:
                 make_policy=policy_registry.make_policy,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
                 stall_ms=self._settings.stall_ms,
+                report_interval_ms=self._settings.heartbeat_ms,
             )
 
         recovered = recover(
@@ -152,6 +153,7 @@ class RunningScheduler:
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
                 stall_ms=self._settings.stall_ms,
+                report_interval_ms=self._settings.heartbeat_ms,
             ),
             restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),

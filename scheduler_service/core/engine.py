@@ -43,7 +43,6 @@ from scheduler_service.core.decisions import (
 )
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.explanation import Explanation, frozen_view
-from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.lane_views import seen_in_lane
 from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.memory_shortage import let_try_alone
@@ -51,11 +50,10 @@ from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import refresh_pairs
 from scheduler_service.core.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
-from scheduler_service.core.policy_answer import decisions_of
+from scheduler_service.core.policy_answer import decisions_of, note_refused
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
-from scheduler_service.core.reason_texts import describe_reason
-from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.records import REPORT_INTERVAL_MS, AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
 from scheduler_service.core.trial_pauses import end_trial_pauses
@@ -81,6 +79,7 @@ class SchedulerEngine:
         ended_jobs_max: Ended jobs kept.
         pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.
         stall_ms: No shorter time without a step is a stall; 0 = stalls are not looked for.
+        report_interval_ms: As in `ClusterState`.
         learns_speeds: Measured step times take the place of foreseen ones.
     """
 
@@ -96,6 +95,7 @@ class SchedulerEngine:
         ended_jobs_max: int = 10_000,
         pair_refresh_ms: int = 0,
         stall_ms: int = 0,
+        report_interval_ms: int = REPORT_INTERVAL_MS,
         learns_speeds: bool = True,
     ) -> None:
         self._make_policy = make_policy
@@ -104,6 +104,7 @@ class SchedulerEngine:
         self._can_move = can_move
         self._pair_refresh_ms, self._stall_ms = pair_refresh_ms, stall_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
+        self._state.report_interval_ms = report_interval_ms
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
         self._state.predictions.speeds.is_used = learns_speeds
         self._index = KeptIndex(self._state)
@@ -214,7 +215,7 @@ class SchedulerEngine:
         """Ask the policy about one lane, or (None) all jobs; carry its answer out and return codes of refusals."""
         plan, refused = self._ask(self._view(explain=False), turn)
         for rejection in plan.rejections:
-            self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
+            note_refused(self._state, rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
         decisions = turns.lasting(turn, plan.decisions)
         self._state.decisions.record_round(decisions, self._state.waiting.shown_lane)
         for decision in decisions:
@@ -227,22 +228,11 @@ class SchedulerEngine:
         try:
             decisions = decisions_of(self._policy, view)
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
-            self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
+            note_refused(self._state, "", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
         if turn is not None:
             decisions, refused = turns.admit(self._state, turn, decisions, view.running)
         return check_plan(view, pending, decisions), refused
-
-    def _record_rejection(self, job_id: str, reason: Reason, detail: str) -> None:
-        """Keep a decision that was dropped; a running job tells it in its story, once in a row."""
-        job = self._state.jobs.get(job_id)
-        message = f"{detail}: {describe_reason(reason)}"[:500]
-        if job is not None and job.holds_gpus and (not job.history or job.history[-1].message != message):
-            self._state.put_job(with_history(job, at_ms=self._state.now_ms, kind="refused", message=message))
-        state = self._state
-        state.rejected.append(
-            RejectedDecision(at_ms=state.now_ms, policy=state.policy, job_id=job_id, reason=reason, detail=detail[:500])
-        )
 
     def _carry_out(self, decision: Decision, plan: CheckedPlan, step: EventEffects) -> None:
         if isinstance(decision, Start):
@@ -279,6 +269,7 @@ class SchedulerEngine:
                 nodes_per_job_max=self._nodes_per_job_max,
                 can_move=self._can_move,
                 interference_curves=state.predictions.curves,
+                report_interval_ms=state.report_interval_ms,
                 opportunistic_tau_ratio=getattr(self._policy, "opportunistic_tau_ratio", 0.0),
                 protected_job_ids=turns.find_protected(state, lane),
                 kept_gpu_ids=state.occupancy.kept_gpu_ids,
@@ -344,6 +335,7 @@ class SchedulerEngine:
         ended_jobs_max: int = 10_000,
         pair_refresh_ms: int = 0,
         stall_ms: int = 0,
+        report_interval_ms: int = REPORT_INTERVAL_MS,
     ) -> SchedulerEngine:
         """Return the engine that gave this snapshot.
 
@@ -361,6 +353,7 @@ class SchedulerEngine:
             pair_refresh_ms=pair_refresh_ms,
             stall_ms=stall_ms,
         )
+        state.report_interval_ms = report_interval_ms
         engine._state = state
         engine._index = KeptIndex(state)
         engine._wakes = list(wakes)

@@ -2,7 +2,7 @@
 
 The host of a measurement was measured alone, can be paused where it is, and keeps all of its reservation; what it
 leaves of the GPU's memory must hold what is stated or predicted of the incoming job, however unsure. A host lends
-little of its life: `LENT_RATIO_MAX` of what it has run and is foreseen to run, less where it accepts less, a few times.
+little of its life, a few times: `lent_ratio_max` of what it has run and is foreseen to run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,19 @@ from scheduler_service.core.records import (
 from scheduler_service.core.sharing_consent import DOUBTS, sharing_obstacle
 from scheduler_service.core.view import GpuView, Predictions, RunningJob, SchedulingView
 
-PAUSE_MS_LEAST = 15_000
-"""Agents confirm a pause and report a window after it by then, at the usual two seconds between reports."""
-LENT_RATIO_MAX = 0.05
-"""Of the host's life, all its pauses for others together."""
+PAUSE_REPORTS_LEAST = 7.5
+"""Agents confirm a pause and report a window after it within so many reports."""
+LENT_RATIO_LEAST = 0.05
+"""Of the host's life, all its pauses for others together; more where it accepts more."""
+LENT_OF_ACCEPTED_RATIO = 0.25
+"""Of the slowdown that a host accepts, so much may come from pauses."""
+LENT_RATIO_MAX = 0.25
+"""No host lends more, whatever it accepts."""
 LENT_PAUSES_MAX = 8
-HOST_REMAINING_MS_MIN = 60_000
-"""A host that ends sooner is waited for."""
+HOST_REMAINING_PAUSES_MIN = 4.0
+"""A host that ends within so many of the shortest pauses is waited for."""
+HOST_SLACK_PAUSES_MIN = 3.0
+"""The start of an incoming job and its measurement cost a host about so many of the shortest pauses."""
 INCOMING_BYTES_LEAST = 2 * 2**30
 INCOMING_RATIO_LEAST = 0.25
 """Where nothing is known of a job so much must be free, or this share of a small device: a context and a model."""
@@ -40,7 +46,18 @@ def may_share_on_trial(request: JobRequest) -> bool:
     return bool(request.key) and not request.no_trial and request.gpus == 1 and request.share is not Share.NEVER
 
 
-def lendable_ms(request: JobRequest, *, ran_ms: float, remaining_ms: float | None, lent_ms: int) -> int:
+def pause_ms_least(report_interval_ms: int) -> int:
+    """Return the shortest pause in which another job can be measured: agents tell of both with their reports."""
+    return int(PAUSE_REPORTS_LEAST * report_interval_ms)
+
+
+def lent_ratio_max(request: JobRequest) -> float:
+    """Return how much of its life a job lends at most: a part of the slowdown that it accepts, or a little."""
+    accepted_ratio = request.max_slowdown_ratio
+    return min(max(LENT_RATIO_LEAST, LENT_OF_ACCEPTED_RATIO * accepted_ratio), accepted_ratio, LENT_RATIO_MAX)
+
+
+def lendable_ms(request: JobRequest, *, ran_ms: float, remaining_ms: float | None, lent_ms: int, least_ms: int) -> int:
     """Return how long a job may be paused now so that another one is measured; 0 = too short for a measurement.
 
     Args:
@@ -48,16 +65,32 @@ def lendable_ms(request: JobRequest, *, ran_ms: float, remaining_ms: float | Non
         ran_ms: How long it has held its GPU, pauses left out.
         remaining_ms: How long it still runs alone; None = not known, and it is taken to run as long again.
         lent_ms: What it has lent before.
+        least_ms: The shortest pause that is of any use.
     """
     life_ms = ran_ms + (ran_ms if remaining_ms is None else remaining_ms)
-    left_ms = int(min(LENT_RATIO_MAX, request.max_slowdown_ratio) * life_ms) - lent_ms
-    return min(left_ms, PAUSED_MS_MAX) if left_ms >= PAUSE_MS_LEAST else 0
+    left_ms = int(lent_ratio_max(request) * life_ms) - lent_ms
+    return min(left_ms, PAUSED_MS_MAX) if left_ms >= least_ms else 0
 
 
-def lendable_after_ms(request: JobRequest, lent_ms: int) -> float:
+def lendable_after_ms(request: JobRequest, lent_ms: int, least_ms: int) -> float:
     """Return after how long a run a job of unknown length may be paused so; infinite = never."""
-    ratio = min(LENT_RATIO_MAX, request.max_slowdown_ratio)
-    return (PAUSE_MS_LEAST + lent_ms) / (2 * ratio) if ratio > 0 else float("inf")
+    ratio = lent_ratio_max(request)
+    return (least_ms + lent_ms) / (2 * ratio) if ratio > 0 else float("inf")
+
+
+def has_slack(job: RunningJob, remaining_ms: float | None, least_ms: int) -> bool:
+    """Say whether what a job accepts to lose over its life, less what it has lost, covers one more measurement.
+
+    Args:
+        job: A host.
+        remaining_ms: How long it still runs alone; None = not known, and it has slack.
+        least_ms: The shortest pause that is of any use.
+    """
+    done_ms = job.steps_done * job.solo_step_ms
+    if remaining_ms is None or not done_ms:
+        return True
+    lost_ms = job.attained_gpu_ms + job.lent_ms - done_ms
+    return job.request.max_slowdown_ratio * (done_ms + remaining_ms) - lost_ms >= HOST_SLACK_PAUSES_MIN * least_ms
 
 
 def host_obstacle(view: SchedulingView, job: RunningJob, entry: GpuView) -> Reason | None:

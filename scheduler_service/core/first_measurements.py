@@ -17,7 +17,7 @@ from statistics import fmean
 from scheduler_service.core.capacity import Resident, reserved_bytes
 from scheduler_service.core.decisions import Decision, Pause
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.first_measurement_rules import lendable_ms
+from scheduler_service.core.first_measurement_rules import lendable_ms, pause_ms_least
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, LENT_CODE, order_pause, order_resume
@@ -83,6 +83,7 @@ def _pause(state: ClusterState, incoming: JobRecord, host: JobRecord, step: Even
         ran_ms=host.ran_ms,
         remaining_ms=max(steps_left, 0) * host.solo_step_ms if is_known else None,
         lent_ms=host.lent_ms,
+        least_ms=pause_ms_least(state.report_interval_ms),
     )
     if not paused_ms_max:
         _give_up(state, incoming, host, step)

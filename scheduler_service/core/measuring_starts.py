@@ -18,11 +18,13 @@ from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.colocation_slowdown import PlacementSlowdown
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, MeasuringStart, Start
 from scheduler_service.core.first_measurement_rules import (
-    HOST_REMAINING_MS_MIN,
+    HOST_REMAINING_PAUSES_MIN,
+    has_slack,
     host_obstacle,
     incoming_obstacle,
     lendable_after_ms,
     lendable_ms,
+    pause_ms_least,
 )
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.queue_terms import is_device_named
@@ -108,6 +110,7 @@ def beside_host(view: SchedulingView, start: Start) -> PlacementSlowdown:
 
 
 def _hosts(view: SchedulingView) -> Iterator[_Host]:
+    least_ms = pause_ms_least(view.report_interval_ms)
     for entry in islice(measured_entries(view), JOBS_LOOKED_AT_MAX):
         job = view.running[entry.job_ids[0]]
         if host_obstacle(view, job, entry) is not None:
@@ -116,12 +119,16 @@ def _hosts(view: SchedulingView) -> Iterator[_Host]:
         remaining_ms = remaining_ms_of(
             job.request, prediction, steps_done=job.steps_done, gpus=1, micro_batch_size=job.micro_batch_size
         )
-        if remaining_ms is not None and remaining_ms < HOST_REMAINING_MS_MIN:
+        if remaining_ms is not None and remaining_ms < HOST_REMAINING_PAUSES_MIN * least_ms:
+            continue
+        if not has_slack(job, remaining_ms, least_ms):
             continue
         ran_ms, lent_ms = job.attained_gpu_ms, job.lent_ms
-        paused_ms_max = lendable_ms(job.request, ran_ms=ran_ms, remaining_ms=remaining_ms, lent_ms=lent_ms)
+        paused_ms_max = lendable_ms(
+            job.request, ran_ms=ran_ms, remaining_ms=remaining_ms, lent_ms=lent_ms, least_ms=least_ms
+        )
         utilization_ratio = prediction.utilization_ratio if prediction is not None else 1.0
-        after_ms = lendable_after_ms(job.request, lent_ms) - ran_ms if remaining_ms is None else 0.0
+        after_ms = lendable_after_ms(job.request, lent_ms, least_ms) - ran_ms if remaining_ms is None else 0.0
         if paused_ms_max:
             yield _Host(job, entry, utilization_ratio, paused_ms_max)
         elif after_ms > 0 and isfinite(after_ms):

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
+from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.measuring_starts import with_measuring_starts
+from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.view import Policy, SchedulingView
 
@@ -26,6 +29,17 @@ def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
     if not moves and getattr(policy, "trial_pauses", False):
         return with_measuring_starts(view, decisions)
     return (*decisions, *moves)
+
+
+def note_refused(state: ClusterState, job_id: str, reason: Reason, detail: str) -> None:
+    """Keep a decision that was dropped; a running job tells it in its story, once in a row."""
+    job = state.jobs.get(job_id)
+    message = f"{detail}: {describe_reason(reason)}"[:500]
+    if job is not None and job.holds_gpus and (not job.history or job.history[-1].message != message):
+        state.put_job(with_history(job, at_ms=state.now_ms, kind="refused", message=message))
+    state.rejected.append(
+        RejectedDecision(at_ms=state.now_ms, policy=state.policy, job_id=job_id, reason=reason, detail=detail[:500])
+    )
 
 
 def _require_decision(decision: Decision) -> None:

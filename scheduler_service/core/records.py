@@ -55,6 +55,8 @@ class AfterStop(StrEnum):
 
 
 PAUSED_MS_MAX = 60_000
+REPORT_INTERVAL_MS = 2_000
+"""Between two reports of a node, where the scheduler states no other time."""
 """Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
 PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
 """What a node that can pause a job says of itself: at least one of these."""

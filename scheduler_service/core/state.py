@@ -28,7 +28,7 @@ from scheduler_service.core.progress_extrapolation import ReportedJobs
 from scheduler_service.core.queue_register import QueueRegister
 from scheduler_service.core.queue_terms import NO_TERMS
 from scheduler_service.core.ready_queue import WaitingJobs
-from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
+from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase, Reason
 from scheduler_service.core.tenants import TenantUse
 from scheduler_service.core.view import RunningJob
 
@@ -41,6 +41,7 @@ class ClusterState:
         ended_jobs_max: Ended jobs kept; the oldest leave first.
 
     Attributes:
+        report_interval_ms: Between two reports of a node about what runs there.
         settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
         keys: What living jobs of one key share; `living_keys` is its own.
@@ -56,6 +57,7 @@ class ClusterState:
     def __init__(self, *, seed: int = 0, ended_jobs_max: int = 10_000) -> None:
         self.now_ms = 0
         self.seed = seed
+        self.report_interval_ms = REPORT_INTERVAL_MS
         self.next_fence = 1
         self.settled_at_ms = 0
         self.policy = ""

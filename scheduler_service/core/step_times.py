@@ -8,7 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.records import JobPrediction, JobRequest
@@ -16,6 +16,44 @@ from scheduler_service.core.records import JobPrediction, JobRequest
 ELAPSED_LEAST_MS: Final = 60_000.0
 ELAPSED_MOST_MS: Final = 7 * 86_400_000.0
 """Between these a job of unknown length is taken to run as long again as it has run."""
+RESTART_MS_LEAST: Final = 1_000.0
+
+
+class StartedJob(Protocol):
+    """A job that holds GPUs, as the scheduler keeps it or as a policy sees it."""
+
+    @property
+    def request(self) -> JobRequest:
+        """What its owner asked for."""
+
+    @property
+    def attempt(self) -> int:
+        """How often it was started."""
+
+    @property
+    def started_at_ms(self) -> int:
+        """When its present attempt began."""
+
+    @property
+    def steps_done(self) -> int:
+        """Of the whole job."""
+
+    @property
+    def solo_step_ms(self) -> float:
+        """Of one step alone, as measured; 0 = it was not."""
+
+
+def restart_ms_of(job: StartedJob, *, move_ms: int, now_ms: int) -> float:
+    """Return what a restart costs a job: what it states or was measured, else what its start took up to the first step.
+
+    Args:
+        job: The job.
+        move_ms: What a move was measured to cost it; 0 = never measured.
+        now_ms: The present instant.
+    """
+    is_first = job.attempt == 1 and not move_ms
+    start_ms = now_ms - job.started_at_ms - job.steps_done * job.solo_step_ms if is_first else float(move_ms)
+    return max(float(job.request.migration_cost_ms), start_ms, RESTART_MS_LEAST)
 
 
 def passes_of(request: JobRequest, *, gpus: int, micro_batch_size: int) -> int:

@@ -19,13 +19,11 @@ from scheduler_service.core.first_measurement_rules import may_share_on_trial
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Reason
 from scheduler_service.core.sharing_consent import consented_slowdowns
-from scheduler_service.core.step_times import remaining_ms_of
+from scheduler_service.core.step_times import remaining_ms_of, restart_ms_of
 from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 
 JOBS_LOOKED_AT_MAX = 64
 """Running jobs that are weighed as the one that moves, and as the one that it joins."""
-MOVE_MS_MIN = 1_000
-"""What a move costs at least."""
 GAIN_RATIO_MIN = 1.5
 """The waiting job must gain so many times what the two that join lose: all three are estimates."""
 
@@ -134,7 +132,9 @@ def _weighed(view: SchedulingView, ledger: Ledger, mover: _Candidate, host: _Can
         return None
     (_, own), (_, others) = consented
     overlap_ms = min(mover.remaining_ms * (1 + own.ratio), host.remaining_ms * (1 + others.ratio))
-    lost_ms = overlap_ms * (own.ratio / (1 + own.ratio) + others.ratio / (1 + others.ratio)) + _move_ms(view, mover)
+    lost_ms = overlap_ms * (own.ratio / (1 + own.ratio) + others.ratio / (1 + others.ratio)) + restart_ms_of(
+        mover.job, move_ms=mover.job.move_ms, now_ms=view.now_ms
+    )
     if overlap_ms < GAIN_RATIO_MIN * lost_ms:
         return None
     numbers = {"gained_ms": overlap_ms - lost_ms, "slowdown_ratio": own.ratio, "neighbour_slowdown_ratio": others.ratio}
@@ -146,12 +146,3 @@ def _weighed(view: SchedulingView, ledger: Ledger, mover: _Candidate, host: _Can
     )
     move = Migrate(job_id=mover.job.request.job_id, reason=reason, assignments=(Assignment(gpu_id=gpu.gpu_id, rank=0),))
     return _Join(overlap_ms - lost_ms, move)
-
-
-def _move_ms(view: SchedulingView, mover: _Candidate) -> float:
-    """Return what a restart costs a job: what its present start took before the first step."""
-    job = mover.job
-    stated_ms = job.request.migration_cost_ms
-    began_ms = job.steps_done * job.solo_step_ms if job.attempt == 1 else 0.0
-    start_ms = view.now_ms - job.started_at_ms - began_ms if began_ms else 0.0
-    return max(float(stated_ms), start_ms, MOVE_MS_MIN)

@@ -3,8 +3,9 @@
 Jobs that are paused for the peak of another one (`peak_pauses`), or so that another one is measured
 (`first_measurements`), are looked after here as well.
 
-A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory. So it is
-for a job that will have the GPU to itself soon; where that does not come true in time it is stopped with a checkpoint.
+A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory, and no
+third one may come. So it is for a job that will have the GPU to itself soon, as a restart costs it; where that does not
+come true in time it is stopped with a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, LENT_CODE, order
 from scheduler_service.core.peak_pauses import PEAKS_NEAR, end_peak_pause
 from scheduler_service.core.records import PAUSED_MS_MAX, AfterStop, Phase, Reason, TrialStage
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step_times import restart_ms_of
 
 WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
 """After so long a paused job is stopped, well before its node would let it go on next to the other one."""
+RESTARTS_WAITED_MAX = 3.0
+"""For so many times what a restart costs it a job waits for the other one's end: restarted it would wait as well."""
 TRIAL_CODES = frozenset({"TRIAL_BROKEN", "TRIAL_MEMORY", "TRIAL_UNMEASURED", "MEASURED_APART", "NOT_MEASURED_IN_TIME"})
 
 
 def take_off(state: ClusterState, incoming: JobRecord, resident: JobRecord, reason: Reason, step: EventEffects) -> None:
     """Take the incoming job of a trial away from the other one."""
     can_pause = incoming.pause is None and pause_obstacle(state, incoming) is None
-    if can_pause and _ends_soon(resident) and not state.occupancy.free_gpu_ids:
+    if can_pause and _ends_within(resident, _waits_ms_max(state, incoming)) and not state.occupancy.free_gpu_ids:
         for job in (incoming, resident):
             state.put_job(job.changed(trial=None))
         order_pause(state, Pause(job_id=incoming.job_id, reason=reason), step)
@@ -63,6 +67,11 @@ def _is_lent_to(state: ClusterState, host: JobRecord) -> bool:
     return is_measuring and incoming is not None and incoming.phase is Phase.RUNNING
 
 
-def _ends_soon(job: JobRecord) -> bool:
+def _waits_ms_max(state: ClusterState, incoming: JobRecord) -> float:
+    restart_ms = restart_ms_of(incoming, move_ms=incoming.moves.move_ms, now_ms=state.now_ms)
+    return min(RESTARTS_WAITED_MAX * restart_ms, WAIT_MS_MAX)
+
+
+def _ends_within(job: JobRecord, ms: float) -> bool:
     steps_left = job.request.steps_total - job.steps_done
-    return job.request.steps_total > 0 and job.solo_step_ms > 0 and steps_left * job.solo_step_ms <= WAIT_MS_MAX
+    return job.request.steps_total > 0 and job.solo_step_ms > 0 and steps_left * job.solo_step_ms <= ms

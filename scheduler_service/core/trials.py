@@ -1,13 +1,15 @@
 """Watches jobs that share on trial: what each loses is measured, and the incoming job leaves where a consent breaks.
 
 A consent is broken when the newest windows of a job, at least two in a row and all kept ones on average, are slower
-than it accepts. The pair is remembered for a day with what was measured of it. A trial is passed when both jobs have
-kept theirs for some windows; from then on the pair is a measured one, and still watched.
+than it accepts; where nodes report often, not before the kept ones are four seconds. The pair is remembered for a day
+with what was measured of it. A trial is passed when both jobs have kept theirs for some windows; from then on the pair
+is a measured one, and still watched.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from statistics import fmean, pstdev
 
 from scheduler_service.core.capacity import reserved_bytes
@@ -25,6 +27,8 @@ WINDOWS_TO_BREAK = 2
 """Windows in a row above a consent: it is broken for longer than one window."""
 WINDOWS_TO_PASS = 4
 WINDOWS_KEPT = 8
+BREAK_MS_LEAST = 4_000
+"""What breaks a consent lasts so long: a few steps in a short window differ by more than many in a long one."""
 UNMEASURED_MS_MAX = 10 * TRIAL_MS
 """A trial in which a job makes no step for so long is over."""
 REMEMBERED_MS = 86_400_000
@@ -62,7 +66,9 @@ def _judge(state: ClusterState, incoming_id: str, step: EventEffects) -> None:
     if resident.trial is None or not resident.trial.is_sharing:
         return
     is_over = state.now_ms >= incoming.trial.until_ms
-    broken = [job for job in (incoming, resident) if _is_broken(job, is_over=is_over and not incoming.trial.is_passed)]
+    is_due = is_over and not incoming.trial.is_passed
+    least = _windows_to_break(state.report_interval_ms)
+    broken = [job for job in (incoming, resident) if _is_broken(job, windows_least=least, is_over=is_due)]
     if broken:
         _break(state, incoming, resident, broken, step)
     elif incoming.trial.is_passed:
@@ -79,12 +85,15 @@ def _ratios(job: JobRecord) -> tuple[float, ...]:
     return job.trial.ratios if job.trial is not None else ()
 
 
-def _is_broken(job: JobRecord, *, is_over: bool) -> bool:
+def _windows_to_break(report_interval_ms: int) -> int:
+    return min(max(WINDOWS_TO_BREAK, ceil(BREAK_MS_LEAST / report_interval_ms)), WINDOWS_KEPT)
+
+
+def _is_broken(job: JobRecord, *, windows_least: int, is_over: bool) -> bool:
     ratios, accepted = _ratios(job), job.request.max_slowdown_ratio
     if not ratios or fmean(ratios) <= accepted:
         return False
-    newest = ratios[-WINDOWS_TO_BREAK:]
-    return is_over or (len(newest) == WINDOWS_TO_BREAK and min(newest) > accepted)
+    return is_over or (len(ratios) >= windows_least and min(ratios[-WINDOWS_TO_BREAK:]) > accepted)
 
 
 def _has_kept(job: JobRecord, *, is_over: bool) -> bool:

@@ -12,7 +12,16 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.opportunistic_sharing import MemorySurge
-from scheduler_service.core.records import Assignment, Gpu, JobPause, JobPrediction, JobRequest, Node, PairPrediction
+from scheduler_service.core.records import (
+    REPORT_INTERVAL_MS,
+    Assignment,
+    Gpu,
+    JobPause,
+    JobPrediction,
+    JobRequest,
+    Node,
+    PairPrediction,
+)
 
 if TYPE_CHECKING:
     from scheduler_service.core.change_log import ChangeLog
@@ -238,6 +247,7 @@ class SchedulingView:
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
         protected_job_ids: Running jobs that make no room for those that wait now: of a higher class, or another tenant.
+        report_interval_ms: Between two reports of a node about what runs there.
         opportunistic_tau_ratio: How often peaks of memory on one GPU may coincide; 0 = every job holds its reservation
             always.
         kept_gpu_ids: GPUs that are kept back for a job of another lane; they look as if they released something.
@@ -263,6 +273,7 @@ class SchedulingView:
     protected_job_ids: AbstractSet[str] = frozenset()
     kept_gpu_ids: AbstractSet[str] = frozenset()
     interference_curves: Mapping[str, InterferenceCurve] = field(default_factory=dict)
+    report_interval_ms: int = REPORT_INTERVAL_MS
     opportunistic_tau_ratio: float = 0.0
     index: ClusterIndex
 

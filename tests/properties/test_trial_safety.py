@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.first_measurement_rules import LENT_PAUSES_MAX, LENT_RATIO_MAX
+from scheduler_service.core.first_measurement_rules import LENT_PAUSES_MAX, lent_ratio_max
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_alone import bound_of_peak
 from scheduler_service.core.pausing import LENT_CODE
@@ -145,9 +145,12 @@ class World(Play):
         assert job.trial is not None
         incoming = self.engine.state.jobs[job.trial.other_job_id]
         assert (incoming.phase, job.trial.stage) == (Phase.RUNNING, TrialStage.MEASURING)
-        life_ms = job.ran_ms + (job.request.steps_total - job.steps_done) * job.solo_step_ms
+        steps_total = job.request.steps_total
+        is_known = steps_total > 0 and job.solo_step_ms > 0
+        remaining_ms = (steps_total - job.steps_done) * job.solo_step_ms if is_known else job.ran_ms
+        life_ms = job.ran_ms + remaining_ms
         # Windows between the order and the pause move what is foreseen a little.
-        assert job.lent_ms + job.pause.paused_ms_max <= LENT_RATIO_MAX * life_ms + WINDOW_MS
+        assert job.lent_ms + job.pause.paused_ms_max <= lent_ratio_max(job.request) * life_ms + WINDOW_MS
 
     def _check_not_overrun(self, incoming_phase: Phase, job_id: str) -> None:
         job = self.engine.state.jobs[job_id]

@@ -47,9 +47,10 @@ def test_a_recorded_log_with_trials_gives_a_fresh_engine_the_same_commands(seed:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of a few seconds lend as much of their lives as long ones do of theirs in minutes."""
-    monkeypatch.setattr(first_measurement_rules, "PAUSE_MS_LEAST", 1_000)
+    monkeypatch.setattr(first_measurement_rules, "PAUSE_REPORTS_LEAST", 0.5)
+    monkeypatch.setattr(first_measurement_rules, "LENT_RATIO_LEAST", 0.4)
     monkeypatch.setattr(first_measurement_rules, "LENT_RATIO_MAX", 0.4)
-    monkeypatch.setattr(measuring_starts, "HOST_REMAINING_MS_MIN", 1_000)
+    monkeypatch.setattr(measuring_starts, "HOST_REMAINING_PAUSES_MIN", 1.0)
 
 
 def lent_pauses(world: UnsureCluster) -> int:

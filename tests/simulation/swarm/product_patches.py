@@ -126,9 +126,10 @@ def _measured_jobs() -> list[tuple[Any, str, Any]]:
     """Measure something of jobs, and let those of a minute lend as much of their lives as others do of hours."""
     return [
         (attempt, "AttemptObservation", _measured),
-        (first_measurement_rules, "PAUSE_MS_LEAST", 8_000),
+        (first_measurement_rules, "PAUSE_REPORTS_LEAST", 8_000 / scheduler_host.HEARTBEAT_MS),
+        (first_measurement_rules, "LENT_RATIO_LEAST", 0.4),
         (first_measurement_rules, "LENT_RATIO_MAX", 0.4),
-        (measuring_starts, "HOST_REMAINING_MS_MIN", 8_000),
+        (measuring_starts, "HOST_REMAINING_PAUSES_MIN", 1.0),
     ]
 
 
