@@ -34,9 +34,8 @@ HOST_REMAINING_PAUSES_MIN = 4.0
 """A host that ends within so many of the shortest pauses is waited for."""
 HOST_SLACK_PAUSES_MIN = 3.0
 """The start of an incoming job and its measurement cost a host about so many of the shortest pauses."""
-INCOMING_BYTES_LEAST = 2 * 2**30
-INCOMING_RATIO_LEAST = 0.25
-"""Where nothing is known of a job so much must be free, or this share of a small device: a context and a model."""
+INCOMING_RATIO_LEAST = 0.5
+"""Where nothing is known of a job so much of the device must be free: with less, some run out of memory."""
 INCOMING_UTILIZATION_LEAST = 0.25
 """A job that uses less of a device is rare: a host that could not bear this much is not paused for nothing."""
 
@@ -145,7 +144,7 @@ def needed_to_measure_bytes(
     point = memory_point(prediction, micro_batch_size) if prediction is not None else None
     foreseen_bytes = request.memory_request_bytes or (point.memory_bytes_upper_99 if point is not None else 0)
     known_bytes = max(foreseen_bytes, request.memory_floor_bytes)
-    return known_bytes or min(INCOMING_BYTES_LEAST, int(INCOMING_RATIO_LEAST * gpu.memory_bytes))
+    return known_bytes or int(INCOMING_RATIO_LEAST * gpu.memory_bytes)
 
 
 def _certainty(incoming: Resident, host: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
