@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -20,9 +21,11 @@ def free_bytes(folder: Path) -> int:
     """Return what the disk of a folder takes from this user yet, bytes; 0 where no file can be made any more.
 
     Raises:
-        OSError: The folder cannot be asked.
+        OSError: The folder cannot be asked, or nothing may be written there.
     """
     disk = os.statvfs(folder)
+    if disk.f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     if disk.f_files and not disk.f_ffree:
         return 0
     return disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
@@ -46,7 +49,7 @@ class StateDisk:
         try:
             left_bytes = self._measure(self._folder)
         except OSError as error:
-            return f"{self._folder} cannot be asked for room: {error.strerror}; check the disk"
+            return f"nothing starts here, since {self._folder} takes nothing: {error.strerror}; check the disk"
         was_full, self._is_full = self._is_full, left_bytes < (ROOMY_BYTES if self._is_full else FULL_BYTES)
         remedy = f"make room below {self._folder}, or start the agent with a --state-dir on another disk"
         if self._is_full and not was_full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,16 @@ def test_a_full_disk_is_said_once_in_the_log_and_as_long_as_it_lasts_to_the_sche
 
 def test_a_disk_that_does_not_answer_is_no_place_to_start_a_job(tmp_path: Path) -> None:
     assert "Input/output error" in StateDisk(tmp_path, Disk(-1).measure).fault()
+
+
+def test_a_disk_that_may_only_be_read_is_no_place_to_start_a_job(tmp_path: Path) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", str(tmp_path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        assert "Read-only file system" in StateDisk(tmp_path).fault()
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def test_the_room_of_a_real_folder_is_read(tmp_path: Path) -> None:
