@@ -74,7 +74,7 @@ class Laboratory:
             window_id=f"{self._told:032x}",
             campaign="collected_0123abcd",
             device=row.device,
-            job=resources_pb2.MeasuredJob(graph_sha256=row.graph_sha256, settings=_settings(row)),
+            job=resources_pb2.MeasuredJob(graph_sha256=str(row.graph_sha256), settings=_settings(row)),
             micro_batch_size=row.batch,
             steps=steps,
             window_ms=round(steps * _step_ms(row) * factor),
