@@ -36,12 +36,12 @@ class StateDisk:
 
     Args:
         folder: The agent's state.
-        measure: Returns what is left of its disk, bytes; raises OSError.
+        measure: Returns what is left of its disk, bytes; raises OSError; None = asks the system.
     """
 
-    def __init__(self, folder: Path, measure: Callable[[Path], int] = free_bytes) -> None:
+    def __init__(self, folder: Path, measure: Callable[[Path], int] | None = None) -> None:
         self._folder = folder
-        self._measure = measure
+        self._measure = measure or free_bytes
         self._is_full = False
 
     def fault(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from tests.support.agent import TRAINING, AgentProcess, end_jobs, prepare_baseline, write_script
+from tests.support.agent import STANDIN, TRAINING, AgentProcess, end_jobs, prepare_baseline, write_script
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 ARGUMENTS = ("--predictor", "", "--policy", "fifo", "--heartbeat-ms", "100", "--progress-interval-ms", "50")
@@ -36,6 +36,15 @@ def fill(ballast: Path) -> None:
     with ballast.open("wb", buffering=0) as stream, suppress(OSError):
         while stream.write(b"x" * 512):
             pass
+
+
+def test_an_agent_that_cannot_even_begin_says_which_disk_is_full(small: Path) -> None:
+    fill(small / "ballast")
+    flags = ["--scheduler", "127.0.0.1:1", "--state-dir", str(small / "agent"), *STANDIN]
+    command = [sys.executable, "-m", "cotenant_agent", "run", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"error: {small / 'agent'} takes nothing: No space left on device; make room there" in done.stderr
 
 
 @pytest.mark.timeout(300)
