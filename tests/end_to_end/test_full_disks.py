@@ -47,6 +47,18 @@ def test_an_agent_that_cannot_even_begin_says_which_disk_is_full(small: Path) ->
     assert f"error: {small / 'agent'} takes nothing: No space left on device; make room there" in done.stderr
 
 
+def test_a_scheduler_that_cannot_begin_says_that_the_disk_is_full_and_that_it_must_be_started_again(
+    small: Path,
+) -> None:
+    fill(small / "ballast")
+    flags = ["--address", "127.0.0.1:0", "--metrics-address", "", "--predictor", "", "--state-dir", str(small / "new")]
+    command = [sys.executable, "-m", "scheduler_service", "serve", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert f"error: the disk of {small / 'new'} is full; free some space there" in done.stderr
+    assert "started again" in done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_a_full_disk_of_a_node_costs_no_job_and_keeps_none_from_ending(tmp_path: Path, small: Path) -> None:
     state, script, ballast = small / "agent", write_script(tmp_path, TRAINING), small / "ballast"
