@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant.option_types import Integers
 from cotenant.structured_log import start_logging
 from cotenant_agent.cgroups import detect
-from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, SettingsError
+from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, OperatorError, SettingsError
 from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.leaving import leave_cluster
 from cotenant_agent.nvml_inventory import NvmlInventory
@@ -85,9 +86,15 @@ async def _run_until_signalled(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave.set)
     start_logging("agent", settings.log_level, fields={"node_id": settings.node_id}, is_service=True)
-    with build_agent(settings) as agent:
-        _log.info("agent_started", extra={"pid": os.getpid(), "scheduler": settings.scheduler})
-        await agent.run(leave)
+    try:
+        with build_agent(settings) as agent:
+            _log.info("agent_started", extra={"pid": os.getpid(), "scheduler": settings.scheduler})
+            await agent.run(leave)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        remedy = "make room there, or choose a --state-dir on another disk"
+        raise OperatorError(f"{settings.state_dir} takes nothing: {error.strerror}; {remedy}") from error
     _log.info("agent_left")
 
 

@@ -10,18 +10,42 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _SIZE_LIMIT_BYTES = 1 << 20
+ROOM_BYTES = 16_384
+"""More than a stop takes, and an end with what the job printed last."""
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Replace a file, whose directory exists, in one step that survives a power cut."""
-    temporary = _temporary(path)
-    with temporary.open("w", encoding="utf-8") as file:
-        # In one piece: only so does the C encoder do it.
-        file.write(json.dumps(value))
-        file.flush()
-        os.fsync(file.fileno())
+    """Replace a file, whose directory exists, in one step that survives a power cut; on a full disk in kept room."""
+    # In one piece: only so does the C encoder do it.
+    content = json.dumps(value)
+    try:
+        temporary = _written(_temporary(path), "w", content)
+    except OSError:
+        if not room_of(path).exists():
+            raise
+        temporary = _written(room_of(path), "r+", content)
     temporary.replace(path)
     flush_directory(path.parent)
+
+
+def _written(path: Path, mode: str, content: str) -> Path:
+    with path.open(mode, encoding="utf-8") as file:
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def room_of(path: Path) -> Path:
+    """Where room for one file is kept."""
+    return path.with_name(f"{path.name}.room")
+
+
+def keep_room(*paths: Path) -> None:
+    """Take the space now that files will need when the disk is full, each once: what must end then ends."""
+    for path in paths:
+        room_of(path).write_bytes(b" " * ROOM_BYTES)
 
 
 def refresh_json(path: Path, value: Mapping[str, object]) -> None:

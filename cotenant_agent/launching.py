@@ -12,7 +12,7 @@ from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
-from cotenant_agent.durable_files import write_json
+from cotenant_agent.durable_files import keep_room, write_json
 from cotenant_agent.early_start import PREPARATION_LOST, early_argv, words_to_begin
 from cotenant_agent.errors import CommandRefusedError, DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
@@ -137,6 +137,7 @@ class Launcher:
             spec |= {"argv": list(early_argv(request.command, plan.argv)), "is_early": True}
         seal = Seal.draw() if self._rules.seals else None
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
+        keep_room(directory.stop, directory.exit)
         _write_lease(attempt, deadline_boot_ms, grace_ms)
         write_json(directory.spec, attempt.sealed(directory.spec, spec))
         return attempt

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
@@ -30,7 +31,7 @@ from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, position_to_message, rules_to_message, status_to_message
-from cotenant_agent.records import GpuReading
+from cotenant_agent.records import GpuDescription, GpuReading
 from cotenant_agent.rendezvous_addresses import find_own_address
 from cotenant_agent.scheduler_link import (
     JOIN_REFUSED,
@@ -40,9 +41,11 @@ from cotenant_agent.scheduler_link import (
     requested_pause_s,
     tls_mismatch,
 )
+from cotenant_agent.state_disk import StateDisk
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
+_Gpu = TypeVar("_Gpu", GpuDescription, GpuReading)
 
 _TICK_S = 0.1
 _STOP_ALL_TICKS = 1200
@@ -101,8 +104,10 @@ class NodeAgent:
         metrics: AgentMetrics,
         membership: ClusterMembership | None = None,
         transfers: CheckpointTransfers | None = None,
+        disk: StateDisk | None = None,
     ) -> None:
         self._transfers = transfers
+        self._disk = disk
         self._rules = rules
         self._membership = membership or ClusterMembership()
         self._session_secret = ""
@@ -211,7 +216,7 @@ class NodeAgent:
             self._rendezvous_address = await asyncio.to_thread(find_own_address, self._link.scheduler)
         self._conversation = Conversation(
             table=self._table,
-            read_gpus=self._shown_readings,
+            read_gpus=lambda: self._shown(self._readings),
             windows=self._windows,
             hello=self._hello,
             on_welcome=self._on_welcome,
@@ -279,7 +284,7 @@ class NodeAgent:
             host_memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             gpus=[
                 gpu_to_message(gpu, self._calibrations.of(gpu), self._calibrations.reason(gpu))
-                for gpu in self._inventory.describe()
+                for gpu in self._shown(self._inventory.describe())
             ],
             enforcements=self._rules.enforcements,
             no_profiles=not self._windows.collects,
@@ -298,11 +303,13 @@ class NodeAgent:
             storage_id=self._rules.storage_id,
         )
 
-    def _shown_readings(self) -> tuple[GpuReading, ...]:
-        """Return what the scheduler is told of the GPUs: it gives those of an agent that leaves no new job."""
-        if not self._is_leaving:
-            return self._readings
-        return tuple(replace(one, healthy=False, fault=_LEAVING) for one in self._readings)
+    def _shown(self, gpus: Iterable[_Gpu]) -> tuple[_Gpu, ...]:
+        """Return what the scheduler is told of the GPUs: it gives those of an agent that leaves no new job.
+
+        Nor those of one whose disk is full: it would refuse every job of the queue in turn.
+        """
+        fault = _LEAVING if self._is_leaving else self._disk.fault() if self._disk is not None else ""
+        return tuple(replace(one, healthy=False, fault=fault) for one in gpus) if fault else tuple(gpus)
 
     async def _stop_all(self) -> None:
         """End all jobs, and stay until the scheduler has their ends: they wait again at once, and elsewhere."""

@@ -29,18 +29,32 @@ def read_record(name: str) -> dict[str, Any] | None:
 
 
 def write_record(name: str, record: dict[str, Any]) -> None:
-    """Replace a JSON object of the attempt's directory for good: temporary file, fsync, rename, fsync."""
+    """Replace a JSON object of the attempt's directory for good: temporary file, fsync, rename, fsync.
+
+    A full disk takes it in the room that the agent has kept for it (`durable_files.keep_room`), if it has.
+    """
     temporary = f".{name}.shim"
-    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(json.dumps(record))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        _write_whole(temporary, "w", record)
+    except OSError:
+        temporary = f"{name}.room"
+        if not changed_ns(temporary):
+            raise
+        _write_whole(temporary, "r+", record)
     os.replace(temporary, name)  # noqa: PTH105
     directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _write_whole(name: str, mode: str, record: dict[str, Any]) -> None:
+    with open(name, mode, encoding="utf-8") as file:  # noqa: PTH123
+        file.write(json.dumps(record))
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_record_at_last(name: str, record: dict[str, Any]) -> None:

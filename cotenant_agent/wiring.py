@@ -36,6 +36,7 @@ from cotenant_agent.settings import AgentSettings
 from cotenant_agent.shared_storage import read_storage_id
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.state_disk import StateDisk
 
 _log = logging.getLogger(__name__)
 _NAMESPACE_REMEDY = "run the agent as root outside of a container, or permit it user namespaces"
@@ -102,6 +103,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             metrics=metrics,
             membership=membership,
             transfers=_transfers(settings, directory, membership),
+            disk=StateDisk(directory.root),
         )
 
 

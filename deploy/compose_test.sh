@@ -4,10 +4,25 @@
 # With a Docker engine that answers, that one is used, with BASE_IMAGE from the registry it is configured for. Without one, and
 # as root on Debian, it starts a private engine on a base image made by debootstrap, and cleans up behind itself.
 # Variables: COMPOSE (default: `docker compose`, else `docker-compose`), BASE_IMAGE, KEEP_WHEELS=1 to reuse deploy/wheels and leave it.
+# At its end, or where it failed, it prints the seconds of each stage, and those after the archive of the base image.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source deploy/private_docker.sh
 say() { printf '[compose %4ds] %s\n' "$SECONDS" "$*"; }
+
+stages=()
+stage_began=0
+# end_stage WHAT: notes how long it took since the stage before.
+end_stage() {
+    stages+=("$(printf '%5d s  %s' "$((SECONDS - stage_began))" "$*")")
+    stage_began=$SECONDS
+    say "$*"
+}
+base_at=0
+tell_stages() {
+    printf '%s\n' "seconds by stage:" ${stages[@]+"${stages[@]}"} "$(printf '%5d s  %s' "$((SECONDS - base_at))" \
+        "after the archive of the base image$1 (the bar: 600)")"
+}
 
 folder=$(mktemp -d /tmp/cotenant-compose.XXXXXX)
 is_private=false
@@ -33,7 +48,7 @@ clean_up() {
     local code=$?
     trap - ERR
     set +e
-    [ "$code" -eq 0 ] || tell_programs
+    [ "$code" -eq 0 ] || { tell_programs; tell_stages ", until it failed"; }
     [ "${#compose[@]}" -eq 0 ] || "${compose[@]}" down -v --remove-orphans >/dev/null 2>&1
     [ -n "${KEEP_WHEELS:-}" ] || ! $is_private || rm -f deploy/wheels/*.whl
     if $is_private; then stop_private_docker "$folder"; else rm -rf "$folder"; fi
@@ -87,8 +102,9 @@ printf 'import time\nfor step in range(1, 301):\n    time.sleep(0.1)\n    print(
 if $is_private && [ -z "${BASE_IMAGE:-}" ]; then
     export BASE_IMAGE=cotenant/debian-python:test
     import_base_image "$BASE_IMAGE"
-    say "base image made"
-    [ -n "${KEEP_WHEELS:-}" ] || bash deploy/download_wheels.sh
+    end_stage "engine started, archive of the base image imported"
+    base_at=$SECONDS
+    [ -n "${KEEP_WHEELS:-}" ] || { bash deploy/download_wheels.sh; end_stage "wheels downloaded"; }
 fi
 
 for files in "" "--file docker-compose.gpu.yml"; do
@@ -96,19 +112,23 @@ for files in "" "--file docker-compose.gpu.yml"; do
     "${compose[@]}" $files config --quiet
 done
 say "the compose files are valid"
-"${compose[@]}" build
-say "images built"
+# One after the other; the second agent has the image of the first.
+for name in scheduler predictor agent; do
+    "${compose[@]}" build "$name"
+    end_stage "image of the $name built"
+done
 "${compose[@]}" up --detach
 wait_until 300 "predictor healthy" is_healthy predictor
 wait_until 60 "scheduler healthy" is_healthy scheduler
 for name in agent agent-2; do wait_until 120 "$name healthy" is_healthy "$name"; done
+end_stage "all programs healthy"
 
 export COTENANT_SCHEDULER="127.0.0.1:$SCHEDULER_PORT" COTENANT_PREDICTOR="127.0.0.1:$PREDICTOR_PORT"
 .venv/bin/cotenant nodes
 # The command runs in the agent's container, hence its folder; the graph is read here and sent without weights.
 timeout 300 .venv/bin/cotenant submit --name compose-mlp --graph examples/jobs/graphs/mlp.onnx --batch-size 64 --steps 50 \
     --workdir /opt/cotenant --wait -- python -m examples.training.train --model mlp --steps 50
-say "a job was submitted with its graph, run and finished"
+end_stage "a job was submitted with its graph, run and finished"
 
 for name in SCHEDULER PREDICTOR AGENT SECOND_AGENT; do
     port="${name}_METRICS_PORT"
@@ -131,11 +151,15 @@ wait_until 120 "and another one on the other" jobs_in RUNNING own-script 1 compo
 for name in predictor scheduler agent agent-2; do
     docker kill --signal KILL "$(container "$name")" >/dev/null
 done
-say "every container killed"
+end_stage "scripts run on both nodes, every container killed"
 "${compose[@]}" up --detach
 for name in predictor scheduler agent agent-2; do wait_until 300 "$name healthy again after kill -9" is_healthy "$name"; done
+end_stage "all programs healthy again"
 wait_until 300 "all scripts have run to their ends nevertheless" jobs_in FINISHED own-script 4
 wait_until 10 "the volumes remember all jobs, each once" jobs_in FINISHED "" 5
 
+end_stage "nothing was lost"
+
 "${compose[@]}" down -v --remove-orphans
-say "taken down"
+end_stage "taken down"
+tell_stages ""

@@ -239,7 +239,8 @@ class OutcomeJournal:
                 )
                 self._trim(len(rows))
         except sqlite3.Error as error:  # predictions go on without their journal
-            _logger.error("predictions_not_stored", extra={"count": len(rows), "reason": str(error)})
+            remedy = f"check room and rights of {self._path.parent}"
+            _logger.error("predictions_not_stored", extra={"count": len(rows), "reason": str(error), "remedy": remedy})
 
     def _is_known(self, prediction_id: str) -> bool:
         found = self._connection.execute("SELECT 1 FROM predictions WHERE prediction_id = ?", (prediction_id,))

@@ -13,6 +13,7 @@ SchedulerServiceError
 │   ├── NotPausableError
 │   ├── NoNodeRunsItError
 │   ├── FitsNoDeviceError
+│   ├── QuotaTooSmallError
 │   ├── UnidentifiedCallerError
 │   ├── NotPermittedError
 │   └── SettingsError
@@ -139,6 +140,10 @@ class NoNodeRunsItError(CallerError):
 
 class FitsNoDeviceError(CallerError):
     """The job needs more memory than the largest device has."""
+
+
+class QuotaTooSmallError(CallerError):
+    """The job asks for more GPUs at once than its tenant may ever hold."""
 
 
 class UnidentifiedCallerError(CallerError):

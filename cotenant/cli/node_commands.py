@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -144,7 +145,14 @@ def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:
     ]
     enforced = [name for name in node.enforcements if name not in _ABILITIES]
     note = "enforces: " + (", ".join(enforced) or "nothing") + _calibration_note(node, at_ms)
+    note = "; ".join([*_fault_notes(node), note])
     return Row(cells=cells, styles=((1, "green" if state == "ready" else "red"),), note=note)
+
+
+def _fault_notes(node: scheduling_pb2.Node) -> list[str]:
+    """Returns why GPUs of a node get no job, and how many have that fault."""
+    faults = Counter(gpu.fault or "no reason was given" for gpu in node.gpus if not gpu.healthy)
+    return [f"{count} of {len(node.gpus)} GPU(s) faulty: {fault}" for fault, count in faults.items()]
 
 
 def _calibration_note(node: scheduling_pb2.Node, at_ms: int) -> str:

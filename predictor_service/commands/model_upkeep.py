@@ -25,6 +25,10 @@ from predictor_service.settings import Settings
 
 _logger = logging.getLogger(__name__)
 DRIFT_EVERY_MS: Final = 60_000
+_ALARM_REMEDY: Final = (
+    "`cotenant retrain --from-outcomes`; where its gate refuses what you trust more than the data sets, "
+    "`cotenant models promote`"
+)
 
 
 def repeat_until(stop: threading.Event, parts: Sequence[Callable[[], None]], every_s: float) -> None:
@@ -135,9 +139,7 @@ class ModelUpkeep:
             item = alarming[key]
             figures = {"covered_ratio": round(item.covered_ratio, 4), "promised_ratio": item.promised_ratio}
             names = {"device": key[0], "target": key[1], "model_version": item.model_version}
-            _logger.warning(
-                "drift_alarm_on", extra={**names, **figures, "remedy": "`cotenant retrain --from-outcomes`"}
-            )
+            _logger.warning("drift_alarm_on", extra={**names, **figures, "remedy": _ALARM_REMEDY})
         for device, target in sorted(self._alarming - alarming.keys()):
             _logger.info("drift_alarm_off", extra={"device": device, "target": target})
         self._alarming = frozenset(alarming)

@@ -129,7 +129,8 @@ class GraphLibrary:
         try:
             self._store(graph_sha256, stripped)
         except OSError as error:  # it is in memory; a client that names it after a restart must send it again
-            _logger.error("graph_not_stored", extra={"reason": str(error)})
+            remedy = f"check room and rights of {self._folder}"
+            _logger.error("graph_not_stored", extra={"reason": str(error), "remedy": remedy})
 
     def _recall(self, graph_sha256: str, bindings: Mapping[str, int]) -> MeasuredGraph | None:
         key = (graph_sha256, tuple(sorted(bindings.items())))

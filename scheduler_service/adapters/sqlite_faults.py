@@ -41,6 +41,8 @@ _FINDINGS = {
 }
 # Of an SQLite file; the page size is at 16, the number of pages at 28.
 _HEADER_BYTES = 100
+_SHARED_MEMORY_BYTES = 1 << 16
+"""More than SQLite needs at once next to its file when it opens it."""
 
 
 @contextmanager
@@ -80,15 +82,27 @@ def strict_text(content: bytes) -> str:
 def translated(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StateDamagedError | StateUnwritableError:
     """Return what an error means; the library's words are kept only where they cannot quote a record."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
-        return StateFullError(
-            f"the disk of {path.parent} is full; free some space there, the service then goes on by itself"
-        )
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path.parent)):
+        return disk_full(path.parent)
     if code not in _DISK_CODES or (code == sqlite3.SQLITE_READONLY and _is_writable(path)):
         name = getattr(error, "sqlite_errorname", "") or "a text is not UTF-8"
         cut_off = _cut_off(path) if code == sqlite3.SQLITE_CORRUPT else ""
         return damaged(path, cut_off or _FINDINGS.get(code, f"a part of it cannot be read ({name})"))
     return StateUnwritableError(f"{path} cannot be used ({error}); look at the disk and the directory's permissions")
+
+
+def disk_full(folder: Path) -> StateFullError:
+    """Return the error of a state whose disk takes nothing more."""
+    remedy = "a scheduler that runs goes on by itself then, one that could not start is started again"
+    return StateFullError(f"the disk of {folder} is full; free some space there: {remedy}")
+
+
+def _has_no_room(folder: Path) -> bool:
+    """Look why SQLite could not map its shared memory: it does not say that the disk is full."""
+    with suppress(OSError):
+        disk = os.statvfs(folder)
+        return disk.f_bfree * disk.f_frsize < _SHARED_MEMORY_BYTES
+    return False
 
 
 def from_newer(path: Path, finding: str) -> StateFromNewerVersionError:

@@ -14,7 +14,8 @@ import uuid
 from pathlib import Path
 
 from scheduler_service.adapters.private_files import create_private, sync_folder
-from scheduler_service.errors import StateFullError, StateMissingError, StateUnwritableError
+from scheduler_service.adapters.sqlite_faults import disk_full
+from scheduler_service.errors import StateMissingError, StateUnwritableError
 
 MARKER_NAME = "state.json"
 MARKER_SCHEMA = "cotenant.scheduler-state/1"
@@ -91,9 +92,7 @@ def another_state(database: Path) -> StateMissingError:
 
 def _unusable(path: Path, error: OSError) -> StateUnwritableError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StateFullError(
-            f"the disk of {path.parent} is full; free some space there, the service then goes on by itself"
-        )
+        return disk_full(path.parent)
     return StateUnwritableError(
         f"{path} cannot be used ({error.strerror}); look at the disk and the directory's permissions"
     )

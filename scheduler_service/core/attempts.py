@@ -25,6 +25,10 @@ BACKOFF_FIRST_MS = 1_000
 BACKOFF_MAX_MS = 300_000
 LAUNCH_REFUSALS_MAX = 5
 """Refusals in a row after which a job fails: the agent's own file will not change by waiting."""
+NODE_FAULTS = frozenset({"NODE_FAILURE"})
+"""Codes of refusals for which the node is at fault, and not what it was asked for."""
+NODE_FAULT_REFUSALS_MAX = 300
+"""The same of these: with the longest pauses about a day, in which an operator can mend the node."""
 
 
 _NO_EXIT = AttemptExit()

@@ -12,6 +12,8 @@ from typing import Any
 from scheduler_service.core import events
 from scheduler_service.core.attempts import (
     LAUNCH_REFUSALS_MAX,
+    NODE_FAULT_REFUSALS_MAX,
+    NODE_FAULTS,
     backoff_ms,
     end,
     expire,
@@ -321,8 +323,9 @@ def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, s
     refusals = job.counts.launch_refusals + 1
     detail = f"{event.code}: {event.message}"[:4_096]
     job = job.counting(launch_refusals=1).exiting(exit_class="refused", exit_detail=detail)
-    reason = Reason(code="LAUNCH_REFUSED", numbers={"refusals": refusals, "refusals_max": LAUNCH_REFUSALS_MAX})
-    if event.is_final or refusals >= LAUNCH_REFUSALS_MAX:
+    refusals_max = NODE_FAULT_REFUSALS_MAX if event.code in NODE_FAULTS else LAUNCH_REFUSALS_MAX
+    reason = Reason(code="LAUNCH_REFUSED", numbers={"refusals": refusals, "refusals_max": refusals_max})
+    if event.is_final or refusals >= refusals_max:
         end(
             state,
             job,

@@ -39,6 +39,8 @@ REMEDIES: Mapping[str, str] = {
     "ARRAY_LIMIT": "The end of an earlier task.",
     "NOT_BEFORE": "That time.",
     "QUOTA": "A job of the tenant that ends, or a larger quota in the scheduler's --tenants file.",
+    "QUOTA_TOO_SMALL": "Fewer --gpus, or a larger quota in the scheduler's --tenants file.",
+    "TENANT_CLOSED": "A quota in the scheduler's --tenants file.",
     "FAIR_SHARE": "GPU time that the others have, or a larger weight in the scheduler's --tenants file.",
     "PROTECTED": "A job that ends, or a higher --priority.",
     "RESERVED": "An earlier end of the jobs there (`cotenant gpus` shows who holds the GPUs), or fewer --gpus.",

@@ -29,6 +29,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "ARRAY_LIMIT": "{jobs_max} task(s) of the array may run at once, and earlier ones run or come first.",
     "QUOTA": "The tenant's jobs hold {gpus_held} GPU(s), and {gpus_max} are allowed at once; the job waits for one of "
     "them to end.",
+    "QUOTA_TOO_SMALL": "The job asks for more GPUs at once than the {gpus_max} that its tenant may hold.",
+    "TENANT_CLOSED": "The tenant's quota is 0 GPUs: what runs goes on, and nothing more starts.",
     "FAIR_SHARE": "It is another tenant's turn: for its weight this one has had more GPU time, and its jobs hold "
     "{gpus_held} GPU(s) now.",
     "PROTECTED": "The policy would let {jobs} make room, but a job makes room only for its own tenant, and for its own "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 
@@ -21,6 +21,8 @@ DEALT_PER_HALF_LIFE = 24
 HALF_LIFE_HOURS = 24.0
 HALF_LIFE_HOURS_MAX = 24.0 * 365
 TENANTS_MAX = 1_000
+USERS_MAX = 10_000
+"""Users that the rules may name, of all tenants together."""
 USED_TENANTS_MAX = 2_000
 """Tenants of which is kept what they have had, beyond those that hold GPUs."""
 GPUS_MAX = 1_000_000
@@ -29,7 +31,7 @@ DEFAULT_TENANT = "default"
 """The name of the rules for tenants that have none of their own."""
 _HOUR_MS = 3_600_000
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
-_KEYS = frozenset({"gpus", "weight", "priority_max"})
+_KEYS = frozenset({"gpus", "weight", "priority_max", "users"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +42,15 @@ class TenantRule:
         gpus_max: GPUs that its jobs may hold at once; a shared GPU counts in full for each. 0 = no limit.
         weight: Its part of the GPU time in relation to the others.
         priority_max: The highest class that its jobs may have; operators may give a higher one.
+        is_closed: None of its jobs starts; what runs goes on.
+        users: Whose jobs are its own; none = those of the user with its name.
     """
 
     gpus_max: int = 0
     weight: float = 1.0
     priority_max: int = PRIORITY_MAX
+    is_closed: bool = False
+    users: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,16 @@ class TenantRules:
         """Return the rule of a tenant."""
         return self.rules.get(tenant, self.default)
 
+    def quota_of(self, tenant: str) -> int | None:
+        """Return how many GPUs a tenant may hold at once; None = any number."""
+        rule = self.of(tenant)
+        return 0 if rule.is_closed else rule.gpus_max or None
+
+    def tenants_of(self, user: str) -> Sequence[str]:
+        """Return whose jobs a user may submit, the usual tenant first; none = another tenant has this name."""
+        named = [tenant for tenant, rule in self.rules.items() if user in rule.users]
+        return named or ([] if self.of(user).users else [user])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedTime:
@@ -79,6 +95,7 @@ def parse_tenants(text: str) -> TenantRules:
 
         half_life_hours = 24
         [tenants.vision]
+        users = ["alice", "bob"]
         gpus = 16
         weight = 3
         [tenants.default]
@@ -100,6 +117,10 @@ def parse_tenants(text: str) -> TenantRules:
     hours = _number(content, "half_life_hours", HALF_LIFE_HOURS, least=1 / 60, most=HALF_LIFE_HOURS_MAX)
     rules = {name: _rule(name, table) for name, table in tenants.items()}
     default = rules.pop(DEFAULT_TENANT, TenantRule())
+    if default.users:
+        raise TenantRulesError(f"tenant {DEFAULT_TENANT!r} is every user that no tenant names; leave its users out")
+    if sum(len(rule.users) for rule in rules.values()) > USERS_MAX:
+        raise TenantRulesError(f"the tenants name more than {USERS_MAX:,} users together")
     return TenantRules(rules=rules, default=default, half_life_ms=round(hours * _HOUR_MS))
 
 
@@ -110,7 +131,8 @@ def _rule(name: str, table: object) -> TenantRule:
         raise TenantRulesError(f"tenant {name!r} must be a table, e.g. [tenants.{name}] and weight = 1 below it")
     unknown = sorted(table.keys() - _KEYS)
     if unknown:
-        raise TenantRulesError(f"tenant {name!r}: unknown key {unknown[0]!r}; known are gpus, weight and priority_max")
+        known = ", ".join(sorted(_KEYS))
+        raise TenantRulesError(f"tenant {name!r}: unknown key {unknown[0]!r}; known are {known}")
     gpus = _number(table, "gpus", 0, least=0, most=GPUS_MAX)
     priority = _number(table, "priority_max", PRIORITY_MAX, least=-PRIORITY_MAX, most=PRIORITY_MAX)
     if gpus != int(gpus) or priority != int(priority):
@@ -119,7 +141,18 @@ def _rule(name: str, table: object) -> TenantRule:
         gpus_max=int(gpus),
         weight=_number(table, "weight", 1.0, least=WEIGHT_MIN, most=WEIGHT_MAX),
         priority_max=int(priority),
+        is_closed=table.get("gpus") == 0,
+        users=_users(name, table.get("users", [])),
     )
+
+
+def _users(name: str, users: object) -> tuple[str, ...]:
+    if not isinstance(users, list) or not all(isinstance(user, str) and _NAME.fullmatch(user) for user in users):
+        raise TenantRulesError(f'tenant {name!r}: users must be a list of names, e.g. users = ["alice", "bob"]')
+    if len(set(users)) < len(users):
+        twice = next(user for user in users if users.count(user) > 1)
+        raise TenantRulesError(f"tenant {name!r}: {twice!r} is named twice among its users")
+    return tuple(users)
 
 
 def _number(table: Mapping[str, object], key: str, default: float, *, least: float, most: float) -> float:
@@ -180,8 +213,8 @@ class TenantUse:
 
     def gpus_left(self, tenant: str) -> int | None:
         """Return how many GPUs more a tenant may hold; None = any number."""
-        gpus_max = self.rules.of(tenant).gpus_max if self.rules is not None else 0
-        return max(gpus_max - self.held_gpus(tenant), 0) if gpus_max else None
+        quota = self.rules.quota_of(tenant) if self.rules is not None else None
+        return None if quota is None else max(quota - self.held_gpus(tenant), 0)
 
     def in_turn(self, tenants: Iterable[str], now_ms: int) -> list[str]:
         """Return tenants in the order of their turns: the one that has had least for its weight first."""

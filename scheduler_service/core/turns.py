@@ -29,7 +29,7 @@ from scheduler_service.core.decisions import (
     Start,
     Stop,
 )
-from scheduler_service.core.lanes import PLAIN_LANE, LaneName
+from scheduler_service.core.lanes import PLAIN_LANE, Lane, LaneName
 from scheduler_service.core.ready_queue import NO_LANE
 from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM
 from scheduler_service.core.records import JobRequest, Reason
@@ -38,7 +38,18 @@ from scheduler_service.core.state import ClusterState
 from scheduler_service.core.turn_order import Queue, Turn, take_turns
 from scheduler_service.core.view import RunningJob, SchedulingView
 
-LAYER_CODES = frozenset({"FAIR_SHARE", "QUOTA", "PROTECTED", "RESERVED", "RESERVED_FOR_NOW", "KEPT_FOR_OTHER"})
+LAYER_CODES = frozenset(
+    {
+        "FAIR_SHARE",
+        "QUOTA",
+        "QUOTA_TOO_SMALL",
+        "TENANT_CLOSED",
+        "PROTECTED",
+        "RESERVED",
+        "RESERVED_FOR_NOW",
+        "KEPT_FOR_OTHER",
+    }
+)
 """Reasons that come from here: the policy was not asked, not followed, or did not see every GPU."""
 
 
@@ -137,15 +148,17 @@ def _take_within_quota(state: Queue, turn: Turn, take_turn: Callable[[Turn], Abs
         left = state.tenants.gpus_left(turn.lane.tenant) if turn.lane is not NO_LANE else None
         lane = state.waiting.lanes.get(turn.lane)
         if left == 0 and lane is not None:
-            rest = HoldRest(queue=lane.queue, reason=quota_reason(state, turn.lane.tenant))
-            state.decisions.record_round((rest,), turn.lane)
+            too_wide = _too_wide(state, turn.lane.tenant, lane)
+            decided = frozenset(job_id for one in too_wide for job_id in one.job_ids)
+            rest = HoldRest(queue=lane.queue, decided=decided, reason=quota_reason(state, turn.lane.tenant))
+            state.decisions.record_round((*too_wide, rest), turn.lane)
             return False
         with state.waiting.showing(turn.lane, left):
             refused = take_turn(turn)
         wider_ids = lane.wider_ids(left) if left is not None and lane is not None else ()
         if wider_ids:
             wide = HoldMany(job_ids=wider_ids, reason=quota_reason(state, turn.lane.tenant))
-            state.decisions.record_round((wide,), turn.lane)
+            state.decisions.record_round((wide, *_too_wide(state, turn.lane.tenant, lane)), turn.lane)
         if "FAIR_SHARE" in refused or "QUOTA" not in refused or state.tenants.gpus_left(turn.lane.tenant) == left:
             return "FAIR_SHARE" in refused
     return False
@@ -180,9 +193,23 @@ class _Admission:
 
 def quota_reason(state: Queue, tenant: str) -> Reason:
     """Return why no more jobs of a tenant may start."""
+    quota = _quota_of(state, tenant)
+    if not quota:
+        return Reason(code="TENANT_CLOSED")
+    return Reason(code="QUOTA", numbers={"gpus_held": state.tenants.held_gpus(tenant), "gpus_max": quota})
+
+
+def _quota_of(state: Queue, tenant: str) -> int:
     rules = state.tenants.rules
-    gpus_max = rules.of(tenant).gpus_max if rules is not None else 0
-    return Reason(code="QUOTA", numbers={"gpus_held": state.tenants.held_gpus(tenant), "gpus_max": gpus_max})
+    return (rules.quota_of(tenant) or 0) if rules is not None else 0
+
+
+def _too_wide(state: Queue, tenant: str, lane: Lane | None) -> Sequence[HoldMany]:
+    """Hold the jobs of a tenant that ask for more GPUs than it may ever hold: no end of another one helps them."""
+    quota = _quota_of(state, tenant)
+    job_ids = lane.wider_ids(quota) if lane is not None and quota else ()
+    reason = Reason(code="QUOTA_TOO_SMALL", numbers={"gpus_max": quota})
+    return [HoldMany(job_ids=job_ids, reason=reason)] if job_ids else []
 
 
 def admit(

@@ -30,7 +30,7 @@ from scheduler_service.core.inventory import kind_of
 from scheduler_service.core.reason_texts import format_quantity
 from scheduler_service.core.records import MemoryRange, Node
 from scheduler_service.core.state import ClusterState
-from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, PredictorError
+from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, PredictorError, QuotaTooSmallError
 from scheduler_service.grpc_api.side_thread import SideThread
 
 PATIENCE_S = 3.0
@@ -74,15 +74,17 @@ class Admission:
             NoNodeRunsItError: Every connected node lacks something that the job asks for, or does not see its files.
             OverloadedError: Too many submissions wait for the disk.
             FitsNoDeviceError: The job takes more memory than any device that it could have.
+            QuotaTooSmallError: The job asks for more GPUs than its tenant may hold.
         """
         warnings = [*_environment_warnings(request.spec), *_launcher_warnings(request.spec)]
         try:
+            _check_quota(state, request.spec)
             nodes = self._able_nodes(state, request.spec)
             await self._check_files(nodes, request.spec)
             warnings += self._directory_warnings(nodes, request.spec)
             patience_s = PATIENCE_S if seconds_left is None else min(PATIENCE_S, _PATIENCE_RATIO * seconds_left)
             warnings += await self._memory_warnings(state, nodes, request.spec, patience_s)
-        except (NoNodeRunsItError, FitsNoDeviceError) as error:
+        except (NoNodeRunsItError, FitsNoDeviceError, QuotaTooSmallError) as error:
             if not request.force:
                 raise
             warnings.append(_warning("FORCED", error.message))
@@ -177,6 +179,23 @@ class Admission:
             return []
         ranges = await self.ranges.ask(questions, patience_s=patience_s)
         return _judge(ranges, sizes)
+
+
+def _check_quota(state: ClusterState, spec: scheduling_pb2.JobSpec) -> None:
+    """Look whether a tenant may ever hold the GPUs of a job.
+
+    Raises:
+        QuotaTooSmallError: It may not.
+    """
+    rules = state.tenants.rules
+    quota = rules.quota_of(spec.tenant) if rules is not None else None
+    wanted = gpus_at_least(spec)
+    if quota is not None and wanted > quota:
+        fewer = f"ask for fewer {'--ranks' if spec.ranks else '--gpus'}, " if quota else ""
+        raise QuotaTooSmallError(
+            f"jobs of tenant {spec.tenant!r} may hold {quota} GPU(s) at once, and this one asks for {wanted}",
+            metadata={"remedy": f"{fewer}let an operator raise the quota in the scheduler's --tenants file, {_FORCE}"},
+        )
 
 
 def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRunsItError:

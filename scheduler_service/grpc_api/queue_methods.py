@@ -43,6 +43,10 @@ class QueueMethods(ABC):
             engine=cluster.engine, numbers=cluster.numbers, caller=current_caller(), has_trials=cluster.has_trials
         )
 
+    def _own(self, request: scheduling_pb2.SubmitJobRequest) -> scheduling_pb2.SubmitJobRequest:
+        """Return a submission with the owner and the tenant of the caller."""
+        return own_submission(request, current_caller(), self._cluster.engine.state.tenants.rules)
+
     async def HoldJob(  # noqa: N802
         self, request: scheduling_pb2.HoldJobRequest, context: Context
     ) -> scheduling_pb2.HoldJobResponse:
@@ -83,7 +87,7 @@ class QueueMethods(ABC):
         )
         # Its owner may keep the tenant and the class that an operator gave it.
         if current_caller().acts_for_all:
-            submission = own_submission(submission, current_caller())
+            submission = self._own(submission)
         warnings = await self._reviewed(submission, context)
         job_id = await self._cluster.loop.mutate(queue.submission(submission, is_repeated=True))
         return scheduling_pb2.RetryJobResponse(job=self._job(job_id), warnings=warnings)
@@ -95,7 +99,7 @@ class QueueMethods(ABC):
         single = scheduling_pb2.SubmitJobRequest(
             request_id=request.request_id, validate_only=request.validate_only, spec=request.spec, force=request.force
         )
-        single = own_submission(single, current_caller())
+        single = self._own(single)
         validation.require(validation.submission_violations(single))
         validation.require(queue_validation.array_violations(request))
         warnings = await self._reviewed(single, context)

@@ -51,7 +51,6 @@ from scheduler_service.grpc_api.visibility import (
     check_changeable,
     check_visible,
     may_see,
-    own_submission,
     shown,
     shown_history,
 )
@@ -104,8 +103,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self, request: scheduling_pb2.SubmitJobRequest, context: Context
     ) -> scheduling_pb2.SubmitJobResponse:
         """Accept a job; the answer comes after the job is on disk."""
-        caller = current_caller()
-        request = own_submission(request, caller)
+        request = self._own(request)
         validation.require(validation.submission_violations(request))
         warnings = await self._reviewed(request, context)
         if request.validate_only:

@@ -31,6 +31,7 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.NotPausableError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.NoNodeRunsItError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.FitsNoDeviceError: (grpc.StatusCode.FAILED_PRECONDITION, None),
+    errors.QuotaTooSmallError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.UnidentifiedCallerError: (grpc.StatusCode.UNAUTHENTICATED, None),
     errors.NotPermittedError: (grpc.StatusCode.PERMISSION_DENIED, None),
     errors.SettingsError: (grpc.StatusCode.INVALID_ARGUMENT, None),

@@ -10,6 +10,7 @@ from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.events import Actor
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.tenants import TenantRules
 from scheduler_service.errors import NotPermittedError
 
 HIDDEN = "(hidden)"
@@ -28,8 +29,15 @@ def owner_of(job: JobRecord) -> str:
     return str(job.launch.get("owner", ""))
 
 
-def own_submission(request: scheduling_pb2.SubmitJobRequest, caller: Caller) -> scheduling_pb2.SubmitJobRequest:
+def own_submission(
+    request: scheduling_pb2.SubmitJobRequest, caller: Caller, rules: TenantRules | None
+) -> scheduling_pb2.SubmitJobRequest:
     """Return a submission with the owner and the tenant that the caller's identity gives.
+
+    Args:
+        request: The submission.
+        caller: Who makes it.
+        rules: Whose jobs a user may submit; None = a user is a tenant.
 
     Raises:
         NotPermittedError: It names another owner or tenant.
@@ -39,18 +47,24 @@ def own_submission(request: scheduling_pb2.SubmitJobRequest, caller: Caller) -> 
     own = scheduling_pb2.SubmitJobRequest()
     own.CopyFrom(request)
     if not caller.acts_for_all:
-        _check_own(caller, "owner", request.spec.owner)
-        _check_own(caller, "tenant", request.spec.tenant)
-        own.spec.tenant = caller.name
+        _check_own("owner", request.spec.owner, (caller.name,), caller)
+        tenants = rules.tenants_of(caller.name) if rules is not None else (caller.name,)
+        if not tenants:
+            raise NotPermittedError(
+                f"tenant {caller.name!r} has other users than {caller.name!r}; an operator names each user below a "
+                "tenant in the scheduler's --tenants file, or submits the job"
+            )
+        _check_own("tenant", request.spec.tenant, tenants, caller)
+        own.spec.tenant = request.spec.tenant or tenants[0]
     own.spec.owner = request.spec.owner or caller.name
     return own
 
 
-def _check_own(caller: Caller, field: str, value: str) -> None:
-    if value not in ("", caller.name):
+def _check_own(field: str, value: str, allowed: Sequence[str], caller: Caller) -> None:
+    if value and value not in allowed:
         raise NotPermittedError(
-            f"the {field} of what {caller.name!r} submits is {caller.name!r}, not {value!r}; leave the {field} out, "
-            "or let an operator submit it"
+            f"the {field} of what {caller.name!r} submits is {' or '.join(map(repr, allowed))}, not {value!r}; leave "
+            f"the {field} out, or let an operator submit it"
         )
 
 

@@ -28,7 +28,8 @@ from tests.support.callers import code_of_empty_call, metadata_of, served_method
 from tests.support.grpc_errors import code_of, details_of
 from tests.support.scheduler_process import SchedulerProcess, job_spec, wait_until
 
-NAMES = {"alice": Role.USER, "bob": Role.USER, **{f"{role}": role for role in Role}}
+TEAM = {"erin": Role.USER, "frank": Role.USER, "vision": Role.USER}
+NAMES = {"alice": Role.USER, "bob": Role.USER, **TEAM, **{f"{role}": role for role in Role}}
 SCHEDULER = [
     name for name in served_methods() if "Prediction" not in name and "Model" not in name and "reflection" not in name
 ]
@@ -47,7 +48,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scheduler(folder: Path) -> Iterator[SchedulerProcess]:
     (folder / "private").mkdir(mode=0o700)
     arguments = ["--predictor", "", "--policy", "fifo", "--callers-file", str(folder / "callers")]
-    arguments += ["--socket", str(folder / "private" / "s")]
+    arguments += ["--socket", str(folder / "private" / "s"), "--tenants", str(folder / "tenants.toml")]
+    (folder / "tenants.toml").write_text(
+        '[tenants.vision]\nusers = ["erin", "frank"]\n[tenants.speech]\nusers = ["frank"]\n'
+    )
     with SchedulerProcess(folder, arguments=arguments) as process:
         yield process
 
@@ -124,6 +128,18 @@ def test_the_identity_gives_owner_and_tenant_not_the_request(callers: dict[str, 
     for owner in ("a" * 64, "bob\n", "../bob"):
         request = scheduling_pb2.SubmitJobRequest(spec=job_spec(owner=owner))
         assert callers["operator"].refusal("SubmitJob", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_several_users_are_one_tenant_and_one_user_is_of_two(callers: dict[str, Caller]) -> None:
+    assert [callers[name].submit().spec.tenant for name in ("erin", "frank", "alice")] == ["vision", "vision", "alice"]
+    assert callers["frank"].submit(tenant="speech").spec.tenant == "speech"
+    assert callers["erin"].submit(tenant="vision").spec.owner == "erin"
+    for name, tenant in (("erin", "speech"), ("frank", "frank"), ("alice", "vision")):
+        request = scheduling_pb2.SubmitJobRequest(spec=job_spec(tenant=tenant))
+        code, told = callers[name].refusal("SubmitJob", request)
+        assert (code, "leave the tenant out" in told) == (grpc.StatusCode.PERMISSION_DENIED, True)
+    code, told = callers["vision"].refusal("SubmitJob", scheduling_pb2.SubmitJobRequest(spec=job_spec()))
+    assert (code, "--tenants file" in told) == (grpc.StatusCode.PERMISSION_DENIED, True)
 
 
 def test_a_job_that_an_operator_submitted_for_a_user_is_handed_in_again_by_that_user(

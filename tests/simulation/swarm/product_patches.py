@@ -24,6 +24,7 @@ from cotenant_agent import (
     rank_ends,
     shim,
     shim_records,
+    state_disk,
     wiring,
 )
 from cotenant_agent import system_clock as agent_clock
@@ -79,6 +80,8 @@ def _table() -> list[tuple[Any, str, Any]]:
         # Files: real ones, in memory.
         (os, "fsync", lambda _: None),
         (durable_files, "_temporary", machine.temporary_file),
+        (durable_files, "room_of", machine.KeptRoom),
+        (state_disk, "free_bytes", machine.left_bytes),
         (wiring, "StateDirectory", agent_host.LentStateDirectory),
         (running_scheduler, "SqliteEventLog", scheduler_host.CrashingEventLog),
         (running_scheduler, "PacedWork", scheduler_host.Unpaced),

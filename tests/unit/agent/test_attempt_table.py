@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from cotenant_agent.attempt import AttemptState
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.durable_files import keep_room
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import Launcher
 from cotenant_agent.processes import read_boot_id
@@ -71,6 +73,19 @@ def test_an_older_attempt_is_ended_for_memory_and_on_leaving_although_a_newer_on
     (directory / "stop.json").unlink()
     assert not table.stop_all("agent_exit")
     assert json.loads((directory / "stop.json").read_text())["cause"] == "agent_exit"
+
+
+def test_a_full_disk_keeps_no_attempt_from_being_ended_for_memory(state: StateDirectory) -> None:
+    key = AttemptKey(job_id="job", attempt=1, fence=1)
+    directory = write_attempt(state, key)
+    keep_room(directory / "stop.json")
+    (directory / f".stop.json.{os.getpid()}").symlink_to("/dev/full")
+    table = table_of(state)
+    table.adopt()
+    for _ in range(3):
+        table.take_reading(InventoryReading(gpus=(), jobs={key: JobUsage(memory_bytes=1_001)}))
+    assert json.loads((directory / "stop.json").read_text())["cause"] == "gpu_oom"
+    assert next(iter(table)).state is AttemptState.STOPPING
 
 
 def test_an_attempt_that_runs_here_is_stopped_although_a_newer_one_was_granted_elsewhere(state: StateDirectory) -> None:

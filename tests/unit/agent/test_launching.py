@@ -12,6 +12,7 @@ import pytest
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.durable_files import ROOM_BYTES, room_of
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.records import AttemptKey, LaunchRequest
@@ -58,6 +59,13 @@ def launch(
 
 def test_a_job_to_which_the_scheduler_has_given_a_whole_device_is_launched(launcher: Launcher) -> None:
     assert launch(launcher, "whole", DEVICE_BYTES).memory_limit_bytes == DEVICE_BYTES
+
+
+def test_room_is_kept_for_what_an_attempt_must_be_able_to_say_on_a_full_disk(launcher: Launcher) -> None:
+    directory = launch(launcher, "job", DEVICE_BYTES).directory
+    for path in (directory.stop, directory.exit):
+        assert not path.exists()
+        assert room_of(path).stat().st_blocks * 512 >= ROOM_BYTES
 
 
 def test_reservations_may_fill_a_device_and_not_pass_it(launcher: Launcher) -> None:

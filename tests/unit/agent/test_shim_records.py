@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent import rotating_log, shim_records
+from cotenant_agent.durable_files import keep_room
 
 # A file may grow to one page here, so that the kernel takes the beginning of a longer one and refuses the rest.
 WRITE_TOO_MUCH = """
@@ -42,6 +43,19 @@ def test_the_exit_record_is_written_once_the_disk_takes_it_again(
     shim_records.write_record_at_last("exit.json", {"return_code": 0})
     relief.join()
     assert json.loads((tmp_path / "exit.json").read_text()) == {"return_code": 0}
+
+
+def test_the_end_is_written_on_a_full_disk_in_the_room_that_was_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keep_room(tmp_path / "exit.json")
+    (tmp_path / ".exit.json.shim").symlink_to("/dev/full")
+    shim_records.write_record("exit.json", {"return_code": 0, "log_tail": "x" * 8192})
+    assert json.loads((tmp_path / "exit.json").read_text()) == {"return_code": 0, "log_tail": "x" * 8192}
+    with pytest.raises(OSError, match="No space"):
+        shim_records.write_record("exit.json", {"return_code": 1})
+    assert json.loads((tmp_path / "exit.json").read_text())["return_code"] == 0
 
 
 def test_a_refused_record_holds_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events, queue_events
+from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.reason_remedies import describe_remedy
 from scheduler_service.core.records import Phase, Reason, Share
 from scheduler_service.core.tenants import USED_TENANTS_MAX, TenantRule, TenantRules, TenantUse, parse_tenants
 from scheduler_service.core.view import SchedulingView
@@ -223,12 +225,49 @@ def test_a_policy_that_stops_jobs_leaves_those_of_other_tenants_alone() -> None:
         ('[tenants."two words"]\ngpus = 1', "no name that a tenant can have"),
         ("half_life = 3", "unknown key 'half_life'"),
         ("half_life_hours = -1", "half_life_hours must be"),
+        ('[tenants.a]\nusers = "ann"', "users must be a list of names"),
+        ('[tenants.a]\nusers = ["ann bob"]', "users must be a list of names"),
+        ('[tenants.a]\nusers = ["ann", "bob", "ann"]', "'ann' is named twice"),
+        ('[tenants.default]\nusers = ["ann"]', "every user that no tenant names"),
         ("[tenants", "not TOML"),
     ],
 )
 def test_rules_that_cannot_be_are_refused_by_name(text: str, finding: str) -> None:
     with pytest.raises(TenantRulesError, match=finding):
         parse_tenants(text)
+
+
+def test_a_users_jobs_are_the_first_tenants_that_names_them_else_those_of_a_tenant_of_their_own() -> None:
+    rules = parse_tenants('[tenants.vision]\nusers = ["ann", "bob"]\n[tenants.speech]\nusers = ["bob"]\n[tenants.cy]')
+    assert [rules.tenants_of(name) for name in ("ann", "cy", "dan")] == [["vision"], ["cy"], ["dan"]]
+    assert rules.tenants_of("bob") == ["vision", "speech"]
+    assert rules.tenants_of("speech") == [], "a user with a tenant's name is not of it"
+    assert decode(TenantRules, encode(TenantRules, rules)) == rules
+
+
+def test_a_quota_of_none_starts_nothing_and_says_so_and_what_runs_goes_on() -> None:
+    scene = with_tenants(a=TenantRule(gpus_max=2))
+    for number in range(3):
+        submit(scene, f"a{number}", tenant="a")
+    scene.tell(queue_events.TenantsChosen, rules=parse_tenants("[tenants.a]\ngpus = 0"))
+    finish(scene, "a0")
+    submit(scene, "b", tenant="b")
+    assert (running(scene), scene.code("a2")) == (["a1", "b"], "TENANT_CLOSED")
+    reason = scene.engine.state.decisions["a2"].reason
+    assert "--tenants" in describe_remedy(reason, scene.engine.state.jobs["a2"].request)
+
+
+def test_a_job_that_its_tenant_may_never_start_does_not_read_that_it_waits_for_the_end_of_another() -> None:
+    scene = with_tenants(a=TenantRule(gpus_max=2))
+    submit(scene, "wide", tenant="a", gpus=3)
+    assert (scene.code("wide"), running(scene)) == ("QUOTA_TOO_SMALL", [])
+    for number in range(3):
+        submit(scene, f"a{number}", tenant="a")
+    codes = [scene.code(job_id) for job_id in ("wide", "a2")]
+    assert (running(scene), codes) == (["a0", "a1"], ["QUOTA_TOO_SMALL", "QUOTA"])
+    reason = scene.engine.explain("wide").reason
+    assert reason.numbers == {"gpus_max": 2}
+    assert "--gpus" in describe_remedy(reason, scene.engine.state.jobs["wide"].request)
 
 
 def test_rules_are_read_from_toml() -> None:

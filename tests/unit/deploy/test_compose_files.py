@@ -91,6 +91,14 @@ def test_every_build_target_is_a_stage_of_the_dockerfile_and_ends_as_an_unprivil
     assert "USER cotenant\n" in stage.group(1)
 
 
+def test_a_builder_that_makes_every_stage_above_installs_for_no_program_what_only_a_later_one_needs() -> None:
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.M)
+    programs = [stage for stage in stages if stage in SERVICES]
+    assert programs[-1] == "agent", "torch is by far the largest"
+    for program in programs:
+        assert stages[stages.index(program) - 1] == f"{program}-environment"
+
+
 @pytest.mark.parametrize(
     ("name", "command"),
     [

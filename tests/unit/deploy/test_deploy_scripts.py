@@ -159,6 +159,13 @@ def test_a_failed_compose_test_names_the_command_that_failed(tmp_path: Path, fai
     assert "compose_test.sh, line " in done.stderr
 
 
+def test_a_compose_test_prints_the_seconds_of_each_stage_also_where_it_fails(tmp_path: Path) -> None:
+    told = run_compose_test(tmp_path, "up").stdout.partition("seconds by stage:\n")[2].splitlines()
+    stages = [line.partition(" s  ")[2] for line in told]
+    assert stages[:3] == [f"image of the {name} built" for name in ("scheduler", "predictor", "agent")]
+    assert stages[3].startswith("after the archive of the base image, until it failed")
+
+
 def test_a_base_image_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     write_program(tmp_path, "debootstrap", "echo 'E: no such mirror'; exit 3")
     source = f'source "{ROOT}/deploy/private_docker.sh"; import_base_image some/name:tag'

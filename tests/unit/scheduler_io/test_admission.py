@@ -17,7 +17,9 @@ from scheduler_service.adapters.launch_rules import launch_rules
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
 from scheduler_service.core import events
-from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, SchedulerServiceError
+from scheduler_service.core.queue_events import TenantsChosen
+from scheduler_service.core.tenants import parse_tenants
+from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, QuotaTooSmallError, SchedulerServiceError
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_requests import submitted
 from tests.support.calibrations import calibration
@@ -73,7 +75,7 @@ class Door:
 
 
 def refusal(door: Door, **fields: Any) -> SchedulerServiceError:
-    with pytest.raises((NoNodeRunsItError, FitsNoDeviceError)) as caught:
+    with pytest.raises((NoNodeRunsItError, FitsNoDeviceError, QuotaTooSmallError)) as caught:
         door.review(job_spec(**fields))
     assert "--force" in caught.value.metadata["remedy"]
     assert len(door.review(job_spec(**fields), force=True)[0]) == 1
@@ -99,6 +101,19 @@ def test_what_no_connected_node_runs_is_refused_and_each_node_says_what_it_lacks
     assert isinstance(error, NoNodeRunsItError)
     assert error.message.count(finding) == 2
     assert "n0 " in error.message
+
+
+def test_a_job_that_its_tenant_may_never_start_is_refused() -> None:
+    door = Door(None, gpus=4)
+    door.play.tell(TenantsChosen, rules=parse_tenants("[tenants.a]\ngpus = 2\n[tenants.b]\ngpus = 0"))
+    wide = {"gpus": 3, "settings": {"global_batch_size": 8}}
+    error = refusal(door, tenant="a", **wide)
+    assert isinstance(error, QuotaTooSmallError)
+    assert error.message == "jobs of tenant 'a' may hold 2 GPU(s) at once, and this one asks for 3"
+    assert "fewer --gpus" in error.metadata["remedy"]
+    assert "fewer" not in refusal(door, tenant="b").metadata["remedy"]
+    assert door.review(job_spec(tenant="c", **wide)) == [[]]
+    assert door.review(job_spec(tenant="a", allowed_gpus=[2, 4], settings={"global_batch_size": 8})) == [[]]
 
 
 def test_a_gang_for_more_gpus_than_nodes_that_share_checkpoints_have_together_is_refused() -> None:
