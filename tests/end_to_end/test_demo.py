@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -16,6 +15,7 @@ import pytest
 from cotenant import process_tree
 from cotenant.graph_file import graph_sha256, read_graph
 from tests.support.callers import code_of_empty_call
+from tests.support.loaded_programs import run_program
 from tests.support.real_cluster import COTENANT, ROOT
 
 # Of the predictor and of the scheduler.
@@ -76,7 +76,8 @@ def refusal(address: str, method: str) -> grpc.StatusCode:
 def test_a_committed_graph_is_what_the_script_exports(tmp_path: Path) -> None:
     """Those of the other models are compared without the script (tests/unit/examples)."""
     fresh = tmp_path / "mlp.onnx"
-    command = [sys.executable, "-m", "examples.training.train", "--model", "mlp", "--export", str(fresh)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    arguments = ["--model", "mlp", "--export", str(fresh)]
+    done = run_program("examples.training.train", arguments, folder=ROOT, environment=os.environ, timeout_s=300)
+    assert done.returncode == 0, done.stderr
     committed = read_graph(ROOT / "examples/jobs/graphs/mlp.onnx")
     assert graph_sha256(read_graph(fresh)) == graph_sha256(committed)
