@@ -230,6 +230,7 @@ def test_no_schedule_beats_the_least_completion_time(scheduler: str) -> None:
         assert outcome.jct_h > least_jct_h(jobs, shares_links=shares_links)
 
 
+@pytest.mark.endurance
 def test_causes_print_the_paper_next_to_one_changed_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimus_causes, "COMPUTING", (5,))
     rows = optimus_causes.main(1, ["computing"])["rows"]

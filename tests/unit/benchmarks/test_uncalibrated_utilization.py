@@ -16,6 +16,7 @@ def campaigns() -> Campaigns:
     return read_campaigns(shared_data("gpumemnet").parent)
 
 
+@pytest.mark.endurance
 def test_the_committed_law_is_what_the_public_rows_teach() -> None:
     learned = learn(campaigns())
     for name in ("level", "slope", "below", "above"):
