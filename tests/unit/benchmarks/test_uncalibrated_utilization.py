@@ -23,6 +23,7 @@ def test_the_committed_law_is_what_the_public_rows_teach() -> None:
         assert learned[name] == pytest.approx(getattr(LAW, name), abs=0.02)
 
 
+@pytest.mark.endurance
 @pytest.mark.parametrize("name", ["cnn", "mlp", "miso", "alnair"])
 def test_a_campaign_that_taught_nothing_is_answered_better_than_by_the_mean_of_the_others(name: str) -> None:
     found = judge(without(campaigns(), name), campaigns()[name])
