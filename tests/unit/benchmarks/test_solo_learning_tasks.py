@@ -36,6 +36,7 @@ def test_without_the_fake_tensor_columns_neither_side_sees_them() -> None:
     )
 
 
+@pytest.mark.endurance
 def test_utilization_rows_are_those_that_succeeded_with_a_whole_context() -> None:
     learning_task = read_task(TASKS["utilization, cnn, unseen architecture"], shared_data("gpumemnet").parent)
     assert len(learning_task) == 537
