@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
@@ -97,11 +97,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if sum(_TAKEN_S.values()) < _LISTED_AFTER_S:
         return
     terminalreporter.section(f"longest of {sum(_TAKEN_S.values()):.0f} s in {len(_TAKEN_S)} files")
-    folders: Counter[str] = Counter()
+    folders: defaultdict[str, float] = defaultdict(float)
     for file, taken_s in _TAKEN_S.items():
         folders[file.rpartition("/")[0]] += taken_s
-    for name, taken_s in [*folders.most_common(_FOLDERS_LISTED), *Counter(_TAKEN_S).most_common(_FILES_LISTED)]:
-        terminalreporter.write_line(f"{taken_s:7.1f} s {name}")
+    for taken, most in ((folders, _FOLDERS_LISTED), (_TAKEN_S, _FILES_LISTED)):
+        for name in sorted(taken, key=lambda one: -taken[one])[:most]:
+            terminalreporter.write_line(f"{taken[name]:7.1f} s {name}")
 
 
 @pytest.fixture(autouse=True)
