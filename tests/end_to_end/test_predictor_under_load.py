@@ -122,7 +122,7 @@ class Callers:
                 with self.changed:
                     self.versions[version] += 1
                     self.changed.notify_all()
-                # Some hundred questions a second: more would only keep the cores from other tests while models are swapped.
+                # Some hundred questions a second: more would only keep the cores from other tests.
                 self._stop.wait(0.01)
 
 
