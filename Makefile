@@ -16,7 +16,8 @@ endif
 # only, with something else on the first; all others run four at a time, since many wait.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
 LAST_CORE := $(shell grep -rlE 'mark\.last_core' --include=test_*.py tests)
-ON_FIRST_CORE := $(PYTHON) -c 'import os, sys; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1]); os.execv(sys.argv[1], sys.argv[1:])'
+PIN := hasattr(os, "sched_setaffinity") and os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+ON_FIRST_CORE := $(PYTHON) -c 'import os, sys; $(PIN); os.execv(sys.argv[1], sys.argv[1:])'
 THERE := not gpu and not compose and not slurm and not kubernetes and not ray
 QUICK := not endurance and not strangers and $(THERE)
 TOGETHER := --numprocesses 4 --dist loadfile
