@@ -12,8 +12,14 @@ unexport PYTHONDONTWRITEBYTECODE
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
-# Tests marked `alone` measure, or need both cores: they run one after the other; all others four at a time, since many wait.
+# Tests marked `alone` measure, or need both cores: they run one after the other, as do those that need the last core
+# only, with something else on the first; all others run four at a time, since many wait.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
+LAST_CORE := $(shell grep -rlE 'mark\.last_core' --include=test_*.py tests)
+PIN := hasattr(os, "sched_setaffinity") and os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+ON_FIRST_CORE := $(PYTHON) -c 'import os, sys; $(PIN); os.execv(sys.argv[1], sys.argv[1:])'
+THERE := not gpu and not compose and not slurm and not kubernetes and not ray
+QUICK := not endurance and not strangers and $(THERE)
 TOGETHER := --numprocesses 4 --dist loadfile
 THOROUGH := --hypothesis-profile test-all
 LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/buf lint protos
@@ -40,15 +46,16 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 test: setup ## checks and every test that needs neither a GPU nor Docker
 	@# One core collects meanwhile, so that all workers and programs find their bytecode.
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 & $(LINT); linted=$$?; wait; exit $$linted
-	$(BIN)/pytest -m 'alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
-	@# Types take a minute of one core, while tests wait.
-	@$(BIN)/mypy & typing=$$!; \
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not endurance and not strangers and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS); \
+	$(BIN)/pytest -m 'alone and $(QUICK)' $(ALONE) $(PYTEST_ARGS)
+	@# Types take a minute of one core, while tests measure on the other, and then while tests wait.
+	@$(ON_FIRST_CORE) $(BIN)/mypy & typing=$$!; \
+	$(BIN)/pytest -m 'last_core and $(QUICK)' $(LAST_CORE) $(PYTEST_ARGS) && \
+	$(BIN)/pytest $(TOGETHER) -m 'not alone and not last_core and $(QUICK)' $(PYTEST_ARGS); \
 	tested=$$?; wait $$typing || { echo 'types are wrong, see what mypy says above'; exit 1; }; exit $$tested
 
 test-all: setup check ## the same with the tests that take minutes
-	$(BIN)/pytest $(THOROUGH) -m 'alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(ALONE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(THOROUGH) $(TOGETHER) -m 'not alone and not gpu and not compose and not slurm and not kubernetes and not ray' $(PYTEST_ARGS)
+	$(BIN)/pytest $(THOROUGH) -m '(alone or last_core) and $(THERE)' $(ALONE) $(LAST_CORE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(THOROUGH) $(TOGETHER) -m 'not alone and not last_core and $(THERE)' $(PYTEST_ARGS)
 
 check: setup ## format, lint, import contracts, types
 	$(LINT)

@@ -78,7 +78,9 @@ class LogProgress:
     ) -> None:
         self._path = path
         self._older_path = path.with_name(f"{path.name}.1")
-        self._pattern: re.Pattern[str] | None = re.compile(pattern or recognised(steps_total, batch_size))
+        # Made of what the job states, so no two jobs have the same; most write their steps to a file and print nothing.
+        self._expression = pattern or recognised(steps_total, batch_size)
+        self._pattern: re.Pattern[str] | None = None
         self._recognises, self._batch_size, self._steps_total = not pattern, batch_size, steps_total
         values_min = 1 if pattern else GROWING_VALUES_MIN
         self._rest = ""
@@ -147,12 +149,15 @@ class LogProgress:
         return [ProgressReport(step=self._counter.steps, at_ns=at_ns, epoch=self._epoch, loss=self._loss)]
 
     def _search_next(self) -> bool:
-        text = self._new_content().decode("utf-8", "replace") if self._pattern is not None else ""
+        text = self._new_content().decode("utf-8", "replace") if self._expression else ""
         return bool(text) and self._search_text(text)
 
     def _search_text(self, text: str) -> bool:
         """Count the steps of all lines that end here; whether there were any."""
-        *lines, rest = _LINE_END.split(self._rest + text)
+        text = self._rest + text
+        if self._pattern is None and self._expression and not text.isspace():
+            self._pattern = re.compile(self._expression)  # takes longer than a search may
+        *lines, rest = _LINE_END.split(text)
         self._rest, self._windows, self._lines = "", 0, 0
         found: deque[_Found] = deque(maxlen=_MATCHES_MAX)
         try:
@@ -180,7 +185,8 @@ class LogProgress:
         """Count a bad expression's failure; after too much text for a good one search the newest lines at least."""
         if self._windows <= _WINDOWS_EXPECTED:
             self._timeouts += 1
-            self._pattern = None if self._timeouts >= _TIMEOUTS_MAX else self._pattern
+            if self._timeouts >= _TIMEOUTS_MAX:
+                self._expression, self._pattern = "", None
             return
         # The line that was interrupted may have been counted in part, and none may count twice.
         newest = lines[self._lines + 1 :][-_NEWEST_LINES:]

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
@@ -44,7 +45,8 @@ _OBJECTS_BEFORE_A_SEARCH: Final = 10_000
 _LEVEL = logging.getLogger().level
 _LISTED_AFTER_S: Final = 60.0
 """A run that takes so much time says which files took it."""
-_FILES_LISTED: Final = 15
+_FILES_LISTED: Final = 60
+_FOLDERS_LISTED: Final = 12
 _TAKEN_S: dict[str, float] = {}
 
 
@@ -91,12 +93,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Lists the files that took longest, waits and fixtures included: the next one to save time begins there."""
+    """Lists the folders and files that took longest, waits and fixtures included: who saves time begins there."""
     if sum(_TAKEN_S.values()) < _LISTED_AFTER_S:
         return
     terminalreporter.section(f"longest of {sum(_TAKEN_S.values()):.0f} s in {len(_TAKEN_S)} files")
-    for file in sorted(_TAKEN_S, key=lambda one: -_TAKEN_S[one])[:_FILES_LISTED]:
-        terminalreporter.write_line(f"{_TAKEN_S[file]:7.1f} s {file}")
+    folders: defaultdict[str, float] = defaultdict(float)
+    for file, taken_s in _TAKEN_S.items():
+        folders[file.rpartition("/")[0]] += taken_s
+    for taken, most in ((folders, _FOLDERS_LISTED), (_TAKEN_S, _FILES_LISTED)):
+        for name in sorted(taken, key=lambda one: -taken[one])[:most]:
+            terminalreporter.write_line(f"{taken[name]:7.1f} s {name}")
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def fewest_by_trying(instance: Instance) -> int | None:
     return best
 
 
-@for_each("seed", range(80))
+@for_each("seed", range(80), always=15)
 def test_the_fewest_gpus_are_those_that_trying_everything_finds(seed: int) -> None:
     instance = random_instance(seed, jobs_max=4, workers_max=2, gpus=4)
     exact = fewest_gpus(packed_jobs(instance), instance.slowdowns, OJPP_RULES)
@@ -40,7 +40,7 @@ def test_the_fewest_gpus_are_those_that_trying_everything_finds(seed: int) -> No
     assert tried == exact if exact <= instance.gpus else tried is None
 
 
-@for_each("seed", range(60))
+@for_each("seed", range(60), always=15)
 def test_ojpp_never_needs_fewer_gpus_than_the_ruler(seed: int) -> None:
     instance = random_instance(1_000 + seed, jobs_max=6, workers_max=3, gpus=18)
     exact = fewest_gpus(packed_jobs(instance), instance.slowdowns, OJPP_RULES)
@@ -50,7 +50,7 @@ def test_ojpp_never_needs_fewer_gpus_than_the_ruler(seed: int) -> None:
     assert len({gpu for gpus in placement.values() for gpu in gpus}) >= exact
 
 
-@for_each("seed", range(60))
+@for_each("seed", range(60), always=15)
 def test_horus_places_no_more_and_no_cheaper_than_the_ruler(seed: int) -> None:
     instance = HorusInstance.drawn(seed)
     exact = place_exactly(instance.jobs, instance.gpus, HORUS_COSTS)
@@ -60,7 +60,7 @@ def test_horus_places_no_more_and_no_cheaper_than_the_ruler(seed: int) -> None:
     assert (-exact.gpus_placed, exact.cost) <= (-found.gpus_placed, found.cost + 1e-9)
 
 
-@for_each("seed", range(40))
+@for_each("seed", range(40), always=15)
 def test_the_cheapest_placement_is_the_one_that_trying_everything_finds(seed: int) -> None:
     instance = HorusInstance.drawn(seed)
     gpu_ids = [gpu.gpu_id for gpu in instance.gpus]
@@ -84,7 +84,7 @@ def _fits(instance: HorusInstance, placed: dict[str, tuple[str, ...]]) -> bool:
     return True
 
 
-@for_each("seed", range(60))
+@for_each("seed", range(60), always=15)
 def test_sjf_bsbf_gains_no_more_than_the_best_sharing(seed: int) -> None:
     instance = SharingInstance.drawn(seed)
     exact = share_best(instance.sharing_jobs())
@@ -95,7 +95,7 @@ def test_sjf_bsbf_gains_no_more_than_the_best_sharing(seed: int) -> None:
     assert 0.0 <= found <= exact.gain_ms + 1e-6
 
 
-@for_each("seed", range(40))
+@for_each("seed", range(40), always=15)
 def test_the_best_sharing_is_the_one_that_trying_everything_finds(seed: int) -> None:
     instance = SharingInstance.drawn(seed)
     gpu_ids = [f"n0.{index}" for index in range(len(instance.remaining_times))]

@@ -87,7 +87,6 @@ def by_queue(demands: Demands, table: Floats) -> tuple[list[int], list[int]]:
     return workers, servers
 
 
-@settings(deadline=None, max_examples=200)
 @given(instance=instances())
 def test_all_jobs_at_once_get_what_the_queue_gives_them_one_by_one(instance: tuple[Demands, Floats]) -> None:
     demands, table = instance

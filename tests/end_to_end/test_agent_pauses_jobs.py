@@ -16,6 +16,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.cgroups import detect
 from tests.support.agent import GPU, TRAINING, AgentProcess, end_jobs, find_processes, running_agent, wait_until
 from tests.support.agent import write_script as written
+from tests.support.cases import sampled
 from tests.support.fake_scheduler import FakeScheduler, key, launch
 
 # Trains a line by gradient descent, steadily: the same numbers whenever it is paused. It sleeps between steps so that
@@ -39,6 +40,8 @@ PAUSED_S = 5.0
 
 
 BOTH_WAYS = pytest.mark.parametrize("flags", ["signals", "freezer"], indirect=True)
+BY_SIGNALS = pytest.mark.parametrize("flags", sampled(["signals", "freezer"], 1), indirect=True)
+"""The freezer in `make test-all`: what it does to a job is tested in every run, and what follows is the same code."""
 
 
 @pytest.fixture
@@ -122,7 +125,7 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     assert [agent.output().count(f'"{event}"') for event in ("attempt_paused", "attempt_resumed")] == [1, 1]
 
 
-@BOTH_WAYS
+@BY_SIGNALS
 def test_a_paused_job_that_is_cancelled_writes_its_checkpoint(
     tmp_path: Path, agent: AgentProcess, scheduler: FakeScheduler
 ) -> None:
@@ -183,7 +186,7 @@ def test_a_job_whose_lease_ends_while_it_is_paused_leaves_in_good_order(tmp_path
         assert exited.checkpoint_step > 0
 
 
-@BOTH_WAYS
+@BY_SIGNALS
 def test_nothing_is_left_of_a_paused_job_whose_keeper_is_killed(
     tmp_path: Path, agent: AgentProcess, scheduler: FakeScheduler
 ) -> None:

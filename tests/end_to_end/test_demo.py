@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -16,6 +15,8 @@ import pytest
 from cotenant import process_tree
 from cotenant.graph_file import graph_sha256, read_graph
 from tests.support.callers import code_of_empty_call
+from tests.support.cases import sampled
+from tests.support.loaded_programs import run_program
 from tests.support.real_cluster import COTENANT, ROOT
 
 # Of the predictor and of the scheduler.
@@ -43,7 +44,9 @@ def test_the_demo_loses_nothing_and_leaves_nothing() -> None:
     assert {"memory_bytes", "utilization_ratio", "step_ms", "slowdown_ratio"} <= quantities
 
 
-def test_a_demo_refuses_strangers_and_leaves_nothing_when_it_is_interrupted() -> None:
+@pytest.mark.parametrize("moment", sampled(["Calibrating the devices", r" ended; (?!nothing)\S"], 1))
+def test_a_demo_refuses_strangers_and_leaves_nothing_when_it_is_interrupted(moment: str) -> None:
+    """While its agent measures devices in every run; in `make test-all` also once its first job runs."""
     # What earlier tests of this worker started and keep is none that the demo left.
     staying = {process.pid for process in process_tree.descendants(os.getpid())}
     process_tree.adopt_orphans()
@@ -54,7 +57,7 @@ def test_a_demo_refuses_strangers_and_leaves_nothing_when_it_is_interrupted() ->
         for line in demo.stdout:
             if found := re.search(r"predictor (\S+), scheduler (\S+)$", line.strip()):
                 refusals = [refusal(address, method) for address, method in zip(found.groups(), READS, strict=True)]
-            if re.search(r" ended; (?!nothing)\S", line):  # the first job runs
+            if re.search(moment, line):
                 break
         demo.send_signal(signal.SIGINT)
         demo.communicate(timeout=120)
@@ -76,7 +79,8 @@ def refusal(address: str, method: str) -> grpc.StatusCode:
 def test_a_committed_graph_is_what_the_script_exports(tmp_path: Path) -> None:
     """Those of the other models are compared without the script (tests/unit/examples)."""
     fresh = tmp_path / "mlp.onnx"
-    command = [sys.executable, "-m", "examples.training.train", "--model", "mlp", "--export", str(fresh)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    arguments = ["--model", "mlp", "--export", str(fresh)]
+    done = run_program("examples.training.train", arguments, folder=ROOT, environment=os.environ, timeout_s=300)
+    assert done.returncode == 0, done.stderr
     committed = read_graph(ROOT / "examples/jobs/graphs/mlp.onnx")
     assert graph_sha256(read_graph(fresh)) == graph_sha256(committed)

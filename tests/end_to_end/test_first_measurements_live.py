@@ -96,7 +96,7 @@ def test_the_first_script_stands_still_once_while_the_second_is_measured_and_the
 
 
 @pytest.mark.alone
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(600)
 def test_two_scripts_that_up_has_never_seen_share_its_only_device_before_the_first_has_ended(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()

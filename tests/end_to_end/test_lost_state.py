@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 from scheduler_service.adapters.state_marker import MARKER_NAME
 from scheduler_service.adapters.stored_records import DATABASE_NAME
+from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess
 
 ARGUMENTS = ["--predictor", "", "--policy", "fifo"]
 
 
+def scheduler_verb(*words: str) -> subprocess.CompletedProcess[str]:
+    return run_program("scheduler_service", words, folder=Path.cwd(), environment=os.environ, timeout_s=60)
+
+
 def refusal(state_dir: Path) -> str:
     """What a start says that must end."""
-    command = [sys.executable, "-m", "scheduler_service", "serve", "--address", "127.0.0.1:0", "--metrics-address", ""]
-    command += ["--state-dir", str(state_dir), *ARGUMENTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    flags = ["--address", "127.0.0.1:0", "--metrics-address", "", "--state-dir", str(state_dir), *ARGUMENTS]
+    done = scheduler_verb("serve", *flags)
     assert done.returncode == 1, done.stderr
     lines = done.stderr.splitlines()
     assert len([line for line in lines if not line.startswith("{")]) == 1, done.stderr
@@ -36,7 +40,7 @@ def test_a_lost_database_is_refused_until_its_backup_is_restored(tmp_path: Path)
         assert client.submit(name="first").job_id == "job-1"
         assert (state_dir / MARKER_NAME).is_file()
         backup = ["backup", str(tmp_path / "backup"), "--state-dir", str(state_dir)]
-        subprocess.run([sys.executable, "-m", "scheduler_service", *backup], check=True, capture_output=True)
+        assert scheduler_verb(*backup).returncode == 0
         scheduler.kill()
         for path in state_dir.glob(f"{DATABASE_NAME}*"):
             path.unlink()
@@ -45,7 +49,7 @@ def test_a_lost_database_is_refused_until_its_backup_is_restored(tmp_path: Path)
         assert not (state_dir / DATABASE_NAME).exists()
         restore = ["restore", str(tmp_path / "backup"), "--state-dir", str(state_dir), "--force"]
         assert " ".join(restore[2:]) in reported
-        subprocess.run([sys.executable, "-m", "scheduler_service", *restore], check=True, capture_output=True)
+        assert scheduler_verb(*restore).returncode == 0
         scheduler.start()
         assert [job.job_id for job in client.list_all()] == ["job-1"]
 

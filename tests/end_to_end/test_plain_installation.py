@@ -13,6 +13,7 @@ import pytest
 
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missing_modules
+from tests.support.cases import sampled
 from tests.support.hidden_modules import environment_without
 
 CHECKOUT = Path(__file__).parents[2]
@@ -43,17 +44,20 @@ def run(
 
 @pytest.mark.parametrize(
     ("words", "extra"),
-    [
-        (["predict", "m.onnx", "--batch-size", "8", "--offline"], "cotenant[predictor]"),
-        (["up", "--predictor-port", "0", "--scheduler-port", "0"], "cotenant[predictor,scheduler,agent]"),
-        (["demo"], "cotenant[predictor,scheduler,agent] and PyTorch"),
-        (["evaluate", "rows"], "cotenant[predictor]"),
-        (["models", "list"], "cotenant[predictor]"),
-        (["decide", str(CHECKOUT / "examples" / "snapshot.json")], "cotenant[scheduler]"),
-        (["policies", "list"], "cotenant[scheduler]"),
-        (["profile", "plan", "x"], "cotenant[profiler] and PyTorch"),
-        (["simulate", str(CHECKOUT / "examples" / "workloads" / "mixed.toml")], "cotenant[simulator]"),
-    ],
+    sampled(
+        [
+            (["predict", "m.onnx", "--batch-size", "8", "--offline"], "cotenant[predictor]"),
+            (["up", "--predictor-port", "0", "--scheduler-port", "0"], "cotenant[predictor,scheduler,agent]"),
+            (["demo"], "cotenant[predictor,scheduler,agent] and PyTorch"),
+            (["evaluate", "rows"], "cotenant[predictor]"),
+            (["models", "list"], "cotenant[predictor]"),
+            (["decide", str(CHECKOUT / "examples" / "snapshot.json")], "cotenant[scheduler]"),
+            (["policies", "list"], "cotenant[scheduler]"),
+            (["profile", "plan", "x"], "cotenant[profiler] and PyTorch"),
+            (["simulate", str(CHECKOUT / "examples" / "workloads" / "mixed.toml")], "cotenant[simulator]"),
+        ],
+        3,
+    ),
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_verb_without_its_libraries_names_the_extra_in_one_line(tmp_path: Path, words: list[str], extra: str) -> None:
@@ -66,7 +70,7 @@ def test_a_verb_without_its_libraries_names_the_extra_in_one_line(tmp_path: Path
     assert extra.split(" ")[0] in line.partition(": pip install ")[2]
 
 
-@pytest.mark.parametrize("program", sorted(EXTRAS))
+@pytest.mark.parametrize("program", sampled(sorted(EXTRAS), 2))
 def test_a_program_started_by_itself_names_its_extra_too(tmp_path: Path, program: str) -> None:
     hidden = ALL_MODULES if program != "cotenant_simulator" else ["click"]
     done = run(tmp_path, "--help", without=hidden, module=program)
@@ -81,7 +85,7 @@ def test_a_library_that_only_another_library_needs_is_answered_alike(tmp_path: P
     assert "pip install 'cotenant[predictor]'; not found: ml_dtypes" in done.stderr
 
 
-@pytest.mark.parametrize("program", sorted(set(EXTRAS) - {"cotenant_profiler"}))
+@pytest.mark.parametrize("program", sampled(sorted(set(EXTRAS) - {"cotenant_profiler"}), 2))
 def test_what_a_program_needs_later_is_not_needed_to_start_it(tmp_path: Path, program: str) -> None:
     later = sorted(
         set(NEEDED_LATER.get(program, ())) - {module for found in NEEDED_AT_START.values() for module in found}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from cotenant.v1 import scheduling_pb2
 from tests.support.agent import REPOSITORY
 from tests.support.fake_predictor import MIB, FakePredictor
+from tests.support.loaded_programs import run_program
 from tests.support.policy_cluster import ENDLESS, GRAPHS, PATIENCE_S, policy_cluster
 from tests.support.scheduler_process import wait_until
 
@@ -25,18 +25,16 @@ def curve(text: str) -> dict[int, float]:
 
 def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the_same(tmp_path: Path) -> None:
     """1,080 MiB are left next to the first job; the second one needs 1,200 MiB with 8 samples at once, 840 with 4."""
-    training = ["-m", "examples.training.train", "--model", "mlp", "--dtype", "float64", "--log-every", "1"]
-    training += ["--steps", "12", "--batch-size", "8"]
-    straight = subprocess.run(
-        [sys.executable, *training], cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    program, flags = "examples.training.train", ["--model", "mlp", "--dtype", "float64", "--log-every", "1"]
+    flags += ["--steps", "12", "--batch-size", "8"]
+    straight = run_program(program, flags, folder=REPOSITORY, environment=os.environ, timeout_s=PATIENCE_S)
     with (
         FakePredictor(memory_bytes=400 * MIB, sample_bytes=75 * MIB, step_ms=500.0) as predictor,
         policy_cluster(tmp_path, policy="sjf_bsbf", predictor=predictor) as cluster,
     ):
         first = cluster.witness("partner", steps=ENDLESS, graph_sha256=GRAPHS["two"], memory_bytes=968 * MIB)
         cluster.wait(first, "RUNNING")
-        second = cluster.submit("accumulating", command=training, steps=12)
+        second = cluster.submit("accumulating", command=["-m", program, *flags], steps=12)
         finished = cluster.wait(second, "FINISHED")
         assert finished.micro_batch_size == 4
         assert finished.steps_done == 12

@@ -20,6 +20,7 @@ from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.training import train
+from tests.support.few_candidates import few_candidates
 from tests.support.grpc_errors import code_of
 from tests.support.measured_dataset import DEVICE, graphs, write_dataset
 
@@ -41,10 +42,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(folder: Path) -> VersionStore:
     """Two versions; the first one is served."""
     made = VersionStore(folder / "state" / "models")
-    for number, noise in enumerate((0.02, 0.2)):
-        datasets = folder / f"datasets-{number}"
-        write_dataset(datasets / "invented", seed=number, noise=noise)
-        train(datasets, made, seed=number)
+    with few_candidates():
+        for number, noise in enumerate((0.02, 0.2)):
+            datasets = folder / f"datasets-{number}"
+            write_dataset(datasets / "invented", seed=number, noise=noise)
+            train(datasets, made, seed=number)
     made.activate(made.names()[0])
     return made
 
@@ -120,7 +122,8 @@ class Callers:
                 with self.changed:
                     self.versions[version] += 1
                     self.changed.notify_all()
-                self._stop.wait(0.002)
+                # Some hundred questions a second: more would only keep the cores from other tests.
+                self._stop.wait(0.01)
 
 
 def test_no_request_fails_while_models_are_swapped_and_every_version_answers(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from tests.support.agent import TRAINING, AgentProcess, end_jobs, prepare_baseline, wait_until, write_script
+from tests.support.loaded_programs import run_program
 from tests.support.log_schema import read_lines
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess
 
@@ -24,7 +25,8 @@ def refusals(agent: AgentProcess, text: str) -> int:
 
 
 def state_command(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "scheduler_service", *arguments], check=True, capture_output=True)
+    done = run_program("scheduler_service", arguments, folder=Path.cwd(), environment=os.environ, timeout_s=60)
+    assert done.returncode == 0, done.stderr
 
 
 def standstill(client: SchedulerClient) -> str:

@@ -26,6 +26,7 @@ from cotenant.access.tokens import (
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
 from tests.support.callers import code_of_empty_call, metadata_of, served_methods
 from tests.support.grpc_errors import code_of, details_of
+from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerProcess, job_spec, wait_until
 
 TEAM = {"erin": Role.USER, "frank": Role.USER, "vision": Role.USER}
@@ -243,17 +244,8 @@ def test_the_private_socket_is_the_owners(scheduler: SchedulerProcess, folder: P
 def test_the_log_says_who_did_what(scheduler: SchedulerProcess, callers: dict[str, Caller]) -> None:
     job_id = callers["alice"].submit(name="audited").job_id
     callers["operator"].ask("CancelJob", scheduling_pb2.CancelJobRequest(job_id=job_id))
-    command = [
-        sys.executable,
-        "-m",
-        "scheduler_service",
-        "audit",
-        "--state-dir",
-        str(scheduler.state_dir),
-        "-o",
-        "json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = ["audit", "--state-dir", str(scheduler.state_dir), "-o", "json"]
+    done = run_program("scheduler_service", words, folder=Path.cwd(), environment=os.environ, timeout_s=60)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     found = [(line["role"], line["name"], line["address"], line["did"]) for line in lines if line["about"] == job_id]
     assert found == [("user", "alice", "127.0.0.1", "submit"), ("operator", "operator", "127.0.0.1", "cancel")]

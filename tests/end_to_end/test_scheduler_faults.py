@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -21,6 +21,7 @@ from scheduler_service.core.codec import decode_event
 from scheduler_service.core.events import JobFinished, JobSubmitted, NodeLost
 from tests.support.fake_agent import FakeAgent
 from tests.support.grpc_errors import code_of, details_of, reason_of
+from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
@@ -40,8 +41,9 @@ def client(scheduler: SchedulerProcess) -> Iterator[SchedulerClient]:
 
 
 def export_log(state_dir: Path) -> list[dict[str, object]]:
-    command = [sys.executable, "-m", "scheduler_service", "export-log", "--state-dir", str(state_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    words = ["export-log", "--state-dir", str(state_dir)]
+    done = run_program("scheduler_service", words, folder=Path.cwd(), environment=os.environ, timeout_s=60)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

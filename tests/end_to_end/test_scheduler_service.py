@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from cotenant.v1 import prediction_pb2, scheduling_pb2
 from tests.support.fake_agent import FakeAgent
 from tests.support.fake_predictor import FakePredictor
 from tests.support.grpc_errors import code_of, details_of, reason_of, rich_status
+from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, job_spec, wait_until
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
@@ -284,27 +284,16 @@ def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: S
 
 
 def test_a_second_scheduler_on_the_same_state_ends_with_the_reason(scheduler: SchedulerProcess) -> None:
-    command = [sys.executable, "-m", "scheduler_service", "serve", "--address", "127.0.0.1:0", "--metrics-address", ""]
-    done = subprocess.run(
-        [*command, "--state-dir", str(scheduler.state_dir)], capture_output=True, text=True, check=False, timeout=60
-    )
+    words = ["serve", "--address", "127.0.0.1:0", "--metrics-address", "", "--state-dir", str(scheduler.state_dir)]
+    done = run_program("scheduler_service", words, folder=Path.cwd(), environment=os.environ, timeout_s=60)
     assert done.returncode == 1
     assert "another scheduler uses" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_publicly_reachable_address_is_refused_without_tls(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "scheduler_service",
-        "serve",
-        "--address",
-        "0.0.0.0:0",
-        "--state-dir",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    words = ["serve", "--address", "0.0.0.0:0", "--state-dir", str(tmp_path)]
+    done = run_program("scheduler_service", words, folder=Path.cwd(), environment=os.environ, timeout_s=60)
     assert done.returncode == 2
     assert "--tls-certificate-file" in done.stderr
 

@@ -23,6 +23,7 @@ def figures() -> dict[str, dict[str, float]]:
     return measure_convergence(curves)
 
 
+@pytest.mark.endurance
 @pytest.mark.parametrize("source", ["nanogpt", "pollux"])
 def test_the_end_is_predicted_better_with_more_of_the_curve_and_better_than_naively(
     source: str, figures: dict[str, dict[str, float]]
@@ -33,6 +34,7 @@ def test_the_end_is_predicted_better_with_more_of_the_curve_and_better_than_naiv
         assert seen["ours_median_error"] < seen["shrinking_drops_median_error"]
 
 
+@pytest.mark.endurance
 def test_the_paper_s_15_percent_hold_at_half_of_the_training_where_no_learning_rate_drops_unseen(
     figures: dict[str, dict[str, float]],
 ) -> None:

@@ -30,6 +30,7 @@ def test_figure_8_ten_pairs_of_400_estimate_the_others_within_6_percent(synchron
     assert np.mean(errors) <= 0.06
 
 
+@pytest.mark.endurance
 @pytest.mark.parametrize("synchrony", list(TABLE_2))
 def test_figure_8_more_pairs_give_smaller_errors_with_diminishing_return(synchrony: Synchrony) -> None:
     five, ten, forty, many = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -104,7 +104,6 @@ def set_field_by_field(answer: JobAnswer) -> prediction_pb2.PredictJobResponse:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(answer=ANSWERS)
 def test_bytes_are_read_as_the_message_with_every_field_set_by_name(answer: JobAnswer) -> None:
     expected = set_field_by_field(answer)

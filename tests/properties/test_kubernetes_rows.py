@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.engines.device_rules import DeviceRule
@@ -86,14 +86,12 @@ def read(nodes: list[Any], pods: list[Any]) -> EngineState:
     ).state()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(NODES, max_size=3), st.lists(PODS, max_size=5))
 def test_any_rows_are_read_and_can_be_asked_about(nodes: list[Any], pods: list[Any]) -> None:
     state = read(nodes, pods)
     make_snapshot(state, [job for job in state.jobs if job.phase is EnginePhase.HELD], now_ms=1)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", "n1", "n2"]), NOTES | st.just("")), max_size=6))
 def test_notes_of_pods_that_wait_never_overfill_a_gpu(written: list[tuple[str, str]]) -> None:
     pods = [pod_row(f"p{number}", "") for number in range(len(written))]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.job_settings import JobSettings
@@ -51,7 +51,6 @@ def take_all(recorder: MeasurementWindowRecorder) -> Iterator[MeasurementWindow]
 
 
 @given(events=EVENTS)
-@settings(max_examples=150, deadline=None)
 def test_every_step_is_reported_at_most_once_and_with_its_own_colocated_jobs(
     events: list[list[str] | dict[str, int]],
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_service.core.prediction_store import PredictionStore
@@ -51,7 +51,6 @@ def answers(store: PredictionStore) -> list[PairPrediction | None]:
     return [store.pair(one, two, "d", micro_batch_size) for one in KEYS for two in KEYS for micro_batch_size in (0, 4)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(CHANGES)
 def test_asking_changes_no_later_answer(changes: list[Change]) -> None:
     asked, silent = PredictionStore(keys_max=2), PredictionStore(keys_max=2)

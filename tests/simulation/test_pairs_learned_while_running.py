@@ -59,6 +59,7 @@ def test_errors_shrink_with_every_step_and_end_near_the_noise_of_the_windows(
     assert errors[-1] < 0.15 * errors[0]
 
 
+@pytest.mark.endurance
 def test_a_campaign_of_light_interference_is_never_answered_worse_than_by_no_slowdown() -> None:
     """Jobs that keep the device busy and yet hardly slow each other down: predictions shrink as the windows say."""
     light = lighten(_world(seed=4), 0.2)

@@ -137,6 +137,8 @@ class FakeAgent:
         beating = threading.Thread(target=self._beat, args=(ended,), daemon=True)
         call = stub.Connect(iter(outbound.get, None))
         self._call = call
+        if self._closing.is_set() or self._silent.is_set():
+            call.cancel()  # `cut` was called meanwhile, and has broken the stream before this one
         try:
             beating.start()
             for message in call:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import loaded_programs
 from tests.support.agent import prepare_baseline, wait_until
+from tests.support.cases import sampled
 from tests.support.loaded_programs import ForkedProcess, Process, living_programs, run_program, start_program
 
 ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
@@ -23,7 +24,9 @@ def started(folder: Path, *arguments: str, program: str = "cotenant_agent", **va
         return start_program(program, arguments, folder=folder, environment=environment, output=output, errors=errors)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--nonsense"], ["probe", "--standin-cores", "0"]])
+@pytest.mark.parametrize(
+    "arguments", sampled([["probe", "--standin-cores", "0"], ["run", "--nonsense"], ["--help"]], 1)
+)
 def test_a_forked_program_answers_and_ends_as_python_does_it(tmp_path: Path, arguments: list[str]) -> None:
     forked = started(tmp_path, *arguments)
     assert isinstance(forked, ForkedProcess)
@@ -34,7 +37,7 @@ def test_a_forked_program_answers_and_ends_as_python_does_it(tmp_path: Path, arg
     assert (tmp_path / "err").read_bytes() == expected.stderr
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["ps", "--nonsense"], ["submit", "no-such-file.yaml"]])
+@pytest.mark.parametrize("arguments", sampled([["ps", "--nonsense"], ["version"], ["submit", "no-such-file.yaml"]], 1))
 def test_the_forked_command_line_prints_and_ends_as_python_does_it(tmp_path: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "cotenant", *arguments]
     expected = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, env=dict(os.environ), text=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,21 @@ def test_the_newest_matching_line_of_a_log_counts(tmp_path: Path) -> None:
     with log.open("a") as file:
         file.write("ss 0.7\n")
     assert [(report.step, report.loss) for report in reader.read(3)] == [(3, 0.7)]
+
+
+def test_for_a_job_that_prints_nothing_no_expression_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recognised depends on the job's steps: 14 ms of every start, before its first line."""
+    monkeypatch.setattr(log_progress, "recognised", lambda *_: "(which cannot be compiled")
+    log = tmp_path / "out.log"
+    reader = LogProgress(log, "", steps_total=100)
+    assert reader.read(1) == []
+    log.write_text("\n")
+    assert (reader.read(2), reader.read_to_end(3)) == ([], [])
+    log.write_text("\n1/100")
+    with pytest.raises(re.error):
+        reader.read(4)
 
 
 def test_a_rotated_log_is_read_from_its_beginning(tmp_path: Path) -> None:

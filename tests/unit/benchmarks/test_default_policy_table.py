@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.default_policy import WORKLOADS, compare, geometric_means
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant_simulator.readers.rows import read_header
@@ -29,6 +31,7 @@ def test_policies_are_ordered_by_the_geometric_mean_and_one_without_a_run_has_no
     assert (means["srtf"]["stopped_or_moved"], means["fifo"]["worst_ratio"]) == (7, 4.0)
 
 
+@pytest.mark.endurance
 def test_a_workload_with_pairs_of_its_own_puts_the_default_first_and_ties_what_is_alike() -> None:
     question = {"seed": 0, "predictions": "oracle", "consent_ratio": DEFAULT_MAX_SLOWDOWN_RATIO}
     found = compare("drawn_pairs", [DEFAULT_POLICY, "sjf", "tetris"], **question)  # type: ignore[arg-type]

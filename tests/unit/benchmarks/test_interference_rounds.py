@@ -18,6 +18,7 @@ def few() -> Iterator[None]:
         yield
 
 
+@pytest.mark.endurance
 def test_observed_pairs_are_trained_on_and_not_tested() -> None:
     learning_task = turn_taking_problem(jobs=8, families=4)
     plain = predict_held_out(learning_task, "family", 0)

@@ -58,6 +58,7 @@ def test_no_policy_takes_less_than_the_least_gpu_time(policy: str) -> None:
     assert outcome.held_gpu_h > least_gpu_h(trace, settings, 2)
 
 
+@pytest.mark.endurance
 def test_partners_print_their_gpu_time_next_to_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horus, "PATTERNS", ("W-Small",))
     monkeypatch.setattr(horus, "LEAST_MEMORY_GIB", {"two fit on a GPU": 2.7})

@@ -91,6 +91,7 @@ def test_pairs_that_were_not_measured_are_filled_from_those_that_were() -> None:
     assert min(workload.matrix.values()) >= 0.0
 
 
+@pytest.mark.endurance
 def test_rows_say_whether_the_bar_is_held() -> None:
     rows = ojpp.frontier(1)
     judged = [row for row in rows if "is_held" in row]

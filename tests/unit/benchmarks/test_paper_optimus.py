@@ -24,6 +24,7 @@ def test_one_worker_needs_between_one_and_twelve_hours(mode: str) -> None:
         assert kind.step_ms(gpus=4) < kind.step_ms(gpus=1)
 
 
+@pytest.mark.endurance
 def test_every_job_ends_and_changes_cost_time() -> None:
     outcome = optimus.run(optimus.draw_workload(0), "optimus", seed=0)
     assert 0 < outcome.jct_h < outcome.makespan_h

@@ -35,6 +35,7 @@ def test_no_row_and_no_graph_of_another_family_is_kept(dataset: Dataset) -> None
     assert set(kept.graphs) == {row.graph_sha256 for row in kept.solo}
 
 
+@pytest.mark.endurance
 def test_a_world_that_follows_its_physics_is_predicted_on_unseen_families(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def few() -> Iterator[None]:
         yield
 
 
+@pytest.mark.endurance
 def test_every_method_answers_every_held_out_row() -> None:
     cell = predict_cell(turn_taking_problem(jobs=6), "random_pair")
     assert set(cell.values) == {"ours", *REFERENCES}

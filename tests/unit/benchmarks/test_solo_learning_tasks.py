@@ -25,6 +25,7 @@ def test_an_ablation_takes_away_its_columns_and_no_others(group: str) -> None:
     assert after < before
 
 
+@pytest.mark.endurance
 def test_without_the_fake_tensor_columns_neither_side_sees_them() -> None:
     learning_task = read_task(TASKS["memory, timm, unseen model"], shared_data("gpumemnet").parent)
     if not len(learning_task):
@@ -35,6 +36,7 @@ def test_without_the_fake_tensor_columns_neither_side_sees_them() -> None:
     )
 
 
+@pytest.mark.endurance
 def test_utilization_rows_are_those_that_succeeded_with_a_whole_context() -> None:
     learning_task = read_task(TASKS["utilization, cnn, unseen architecture"], shared_data("gpumemnet").parent)
     assert len(learning_task) == 537

@@ -133,6 +133,7 @@ def test_without_a_graph_nothing_is_counted() -> None:
     assert count_row(row) is None
 
 
+@pytest.mark.endurance
 def test_on_another_card_in_mixed_precision_the_batch_that_did_not_fit_has_a_bound_above_the_card() -> None:
     found = judge_largest_batches(import_timm_bench(shared_data("timm_bench")).solo)
     assert found["rows"] > 900

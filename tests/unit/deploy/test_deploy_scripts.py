@@ -43,19 +43,22 @@ def test_the_pipeline_can_be_executed_and_calls_the_test_command_of_the_readme()
     assert text.rstrip().splitlines()[-1].startswith("make test")
 
 
-def test_make_test_finds_every_file_with_a_test_that_runs_alone() -> None:
-    asked = ["make", "--no-print-directory", "--eval", "print-alone: ; @echo $(ALONE)", "print-alone"]
+@for_each("mark", ["alone", "last_core"])
+def test_make_test_finds_every_file_with_a_test_that_runs_alone_or_with_nothing_else_on_the_last_core(
+    mark: str,
+) -> None:
+    asked = ["make", "--no-print-directory", "--eval", f"print-files: ; @echo $({mark.upper()})", "print-files"]
     found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout.split()
     marked = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("test_*.py")
-        if re.search(r"^@?\s*(pytestmark = )?\[?\s*pytest\.mark\.alone\b", path.read_text(), re.MULTILINE)
+        if re.search(rf"^@?\s*(pytestmark = )?\[?\s*pytest\.mark\.{mark}\b", path.read_text(), re.MULTILINE)
     }
     assert marked
     assert marked <= set(found)
 
 
-@pytest.mark.parametrize(("failing", "calls_of_pytest"), [("", 3), ("ruff", 1), ("mypy", 3)])
+@pytest.mark.parametrize(("failing", "calls_of_pytest"), [("", 4), ("ruff", 1), ("mypy", 4)])
 def test_make_test_starts_no_test_of_what_does_not_pass_the_linters_and_fails_where_types_are_wrong(
     failing: str, calls_of_pytest: int, tmp_path: Path
 ) -> None:
@@ -63,13 +66,16 @@ def test_make_test_starts_no_test_of_what_does_not_pass_the_linters_and_fails_wh
     (tmp_path / ".ready").touch()
     for name in ("pytest", "ruff", "mypy", "lint-imports", "buf"):
         status = int(name == failing)
-        write_program(tmp_path / "bin", name, f'echo "$@" >>"{tmp_path}/{name}.calls"; exit {status}')
+        on_cores = f'grep Cpus_allowed_list /proc/self/status | cut -f2 >>"{tmp_path}/{name}.cores"'
+        write_program(tmp_path / "bin", name, f'echo "$@" >>"{tmp_path}/{name}.calls"; {on_cores}; exit {status}')
     command = ["make", f"VENV={tmp_path}", "test"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode == 0) == (not failing), done.stderr
     calls = (tmp_path / "pytest.calls").read_text().splitlines()
     assert len(calls) == calls_of_pytest
     assert calls[0].startswith("--collect-only")
+    if len(calls) > 1:
+        assert (tmp_path / "mypy.cores").read_text().split() == [str(min(os.sched_getaffinity(0)))]
 
 
 def test_missing_tools_are_answered_with_the_command_that_brings_them(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.slow
 SPECIALISED = specialised_networks.NETWORKS
 PARTLY_TRAINED = partly_trained_networks.NETWORKS
 NETWORKS = {**everyday_networks.NETWORKS, **SPECIALISED, **PARTLY_TRAINED}
+EVERY_TIME = ("residual", "causal attention", "mobile", "adapted decoder", "frozen middle")
+"""A convolution with a sum, attention, narrow convolutions, and both ways of freezing; an export takes seconds."""
 NOT_COUNTED = {"recommender": 3 * (5 + 2) * 8}
 """Bytes per sample: of each bag of five its place in the table of places, and one for each lookup."""
 _BATCHES = (2, 5)
@@ -44,9 +46,8 @@ def described(name: str) -> GraphDescription:
 @pytest.mark.parametrize(
     "name",
     [
-        *everyday_networks.NETWORKS,
-        *PARTLY_TRAINED,
-        *(pytest.param(name, marks=pytest.mark.endurance) for name in SPECIALISED),
+        name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.endurance)
+        for name in (*everyday_networks.NETWORKS, *PARTLY_TRAINED, *SPECIALISED)
     ],
 )
 def test_what_is_counted_is_what_autograd_keeps(name: str) -> None:
@@ -60,7 +61,9 @@ def test_what_is_counted_is_what_autograd_keeps(name: str) -> None:
         assert slope(found) == slope(kept) - NOT_COUNTED.get(name, 0), f"mixed precision: {is_mixed}"
 
 
-@pytest.mark.parametrize("name", PARTLY_TRAINED)
+@pytest.mark.parametrize(
+    "name", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.endurance) for name in PARTLY_TRAINED]
+)
 def test_weights_that_are_frozen_are_held_and_have_no_gradient(name: str) -> None:
     network, found = PARTLY_TRAINED[name][0](), described(name).at_batch(2)
     frozen = [each for each in network.parameters() if not each.requires_grad]

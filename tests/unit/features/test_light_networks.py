@@ -95,7 +95,7 @@ def test_no_operator_is_left_without_a_cost(network: str) -> None:
     assert description.at_batch(1).forward_macs > 1e8
 
 
-@for_each("network", NETWORKS)
+@for_each("network", NETWORKS, always=3)
 def test_the_fixed_batch_of_the_export_can_be_replaced(network: str) -> None:
     """The exporter wrote batch 1 into every reshape; cost grows with the batch all the same, parameters do not."""
     one, many = features(network, 1), features(network, 32)

@@ -35,9 +35,8 @@ class SmallNetwork(torch.nn.Module):
         return answer
 
 
-def export(folder: Path, *, seed: int) -> Path:
+def export(folder: Path) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
     program = torch.onnx.export(
         SmallNetwork().train(),
         (torch.zeros(4, 3, 16, 16),),
@@ -49,14 +48,11 @@ def export(folder: Path, *, seed: int) -> Path:
     assert program is not None
     program.save(folder / "inside.onnx", external_data=False)
     program.save(folder / "outside.onnx", external_data=True)
-    return folder
 
 
 def test_an_export_is_stripped_and_described_as_the_module_is(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    first, second = (export(tmp_path / name, seed=seed) for seed, name in enumerate(("first", "second")))
-    stripped = [read_graph(folder / file) for folder in (first, second) for file in ("inside.onnx", "outside.onnx")]
+    export(tmp_path)
+    stripped = [read_graph(tmp_path / file) for file in ("inside.onnx", "outside.onnx")]
 
     assert len({graph_sha256(data) for data in stripped}) == 1
     assert b"stack_trace" not in stripped[0]

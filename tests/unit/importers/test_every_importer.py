@@ -241,6 +241,7 @@ def test_every_published_row_arrives(tmp_path: Path, name: str) -> None:
     assert not [key for key, count in Counter(row.run_id for row in found.solo).items() if count > 1]
 
 
+@pytest.mark.endurance
 def test_every_training_row_of_timm_arrives(tmp_path: Path) -> None:
     source = shared_data("timm_bench")
     (tmp_path / "train_rtx3090.csv").symlink_to(source / "train_rtx3090.csv")

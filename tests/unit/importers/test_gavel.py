@@ -123,6 +123,7 @@ def test_a_file_that_is_no_gzip_is_refused(tmp_path: Path) -> None:
         import_gavel(tmp_path)
 
 
+@pytest.mark.endurance
 def test_every_published_row_arrives_and_follows_the_schema(tmp_path: Path) -> None:
     found = import_gavel(shared_data("gavel"))
     assert len(found.solo) == 704 + 1

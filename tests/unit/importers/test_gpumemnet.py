@@ -104,6 +104,7 @@ def test_a_bad_cell_is_refused_with_its_place(tmp_path: Path, row: str, message:
         imported(tmp_path, row)
 
 
+@pytest.mark.endurance
 def test_every_published_row_arrives_and_follows_the_schema() -> None:
     found = import_gpumemnet(shared_data("gpumemnet"))
     counts = {name: sum(row.campaign == name for row in found.solo) for name in ("cnn", "mlp", "timm")}

@@ -135,6 +135,7 @@ def test_a_device_too_slow_for_one_network_is_refused_when_the_minute_is_over(
     assert all(worker.is_closed for worker in machine.workers)
 
 
+@pytest.mark.endurance
 def test_the_memory_of_a_script_has_its_data_set_in_it() -> None:
     program = (
         "from cotenant_profiler import plain_training as script\n"

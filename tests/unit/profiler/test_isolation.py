@@ -51,6 +51,7 @@ def test_the_processor_time_of_another_process_is_read_exactly() -> None:
     assert before_ns <= read_ns <= system_clock.own_processor_time_ns()
 
 
+@pytest.mark.endurance
 def test_a_busy_loop_on_the_device_core_is_measured_as_foreign_load() -> None:
     device = StandinDevice()
     method = Method(warm_up_steps=3, warm_up_ms=50, warm_up_ms_max=300, window_ms=1000)

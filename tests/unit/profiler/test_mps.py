@@ -100,6 +100,7 @@ def test_a_memory_limit_that_does_not_hold_is_reported(control: Path) -> None:
         assert prove_mps(_Gpu(1.0, 2.0, limited=False), daemon).memory_limit_holds is False
 
 
+@pytest.mark.endurance
 def test_a_worker_without_a_gpu_refuses_to_probe_one() -> None:
     place = WorkerPlace(arguments=("--core", "0"))
     with pytest.raises(WorkerError, match="the worker has none"):

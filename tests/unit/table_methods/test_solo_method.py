@@ -211,6 +211,7 @@ def test_rows_far_off_do_not_pull_predictions_near_them() -> None:
     assert errors["steady_trees"] < 0.05 < errors["extra_trees"]
 
 
+@pytest.mark.endurance
 def test_few_groups_choose_no_promise_and_the_promise_of_many_holds(fitted: FittedSolo) -> None:
     assert fitted.promise is fitted.sound.blend
     unseen = memory_problem(architectures=120, seed=1)
