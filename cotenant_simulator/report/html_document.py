@@ -14,7 +14,7 @@ th,td{padding:3px 8px;text-align:right;border-bottom:1px solid #e4e4e4}
 th:first-child,td:first-child{text-align:left}.note{color:#666;font-size:13px;margin:2px 0}
 .legend{margin:0}.key{margin-right:14px;white-space:nowrap}
 .key i{display:inline-block;width:14px;height:4px;margin-right:5px;vertical-align:middle}
-@media(max-width:600px){th,td{padding:3px 4px;font-size:12px;overflow-wrap:anywhere}
+@media(max-width:600px){table{display:block;overflow-x:auto}th,td{padding:3px 5px}
 svg:not([aria-label='GPUs over time']){font-size:20px}}
 """
 

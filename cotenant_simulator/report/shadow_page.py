@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from html import escape
 from typing import Any
 
 from cotenant_simulator.report.html_document import document, note, table
 from scheduler_service.core.reason_texts import format_quantity
 
+_DAYS_WITHOUT_CALENDAR = 20 * 365
+"""No accounting of GPUs is as old as these years after 1970."""
 _Rows = Sequence[tuple[str, ...]]
 
 
@@ -57,7 +60,8 @@ def _assumption(report: Mapping[str, Any]) -> str:
 
 def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows]]:
     days = [
-        (day["day"], _number(day["gpu_hours_exclusive"]), _number(day["gpu_hours_saved"])) for day in report["days"]
+        (_day(day["day"]), _number(day["gpu_hours_exclusive"]), _number(day["gpu_hours_saved"]))
+        for day in report["days"]
     ]
     total = ("all", _number(report["gpu_hours_exclusive"]), _number(report["gpu_hours_saved"]))
     slowdown, wait = report["slowdown_ratio"], report["mean_wait_s"]
@@ -78,6 +82,12 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
         ("What it costs and brings", ("", "mean (least to most)"), costs),
         ("Who would have waited less", ("user", "hours less (minus: more)"), users),
     ]
+
+
+def _day(text: str) -> str:
+    """Return a date, or the number of the day where a trace counts its time from 0."""
+    number = (date.fromisoformat(text) - date(1970, 1, 1)).days + 1
+    return text if number > _DAYS_WITHOUT_CALENDAR else f"day {number}"
 
 
 def _number(found: Mapping[str, float]) -> str:

@@ -13,7 +13,7 @@ from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
 from scheduler_service.core.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, node, pair, prediction
+from tests.support.scheduling import GIB, pair, prediction
 
 WINDOW_MS = 2_000
 DAY_MS = 86_400_000
@@ -311,52 +311,6 @@ def test_the_end_of_one_job_ends_the_trial_of_the_other() -> None:
     play.report(events.JobStopped, "a", exit_class="stopped")
     assert play.engine.state.jobs["b"].trial is None
     assert not play.engine.state.running["b"].is_on_trial
-
-
-def test_where_the_other_job_is_about_to_end_the_later_one_is_paused_and_goes_on_alone() -> None:
-    play = TrialPlay()
-    play.tell(events.NodeJoined, node=node("n0", 1, enforcements=("cgroup_freezer",)))
-    play.unsure("a", max_slowdown_ratio=0.5, steps_total=300)
-    play.measured_alone("a")
-    play.unsure("b", key="key-a", max_slowdown_ratio=0.5)
-    play.report(events.JobStarted, "b")
-    play.window("a", 200)
-    orders = play.window("a", 200)
-    assert [type(order) for order in orders if isinstance(order, commands.PauseJob | commands.StopJob)] == [
-        commands.PauseJob
-    ]
-    play.report(events.AttemptPaused, "b")
-    assert play.phase("b") is Phase.PAUSED
-    orders = play.report(events.JobFinished, "a", steps_done=300)
-    assert [order.job_id for order in orders if isinstance(order, commands.ResumeJob)] == ["b"]
-
-
-def test_where_the_other_job_goes_on_for_more_than_40_s_the_later_one_is_stopped_at_once() -> None:
-    play = TrialPlay()
-    play.tell(events.NodeJoined, node=node("n0", 1, enforcements=("cgroup_freezer",)))
-    play.unsure("a", max_slowdown_ratio=0.5, steps_total=470)
-    play.measured_alone("a")
-    play.unsure("b", key="key-a", max_slowdown_ratio=0.5)
-    play.report(events.JobStarted, "b")
-    play.window("a", 200)
-    orders = play.window("a", 200)
-    assert play.engine.state.jobs["a"].steps_done == 60, "410 steps of 100 ms are left"
-    assert [type(order) for order in orders if isinstance(order, commands.PauseJob | commands.StopJob)] == [
-        commands.StopJob
-    ]
-
-
-def test_a_paused_job_is_stopped_where_the_other_one_does_not_end_in_time() -> None:
-    play = TrialPlay()
-    play.tell(events.NodeJoined, node=node("n0", 1, enforcements=("cgroup_freezer",)))
-    play.unsure("a", max_slowdown_ratio=0.5, steps_total=300)
-    play.measured_alone("a")
-    play.unsure("b", key="key-a", max_slowdown_ratio=0.5)
-    play.report(events.JobStarted, "b")
-    play.window("a", 200)
-    play.window("a", 200)
-    play.report(events.AttemptPaused, "b")
-    assert stopped(play.tell(events.TimerFired, after_ms=45_000)) == ["b"]
 
 
 def test_a_trial_survives_a_snapshot_and_breaks_as_it_would_have() -> None:
