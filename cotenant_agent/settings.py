@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +10,12 @@ import click
 
 from cotenant.addresses import is_loopback, split_address
 from cotenant.errors import InputError
+from cotenant.names import NAME_PATTERN
 from cotenant.option_types import Integers, Texts
 from cotenant.program_settings import ProgramSettings, setting
 from cotenant.structured_log import LEVELS
 from cotenant.tls_settings import check_client_tls, check_metrics_exposure, tls_setting
 from cotenant_agent.rendezvous_addresses import is_host
-
-_NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
 def _host_name() -> str:
@@ -94,7 +92,7 @@ def _check(settings: AgentSettings) -> None:
     if not settings.nvml and not settings.standin_cores:
         remedy = "give --nvml, or --standin-cores 0 for a stand-in device on a CPU core"
         raise InputError("no devices are offered", remedy=remedy)
-    if not _NODE_ID.fullmatch(settings.node_id):
+    if not NAME_PATTERN.fullmatch(settings.node_id):
         remedy = "give --node-id 1 to 63 letters, digits, '.', '_' and '-'"
         raise InputError(f"{settings.node_id!r} cannot be the name of a node (node_id)", remedy=remedy)
     if settings.shared_checkpoints and not settings.checkpoint_dir:

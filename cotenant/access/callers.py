@@ -13,9 +13,10 @@ from cotenant.access.revoked import RevokedKeys
 from cotenant.access.roles import Role, roles_of
 from cotenant.access.tokens import KnownTokens, presented_token
 from cotenant.errors import CotenantError
+from cotenant.names import NAME
 
 URI_SCHEME: Final = "cotenant"
-_URI: Final = re.compile(rf"{URI_SCHEME}://([a-z]+)/([A-Za-z0-9._-]{{1,63}})")
+_URI: Final = re.compile(rf"{URI_SCHEME}://([a-z]+)/({NAME})")
 _HOW_TO_ISSUE: Final = "`cotenant certs issue ROLE NAME` makes a certificate with a role"
 
 

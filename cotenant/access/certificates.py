@@ -18,8 +18,8 @@ from typing import Final
 from cotenant.access.callers import URI_SCHEME, parse_role_uri
 from cotenant.access.revoked import key_sha256, revoke
 from cotenant.access.roles import Role
-from cotenant.access.tokens import NAME_PATTERN
 from cotenant.errors import InputError, ProgramError
+from cotenant.names import NAME_PATTERN
 
 AUTHORITY: Final = "ca"
 AUTHORITY_DAYS: Final = 3_650

@@ -17,9 +17,10 @@ from typing import Final
 from cotenant.access.list_lock import sole_writer, unwritable
 from cotenant.access.watched_list import WatchedList
 from cotenant.errors import InputError
+from cotenant.names import NAME
 
 REVOKED_MAX: Final = 100_000
-_LINE: Final = re.compile(r"(?P<hash>[0-9a-f]{64}) (?P<name>[A-Za-z0-9._-]{1,63})")
+_LINE: Final = re.compile(rf"(?P<hash>[0-9a-f]{{64}}) (?P<name>{NAME})")
 _LINE_BYTES_MAX: Final = 200
 _SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
 _FIELDS_BEFORE_KEY: Final = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)

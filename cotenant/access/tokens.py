@@ -17,15 +17,15 @@ from cotenant.access.list_lock import sole_writer, unwritable
 from cotenant.access.roles import Role
 from cotenant.access.watched_list import WatchedList
 from cotenant.errors import InputError
+from cotenant.names import NAME
 
 TOKEN_BYTES: Final = 32
 TOKENS_MAX: Final = 1_000
-NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _FLAG: Final = "--callers-file"
 _METADATA_KEY: Final = "authorization"
 _SCHEME: Final = "Bearer "
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{20,200}")
-_LINE: Final = re.compile(r"(?P<hash>[0-9a-f]{64}) (?P<role>[a-z]+) (?P<name>[A-Za-z0-9._-]{1,63})")
+_LINE: Final = re.compile(rf"(?P<hash>[0-9a-f]{{64}}) (?P<role>[a-z]+) (?P<name>{NAME})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

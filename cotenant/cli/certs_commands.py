@@ -8,9 +8,10 @@ import click
 
 from cotenant.access.certificates import AUTHORITY, Authority
 from cotenant.access.roles import ROLE_MEANINGS, Role
-from cotenant.access.tokens import NAME_PATTERN, add_token, revoke_tokens
+from cotenant.access.tokens import add_token, revoke_tokens
 from cotenant.cli.session import show, tell
 from cotenant.errors import InputError
+from cotenant.names import NAME_PATTERN
 
 _DAYS = click.IntRange(1, 3_650)
 _FOLDER = click.option(

@@ -20,6 +20,7 @@ from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.client_errors import InputError, ProgramError, ServiceError
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.local_cluster import AgentOptions, LocalCluster
+from cotenant.names import NAME_PATTERN
 from cotenant.option_types import NamedFolder
 from cotenant.process_tree import processes
 from cotenant.quantities import parse_bytes
@@ -69,7 +70,7 @@ def up(
     environment, in the allowed directories and below, as the user of `cotenant up`. Running jobs survive a stop: they
     end themselves when their lease runs out, or go on when `cotenant up` comes back before that.
     """
-    if not re.fullmatch("[A-Za-z0-9._-]{1,63}", node_id):
+    if not NAME_PATTERN.fullmatch(node_id):
         raise InputError(f"{node_id!r} names no node", remedy="up to 63 letters, digits, '.', '_' or '-'")
     agent = AgentOptions(
         node_id=node_id,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cotenant.names import NAME_PATTERN
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows, require_unique
@@ -20,7 +20,6 @@ MURI_SLOWDOWN_RATIO = 0.33
 """Two co-located jobs in the source's own simulator take 1.33 times as long."""
 SECOND_MS = 1_000.0
 PRIORITY_COLUMN, TENANT_COLUMN = "priority", "tenant"
-_TENANT = re.compile(r"[A-Za-z0-9._-]{0,63}")
 
 
 def read_muri(path: Path, consent: Consent) -> Trace:
@@ -184,9 +183,10 @@ def with_queue_columns(row: Row, job: TraceJob) -> TraceJob:
     """
     request = job.request
     if row.cells.get(TENANT_COLUMN):
-        if not _TENANT.fullmatch(row.text(TENANT_COLUMN)):
+        tenant = row.text(TENANT_COLUMN)
+        if tenant and not NAME_PATTERN.fullmatch(tenant):
             raise row.error(f"{TENANT_COLUMN} must be at most 63 letters, digits or . _ -")
-        request = replace(request, tenant=row.text(TENANT_COLUMN))
+        request = replace(request, tenant=tenant)
     if row.cells.get(PRIORITY_COLUMN):
         request = replace(request, terms=replace(request.terms, priority=_priority(row)))
     return job if request is job.request else replace(job, request=request)

@@ -11,24 +11,13 @@ from typing import Any
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.report.charts import Line, chart, legend, number
 from cotenant_simulator.report.gantt import HOUR_MS, gantt
+from cotenant_simulator.report.html_document import document, note, table
 from cotenant_simulator.report.json_report import jct_s
 from cotenant_simulator.run.records import RunResult
 from cotenant_simulator.truth.cluster import Cluster
 
 ROWS_PER_SIDE = 10
 _HOUR_S = 3_600.0
-_STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
-h1{font-size:22px;margin-bottom:2px}h2{font-size:17px;margin:28px 0 6px}
-svg{width:100%;height:auto;background:#fff;font:11px system-ui,sans-serif;fill:#333}
-.grid{stroke:#e4e4e4}table{border-collapse:collapse;margin-top:10px;width:100%;font-size:13px}
-th,td{padding:3px 8px;text-align:right;border-bottom:1px solid #e4e4e4}
-th:first-child,td:first-child{text-align:left}.note{color:#666;font-size:13px;margin:2px 0}
-.legend{margin:0}.key{margin-right:14px;white-space:nowrap}
-.key i{display:inline-block;width:14px;height:4px;margin-right:5px;vertical-align:middle}
-@media(max-width:600px){table{display:block;overflow-x:auto;white-space:nowrap}
-svg:not([aria-label='GPUs over time']){font-size:20px}}
-"""
 
 
 def write_page(path: Path, report: Mapping[str, Any], results: Sequence[RunResult], cluster: Cluster) -> None:
@@ -53,7 +42,7 @@ def page(report: Mapping[str, Any], results: Sequence[RunResult], cluster: Clust
     names = [result.policy for result in results]
     parts = [
         f"<h1>Simulated workload</h1><p class='note'>{escape(facts)}<br>trace sha256 {trace['sha256'][:16]}</p>",
-        *(f"<p class='note'>{escape(warning['message'])}</p>" for warning in report["warnings"]),
+        *(note(warning["message"]) for warning in report["warnings"]),
         legend(names),
         "<h2>Policies</h2>",
         _policies(report["policies"]),
@@ -68,19 +57,15 @@ def page(report: Mapping[str, Any], results: Sequence[RunResult], cluster: Clust
         *(_difference(one, two) for one, two in pairwise(results)),
         *(_gpus(result, cluster) for result in results),
     ]
-    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><style>{_STYLE}</style>"
-    title = f"<title>{escape(Path(trace['path']).name)}: {escape(', '.join(names))}</title>"
-    return f"<!doctype html><html lang='en'><head>{head}{title}</head><body>{''.join(parts)}</body></html>\n"
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return document(f"{Path(trace['path']).name}: {', '.join(names)}", parts)
 
 
 def _policies(policies: Sequence[Mapping[str, Any]]) -> str:
     titles = ("policy", "finished", "JCT mean h", "p95 h", "max h", "waiting h", "makespan h", "GPUs held", "slower")
+    meanings = (
+        "JCT: completion time, from submission to end. GPUs held: part of all GPU time in which a job holds the GPU. "
+        "slower: how much longer jobs trained than the same work takes alone."
+    )
     rows = [
         (
             policy["policy"],
@@ -103,8 +88,8 @@ def _policies(policies: Sequence[Mapping[str, Any]]) -> str:
         )
         for policy in policies
     ]
-    first = _table(titles, rows)
-    return first + _table(("policy", "stops", "moves", "reshapes", "out of memory", "why jobs waited"), events)
+    events_titles = ("policy", "stops", "moves", "reshapes", "out of memory", "why jobs waited")
+    return table(titles, rows) + note(meanings) + table(events_titles, events)
 
 
 def _most(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -145,15 +130,16 @@ def _difference(one: RunResult, two: RunResult) -> str:
     sooner, later = sum(gain < 0 for gain, *_ in pairs), sum(gain > 0 for gain, *_ in pairs)
     points = [(100 * (place + 1) / len(pairs), gain / _HOUR_S) for place, (gain, *_) in enumerate(pairs)]
     title = f"<h2>{escape(two.policy)} against {escape(one.policy)}, job by job</h2>"
-    note = (
-        f"<p class='note'>{sooner} jobs end sooner, {later} later, {len(pairs) - sooner - later} at the same time.</p>"
+    found = note(
+        f"Under {two.policy} {sooner} jobs end sooner, {later} later, {len(pairs) - sooner - later} at the same time. "
+        f"Below 0: sooner under {two.policy} than under {one.policy}. The table has those that gain and lose most."
     )
     rows = [
         (job_id, number(before / _HOUR_S), number(after / _HOUR_S), f"{gain / _HOUR_S:+.3g}")
         for gain, job_id, before, after in _ends(pairs)
     ]
     picture = chart([Line(name="difference", points=points)], across="jobs, by difference (%)", up="difference (h)")
-    return title + note + picture + _table(("job", f"{one.policy} h", f"{two.policy} h", "difference h"), rows)
+    return title + found + picture + table(("job", f"{one.policy} h", f"{two.policy} h", "difference h"), rows)
 
 
 def _ends(pairs: Sequence[tuple[float, str, float, float]]) -> list[tuple[float, str, float, float]]:
@@ -166,5 +152,6 @@ def _ends(pairs: Sequence[tuple[float, str, float, float]]) -> list[tuple[float,
 def _gpus(result: RunResult, cluster: Cluster) -> str:
     gpu_ids = [gpu.gpu_id for node in cluster.nodes for gpu in node.gpus]
     picture = gantt(result.spans, gpu_ids, from_ms=result.began_at_ms, until_ms=result.ended_at_ms)
-    dropped = f"<p class='note'>{result.spans_dropped} later bars were not kept.</p>" if result.spans_dropped else ""
-    return f"<h2>GPUs under {escape(result.policy)}</h2>{picture}{dropped}"
+    told = "One bar per attempt, one colour per job; the lower half of a row is that of a second job on the same GPU."
+    dropped = f" {result.spans_dropped} later bars were not kept." if result.spans_dropped else ""
+    return f"<h2>GPUs under {escape(result.policy)}</h2>{note(told + dropped)}{picture}"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from html import escape
 from typing import Any
 
+from cotenant_simulator.report.html_document import document, note, table
 from scheduler_service.core.reason_texts import format_quantity
 
-_STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
-h1{font-size:22px;margin-bottom:2px}h2{font-size:17px;margin:28px 0 6px}.note{color:#666;font-size:13px}
-table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:3px 8px;text-align:right;
-border-bottom:1px solid #e4e4e4}th:first-child,td:first-child{text-align:left}
-"""
+_DAYS_WITHOUT_CALENDAR = 20 * 365
+"""No accounting of GPUs is as old as these years after 1970."""
 _Rows = Sequence[tuple[str, ...]]
 
 
@@ -29,16 +27,11 @@ def as_text(report: Mapping[str, Any]) -> str:
 
 def as_page(report: Mapping[str, Any]) -> str:
     """Return the page; equal reports give equal pages."""
-    parts = [f"<h1>What sharing would have saved</h1><p class='note'>{escape(_facts(report))}</p>"]
-    parts.append(f"<p class='note'>{escape(_assumption(report))}</p>")
+    parts = ["<h1>What sharing would have saved</h1>", note(_facts(report)), note(_assumption(report))]
     parts += [f"<p><b>Warning:</b> {escape(text)}</p>" for text in report["warnings"]]
     for title, columns, rows in _tables(report):
-        top = "".join(f"<th>{escape(cell)}</th>" for cell in columns)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        parts.append(f"<h2>{escape(title)}</h2><table><tr>{top}</tr>{body}</table>")
-    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><style>{_STYLE}</style>"
-    page_title = "<title>What sharing would have saved</title>"
-    return f"<!doctype html><html lang='en'><head>{head}{page_title}</head><body>{''.join(parts)}</body></html>\n"
+        parts.append(f"<h2>{escape(title)}</h2>{table(columns, rows)}")
+    return document("What sharing would have saved", parts)
 
 
 def _facts(report: Mapping[str, Any]) -> str:
@@ -67,7 +60,8 @@ def _assumption(report: Mapping[str, Any]) -> str:
 
 def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows]]:
     days = [
-        (day["day"], _number(day["gpu_hours_exclusive"]), _number(day["gpu_hours_saved"])) for day in report["days"]
+        (_day(day["day"]), _number(day["gpu_hours_exclusive"]), _number(day["gpu_hours_saved"]))
+        for day in report["days"]
     ]
     total = ("all", _number(report["gpu_hours_exclusive"]), _number(report["gpu_hours_saved"]))
     slowdown, wait = report["slowdown_ratio"], report["mean_wait_s"]
@@ -88,6 +82,12 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
         ("What it costs and brings", ("", "mean (least to most)"), costs),
         ("Who would have waited less", ("user", "hours less (minus: more)"), users),
     ]
+
+
+def _day(text: str) -> str:
+    """Return a date, or the number of the day where a trace counts its time from 0."""
+    number = (date.fromisoformat(text) - date(1970, 1, 1)).days + 1
+    return text if number > _DAYS_WITHOUT_CALENDAR else f"day {number}"
 
 
 def _number(found: Mapping[str, float]) -> str:

@@ -134,12 +134,6 @@ def _miss_by_kind(
     return {CONVOLUTIONAL: missed[convolves], OTHER: missed[~convolves]}
 
 
-def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
-    """Logarithms of measured over expected, shape (rows,)."""
-    expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows])
-    return np.asarray(np.log([row.step_ms for row in rows]) - np.log(expected), dtype=np.float64)
-
-
 def _missed(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
     """How far the range of each row must reach to hold it, as a logarithm: what `estimate` holds anyway is none."""
     kinds, measured = [row.kind for row in rows], np.array([row.step_ms for row in rows])

@@ -26,12 +26,6 @@ from predictor_service.learning.learning_task import FloatArray, Forecast
 from predictor_service.selection.targets import SLOWDOWN, Target
 
 POINT_METRICS: Final = ("mae", "rmse", "mape_ratio", "rmsle", "bias", "under_prediction_ratio")
-INTERVAL_METRICS: Final = (
-    "coverage_90_ratio",
-    "coverage_99_ratio",
-    "interval_90_width_mean",
-    "upper_99_over_actual_mean",
-)
 _ROOTS: Final = frozenset({"rmse", "rmsle"})
 
 

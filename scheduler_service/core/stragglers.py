@@ -85,13 +85,10 @@ def _gpus_without(state: ClusterState, job: JobRecord, rank: int) -> tuple[str, 
     entry = state.gpus.get(slow)
     if entry is None:
         return job.gpu_ids
-    haunted = {gpu_id for abandoned in state.abandoned_attempts.values() for gpu_id in abandoned.gpu_ids}
     free = (
         gpu.gpu_id
         for gpu in state.nodes[entry.node_id].gpus
-        if gpu.gpu_id in state.occupancy.free_gpu_ids
-        and gpu.gpu_id not in haunted
-        and kind_of(gpu) == kind_of(entry.gpu)
+        if gpu.gpu_id in state.occupancy.free_gpu_ids and kind_of(gpu) == kind_of(entry.gpu)
     )
     other = next(free, slow)
     return tuple(other if part.gpu_id == slow else part.gpu_id for part in job.assignments)

@@ -8,12 +8,12 @@ comes first. Where several GPUs are free at once they are dealt out one by one, 
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 
+from cotenant.names import NAME_PATTERN
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.queue_terms import PRIORITY_MAX
 
@@ -30,7 +30,6 @@ WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000.0
 DEFAULT_TENANT = "default"
 """The name of the rules for tenants that have none of their own."""
 _HOUR_MS = 3_600_000
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _KEYS = frozenset({"gpus", "weight", "priority_max", "users"})
 
 
@@ -125,7 +124,7 @@ def parse_tenants(text: str) -> TenantRules:
 
 
 def _rule(name: str, table: object) -> TenantRule:
-    if not _NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise TenantRulesError(f"{name[:63]!r} is no name that a tenant can have: 1 to 63 letters, digits or . _ -")
     if not isinstance(table, dict):
         raise TenantRulesError(f"tenant {name!r} must be a table, e.g. [tenants.{name}] and weight = 1 below it")
@@ -147,7 +146,7 @@ def _rule(name: str, table: object) -> TenantRule:
 
 
 def _users(name: str, users: object) -> tuple[str, ...]:
-    if not isinstance(users, list) or not all(isinstance(user, str) and _NAME.fullmatch(user) for user in users):
+    if not isinstance(users, list) or not all(isinstance(user, str) and NAME_PATTERN.fullmatch(user) for user in users):
         raise TenantRulesError(f'tenant {name!r}: users must be a list of names, e.g. users = ["alice", "bob"]')
     if len(set(users)) < len(users):
         twice = next(user for user in users if users.count(user) > 1)

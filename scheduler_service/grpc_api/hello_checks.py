@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotenant.access.callers import Caller
+from cotenant.names import NAME_PATTERN
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.status_codes import Context
-from scheduler_service.grpc_api.validation import NAME_PATTERN
 
 GPUS_PER_NODE_MAX = 1_024
 ATTEMPTS_PER_HELLO_MAX = 10_000

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from cotenant.names import NAME_PATTERN
 from scheduler_service.errors import FieldViolation, InvalidRequestError
-from scheduler_service.grpc_api.validation import NAME_PATTERN, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+from scheduler_service.grpc_api.validation import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 
 PAGE_BYTES_MAX = 8 << 20
 """Of the messages of one page, or one that is larger; a job's command and environment alone may have 192 KiB."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cotenant.names import NAME_PATTERN
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.queue_terms import DEVICES_MAX, PARENTS_MAX, PRIORITY_MAX
 from scheduler_service.errors import FieldViolation
@@ -18,7 +19,6 @@ INSTANT_MS_MAX = 2**53
 DEVICE_CHARACTERS_MAX = 100
 RESERVED_VALUES = frozenset({"index", "sub_batch", "accumulation_steps", "checkpoint_dir", "resume"})
 """Placeholders that are replaced by others than the values of a task."""
-_ID = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _VALUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _OF_SCHEDULER = ("array_id", "retry_of")
 
@@ -35,7 +35,7 @@ def terms_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     ):
         if not least <= value <= most:
             yield _violation(f"spec.{name}", f"must be from {least:,} to {most:,}, not {value:,}")
-    if len(spec.after_job_ids) > PARENTS_MAX or not all(map(_ID.fullmatch, spec.after_job_ids)):
+    if len(spec.after_job_ids) > PARENTS_MAX or not all(map(NAME_PATTERN.fullmatch, spec.after_job_ids)):
         yield _violation("spec.after_job_ids", f"must name at most {PARENTS_MAX:,} jobs or arrays, e.g. job-7")
     if len(spec.allowed_devices) > DEVICES_MAX or not all(map(is_device, spec.allowed_devices)):
         yield _violation("spec.allowed_devices", f"must be at most {DEVICES_MAX} types of devices, e.g. a100")

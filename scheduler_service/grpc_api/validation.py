@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
+from cotenant.names import NAME_PATTERN
 from cotenant.rank_launchers import flags_of_nodes, spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
@@ -19,7 +20,6 @@ from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.queue_validation import single_job_violations, terms_violations
 from scheduler_service.grpc_api.replica_validation import replica_violations
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,63}")
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 ENVIRONMENT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 GRAPH_SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")

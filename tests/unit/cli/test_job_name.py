@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cotenant.cli.submit_command import read_content_of
 from cotenant.job_file import parse_job
 from cotenant.job_name import name_of
-from scheduler_service.grpc_api.validation import NAME_PATTERN
+from cotenant.names import NAME_PATTERN
 from tests.support.cases import for_each
 
 

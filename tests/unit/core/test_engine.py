@@ -136,6 +136,17 @@ def test_out_of_memory_while_sharing_raises_the_floor_above_what_was_available()
     assert play.phase("b") is Phase.STARTING
 
 
+def test_out_of_memory_below_what_was_reserved_raises_the_floor_above_the_reservation() -> None:
+    play = Play()
+    for name in ("a", "b"):
+        play.submit(name, key=name, graph="g")
+        play.tell(events.PredictionArrived, prediction=prediction(name))
+    play.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(["a", "b"])))
+    assert play.engine.state.jobs["b"].memory_reserved_bytes == 2 * GIB
+    play.report(events.JobFailed, "b", exit_class="gpu_oom", memory_available_bytes=GIB, memory_peak_bytes=GIB)
+    assert play.engine.state.jobs["b"].request.memory_floor_bytes == 2 * GIB + 1
+
+
 def test_out_of_memory_alone_is_tried_once_more_and_then_final() -> None:
     play = Play()
     play.submit()

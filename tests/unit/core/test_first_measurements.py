@@ -11,6 +11,7 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.first_measurement_rules import (
     LENT_PAUSES_MAX,
     LENT_RATIO_LEAST,
+    needed_to_measure_bytes,
     pause_ms_least,
 )
 from scheduler_service.core.first_measurements import START_UP_MS_MAX
@@ -19,7 +20,7 @@ from scheduler_service.core.pausing import CONFIRMATION_MS_MAX
 from scheduler_service.core.records import REPORT_INTERVAL_MS, Phase, Share, TrialStage
 from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.policy_registry import make_policy
-from tests.support.scheduling import GIB, node, pair, prediction
+from tests.support.scheduling import GIB, gpu, job, memory, node, pair, prediction
 from tests.unit.core.test_trials import WINDOW_MS, TrialPlay, launched, stopped
 
 FREEZER = {"enforcements": ("cgroup_freezer",)}
@@ -364,3 +365,21 @@ def test_an_operators_pause_does_not_end_with_the_measurement() -> None:
     play.report(events.AttemptPaused, "a")
     assert resumed(play.window("b")) == []
     assert resumed(play.tell(events.JobCancelled, job_id="b")) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "needed_gib"),
+    [
+        ({"predicted": (1, 3)}, 3),
+        ({"predicted": (1, 3), "memory_floor_bytes": 5 * GIB}, 5),
+        ({"predicted": (1, 3), "memory_request_bytes": GIB}, 1),
+        ({"memory_floor_bytes": GIB}, 1),
+        ({}, 2),
+    ],
+)
+def test_a_job_that_was_never_measured_needs_what_is_stated_or_predicted_and_never_less_than_it_ran_out_of(
+    known: dict[str, Any], needed_gib: int
+) -> None:
+    found = prediction(memory=memory(*known["predicted"])) if "predicted" in known else None
+    request = job(**{name: value for name, value in known.items() if name != "predicted"})
+    assert needed_to_measure_bytes(request, found, 1, gpu()) == needed_gib * GIB

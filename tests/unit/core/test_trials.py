@@ -186,6 +186,20 @@ def test_a_trial_in_which_both_keep_their_consent_passes_and_says_what_was_measu
     assert not play.engine.state.running["a"].is_on_trial
 
 
+def test_windows_that_scatter_beyond_the_consent_pass_only_after_the_whole_time_and_on_average() -> None:
+    play = on_trial()
+    play.window("b", 100)
+    for step_ms in (100, 200) * (WINDOWS_TO_PASS // 2):
+        play.window("a", step_ms)
+        play.window("b", step_ms)
+    reason = play.engine.state.jobs["b"].reason
+    assert reason.code == "ON_TRIAL"
+    numbers = [reason.numbers[name] for name in ("slowdown_ratio", "spread_ratio", "max_slowdown_ratio")]
+    assert numbers == pytest.approx([0.5, 0.5, 0.5])
+    assert stopped(play.tell(events.TimerFired, after_ms=TRIAL_MS)) == []
+    assert play.engine.state.jobs["b"].reason.code == "TRIAL_PASSED"
+
+
 def test_a_third_job_may_join_once_the_trial_has_passed() -> None:
     play = TrialPlay(parameters={"max_jobs_per_gpu": 3})
     play.unsure("a", max_slowdown_ratio=1.0)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from scheduler_service.core.colocation_slowdown import expected_slowdowns
 from scheduler_service.core.decisions import Migrate
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.view import RunningJob, SchedulingView
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
@@ -74,6 +76,17 @@ def test_the_reason_tells_what_is_gained_beyond_the_cost() -> None:
     assert move.reason.job_ids == ("b",)
 
 
+def test_of_three_jobs_the_two_that_stay_still_slow_each_other_down() -> None:
+    """Of 1,000 s each all end after 1,000 (1 + r) s together, and the two that stay after 1,500 s of these."""
+    seen = cluster([held(name, ["n0.0"]) for name in "abc"])
+    of_three = expected_slowdowns(Ledger(seen).residents("n0.0"), seen.gpus["n0.0"].gpu, seen.predictions)
+    (ratio,) = {round(slowdown.ratio, 9) for _, slowdown in of_three}
+    (move,) = make_policy("sjf_bsbf", {"unshare": True}).decide(seen)
+    sooner_s = 2 * (1_000 * (1 + ratio) - 1_500) + 1_000 * ratio
+    assert ratio > 1
+    assert move.reason.numbers["gained_ms"] == pytest.approx(1_000 * (sooner_s - 30))
+
+
 def test_who_loses_least_by_moving_moves() -> None:
     cheap, dear = held("b", ["n0.0"], move_ms=1_000), held("a", ["n0.0"], move_ms=60_000)
     assert moves(cluster([dear, cheap])) == [("b", ["n0.1"])]
@@ -129,6 +142,14 @@ def test_a_gang_is_not_spread_over_more_nodes() -> None:
     assert moves(cluster([gang, single_job], gpus=(2, 2))) == []
     both = held("b", ["n0.0", "n0.1"], has_checkpoint=False)
     assert moves(cluster([gang, both], gpus=(2, 2))) == [("a", ["n1.0", "n1.1"])]
+
+
+@pytest.mark.parametrize(("widths", "moving"), [((2, 1, 1), []), ((2, 2), [("a", ["n1.0", "n1.1"])])])
+def test_a_gang_that_shares_all_its_gpus_leaves_for_as_many_nodes_only(
+    widths: Sequence[int], moving: list[tuple[str, list[str]]]
+) -> None:
+    partners = [held("b", ["n0.0"], has_checkpoint=False), held("c", ["n0.1"], has_checkpoint=False)]
+    assert moves(cluster([held("a", ["n0.0", "n0.1"]), *partners], gpus=widths, nodes_per_job_max=2)) == moving
 
 
 def test_a_partner_of_unknown_length_is_taken_to_run_as_long_again() -> None:

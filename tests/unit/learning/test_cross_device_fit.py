@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from predictor_service.learning.cross_device_fit import (
     find_widths,
     fit_step_folds,
     fit_step_model,
-    log_errors,
 )
 from predictor_service.learning.cross_device_rows import (
     StepRow,
@@ -36,6 +36,7 @@ from predictor_service.learning.cross_device_rows import (
     thin_rows,
     work_of_rows,
 )
+from predictor_service.regressors.interface import FloatArray
 from predictor_service.settings import default_datasets_dir
 
 CARDS = ("NVIDIA TITAN V", "NVIDIA TITAN RTX", "NVIDIA TITAN Xp", "NVIDIA GeForce RTX 3090")
@@ -77,6 +78,12 @@ def invented_rows(card: str, seed: int, host_log: float = 0.0, count: int = 40) 
         dataclasses.replace(row, step_ms=float(each))
         for row, each in zip(rows, parts.total_ms * noise, strict=True)
     ]  # fmt: skip
+
+
+def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
+    """Logarithms of measured over expected."""
+    expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows])
+    return np.asarray(np.log([row.step_ms for row in rows]) - np.log(expected), dtype=np.float64)
 
 
 @cache

@@ -49,3 +49,16 @@ def test_too_few_groups_for_a_quantile_are_widened_as_few_measurements_are() -> 
     bounds = calibrate_groups(residuals, groups_of([5] * 4))
     assert bounds.half_width(0.9) == pytest.approx(0.4 * few_groups_factor(4, 0.9))
     assert bounds.upper_offset(0.99) == pytest.approx(0.3 * SAFETY_FACTOR)
+
+
+def test_rows_of_few_groups_support_a_90_percent_bound_and_no_99_percent_one() -> None:
+    bounds = calibrate(np.linspace(-1.0, 1.0, 400), groups=5)
+    assert (bounds.is_supported(0.9), bounds.is_supported(0.99)) == (True, False)
+    assert bounds.upper_offset(0.99) == pytest.approx(SAFETY_FACTOR)
+    assert bounds.upper_offset(0.9) == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_bound_above_a_prediction_never_lies_below_it_although_all_predictions_were_too_high() -> None:
+    bounds = calibrate(np.linspace(-2.0, -1.0, 400), groups=400)
+    assert bounds.upper_offset(0.9) == 0.0
+    assert bounds.half_width(0.9) == pytest.approx(1.9, abs=0.01)

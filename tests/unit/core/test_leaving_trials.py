@@ -1,4 +1,4 @@
-"""How the later job of a broken trial leaves: it stands still for an end that is near, or restarts elsewhere."""
+"""The later job of a broken trial leaves: paused where the other one ends soon, else stopped."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ def test_where_the_other_job_is_about_to_end_the_later_one_is_paused_and_goes_on
     assert play.phase("b") is Phase.PAUSED
     orders = play.report(events.JobFinished, "a", steps_done=300)
     assert [order.job_id for order in orders if isinstance(order, commands.ResumeJob)] == ["b"]
+
+
+def test_where_the_other_job_goes_on_for_more_than_40_s_the_later_one_is_stopped_at_once() -> None:
+    play = TrialPlay()
+    play.tell(events.NodeJoined, node=node("n0", 1, enforcements=("cgroup_freezer",)))
+    play.unsure("a", max_slowdown_ratio=0.5, steps_total=470)
+    play.measured_alone("a")
+    play.unsure("b", key="key-a", max_slowdown_ratio=0.5, migration_cost_ms=20_000)
+    play.report(events.JobStarted, "b")
+    play.window("a", 200)
+    orders = play.window("a", 200)
+    assert play.engine.state.jobs["a"].steps_done == 60, "410 steps of 100 ms are left"
+    assert [type(order) for order in orders if isinstance(order, commands.PauseJob | commands.StopJob)] == [
+        commands.StopJob
+    ]
 
 
 def test_a_paused_job_is_stopped_where_the_other_one_does_not_end_in_time() -> None:
