@@ -30,10 +30,9 @@ from scheduler_service.core.attempts import launch, stop
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
+    HOLDS,
     Decision,
-    Hold,
     HoldMany,
-    HoldRest,
     Migrate,
     Pause,
     Reshape,
@@ -137,7 +136,7 @@ class SchedulerEngine:
             self._release_due(step)
         if self._state.pauses:
             end_trial_pauses(self._state, step)
-        may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
+        may_ask = step.is_decision_due or getattr(self._policy, "interval_ms", 0)
         if may_ask and (self._state.running or self._has_ready_jobs()):
             if step.is_decision_due:
                 self._decide(step)
@@ -245,7 +244,11 @@ class SchedulerEngine:
         )
 
     def _carry_out(self, decision: Decision, plan: CheckedPlan, step: EventEffects) -> None:
-        if isinstance(decision, Start):
+        if isinstance(decision, HOLDS):
+            let_try_alone(self._state, decision, step)
+            if decision.until_ms > self._state.now_ms:
+                step.wakes_at_ms.append(decision.until_ms)
+        elif isinstance(decision, Start):
             job = self._state.jobs[decision.job_id]
             launch(self._state, job, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Stop):
@@ -256,10 +259,6 @@ class SchedulerEngine:
             order_pause(self._state, decision, step)
         elif isinstance(decision, Resume):
             order_resume(self._state, decision.job_id, step)
-        elif isinstance(decision, Hold | HoldMany | HoldRest):
-            let_try_alone(self._state, decision, step)
-            if decision.until_ms > self._state.now_ms:
-                step.wakes_at_ms.append(decision.until_ms)
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state, lane = self._state, self._state.waiting.shown_lane
