@@ -181,7 +181,7 @@ def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
 
 def _obstacle(check: _Check, decision: Decision) -> Reason | None:
     if isinstance(decision, LEAVES):
-        running = check.view.running.get(decision.job_id)
+        running = check.view.index.reported.get(decision.job_id)  # time changes nothing that is asked of it
         if running is None or running.is_stopping or decision.job_id in check.leaving:
             return _about("JOB_NOT_RUNNING", decision)
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
