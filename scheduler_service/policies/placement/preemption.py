@@ -107,10 +107,9 @@ class PreemptionPlanner:
             self._leaving.update(plan.victims)
             left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
             left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
-        gpus = self._view.gpus
         for gpu_id in (*left, *plan.gpu_ids):
             self._held.pop(gpu_id, None)
-            entry = gpus[gpu_id]
+            entry = self._view.gpus[gpu_id]
             self._vacant.pop((entry.node_id, kind_of(entry.gpu)), None)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
@@ -235,8 +234,7 @@ class PreemptionPlanner:
             node_ids: All nodes with GPUs whose holders run for `measure`.
             measure: Of `_measures`.
         """
-        columns = self._long_running
-        unheld = node_ids if columns is None else columns.unheld_nodes()
+        unheld = self._long_running.unheld_nodes() if self._long_running is not None else frozenset(node_ids)
         vacant = [self._vacant_on(node_id, kind) for node_id in node_ids if node_id in unheld]
         vacant_count = sum(map(len, vacant))
         if vacant_count >= request.gpus:
