@@ -136,7 +136,7 @@ class SchedulerEngine:
             self._release_due(step)
         if self._state.pauses:
             end_trial_pauses(self._state, step)
-        may_ask = step.is_decision_due or getattr(self._policy, "interval_ms", 0)
+        may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
         if may_ask and (self._state.running or self._has_ready_jobs()):
             if step.is_decision_due:
                 self._decide(step)

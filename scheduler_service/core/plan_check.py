@@ -329,8 +329,8 @@ def _node_obstacle(check: _Check, request: JobRequest, start: Start, running: Ru
         if not check.ledger.host_fits(
             view.nodes[node_id], request, gpus_here=gpus_here, gpus=len(start.assignments), freed=own
         ):
-            numbers = {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
-            return Reason(code="HOST_DOES_NOT_FIT", numbers=numbers)
+            wanted: dict[str, float] = {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
+            return Reason(code="HOST_DOES_NOT_FIT", numbers=wanted)
     return None
 
 

@@ -131,7 +131,8 @@ class _LongerMakeRoom:
             return None
         steps_left = max(request.steps_total - job.steps_done, 0)
         speeds = self._speeds.find(self._view, request, shape)
-        for remaining_ms, kind in sorted([(steps_left * step_ms, kind) for step_ms, kind in speeds]):
+        known = [(steps_left * step_ms, kind) for step_ms, kind in speeds if step_ms is not None]
+        for remaining_ms, kind in sorted(known):
             plan = self._preemption.find(request, kind, remaining_ms)
             if plan is not None:
                 return remaining_ms, plan

@@ -26,15 +26,15 @@ class ShapeSpeeds:
 
     def __init__(self, inventory: Inventory, changes: int) -> None:
         self._inventory, self._changes = inventory, changes
-        self._known: dict[object, Sequence[tuple[float, Kind]]] = {}
+        self._known: dict[object, Sequence[tuple[float | None, Kind]]] = {}
 
     def is_of(self, view: SchedulingView) -> bool:
         """Say whether it is still true, and small enough."""
         is_same = self._inventory is view.index.inventory and self._changes == view.index.prediction_changes.count
         return is_same and len(self._known) < SHAPES_MAX
 
-    def find(self, view: SchedulingView, request: JobRequest, shape: object) -> Sequence[tuple[float, Kind]]:
-        """Return every kind of GPU that a job fits alone and is as fast on as is known: ms per step, and the kind.
+    def find(self, view: SchedulingView, request: JobRequest, shape: object) -> Sequence[tuple[float | None, Kind]]:
+        """Return every kind of GPU that a job fits alone, and the ms of a step there (None = unknown) before it.
 
         Args:
             view: The cluster.
@@ -43,12 +43,11 @@ class ShapeSpeeds:
         """
         known = self._known.get(shape)
         if known is None:
-            found: list[tuple[float, Kind]] = []
-            for kind, gpu in self._inventory.gpus.items():
-                step_ms = step_ms_of(request, view.predictions.job(request.key, kind[0]), gpus=request.gpus)
-                if step_ms is not None and fits_alone(view, request, gpu):
-                    found.append((step_ms, kind))
-            known = self._known[shape] = found
+            known = self._known[shape] = [
+                (step_ms_of(request, view.predictions.job(request.key, kind[0]), gpus=request.gpus), kind)
+                for kind, gpu in self._inventory.gpus.items()
+                if fits_alone(view, request, gpu)
+            ]
         return known
 
 
