@@ -23,7 +23,10 @@ PRIORITY_COLUMN, TENANT_COLUMN = "priority", "tenant"
 
 
 def read_muri(path: Path, consent: Consent) -> Trace:
-    """Read a job list of the Muri simulator.
+    """Read a job list of the Muri simulator, whose shortest-first order looks at no `priority`: that is no class here.
+
+    Source:
+        https://github.com/Rivendile/Muri, simulator/run_sim.py, commit 7264b1a.
 
     Raises:
         TraceError: A line is wrong.
@@ -47,7 +50,7 @@ def read_muri(path: Path, consent: Consent) -> Trace:
         )
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
     truth = GroundTruth(kinds=kinds, slowdown_ratio=MURI_SLOWDOWN_RATIO)
-    return Trace(format="muri", jobs=in_order(path, jobs), truth=truth)
+    return Trace(format="muri", jobs=in_order(path, jobs, has_classes=False), truth=truth)
 
 
 def read_tiresias(path: Path, consent: Consent) -> Trace:
@@ -162,8 +165,13 @@ def _pod(row: Row, gpus: int, consent: Consent, kinds: dict[tuple[str, str], Kin
     return TraceJob(submitted_at_ms=row.milliseconds("creation_time"), request=request)
 
 
-def in_order(path: Path, jobs: Iterable[tuple[Row, TraceJob]]) -> tuple[TraceJob, ...]:
+def in_order(path: Path, jobs: Iterable[tuple[Row, TraceJob]], *, has_classes: bool = True) -> tuple[TraceJob, ...]:
     """Return the jobs by submission; equal instants in the order of the file.
+
+    Args:
+        path: Of the list.
+        jobs: Each with its row.
+        has_classes: What a row calls priority is the class of its job.
 
     Raises:
         TraceError: There is none, an id is there twice, or a class or a tenant cannot be.
@@ -172,10 +180,11 @@ def in_order(path: Path, jobs: Iterable[tuple[Row, TraceJob]]) -> tuple[TraceJob
     if not found:
         raise TraceError(path, "holds no job that needs a GPU; nothing can be simulated")
     require_unique(path, ((job.request.job_id, row.line) for row, job in found))
-    return tuple(with_queue_columns(*entry) for entry in sorted(found, key=lambda entry: entry[1].submitted_at_ms))
+    by_submission = sorted(found, key=lambda entry: entry[1].submitted_at_ms)
+    return tuple(_with_queue_columns(row, job, has_classes=has_classes) for row, job in by_submission)
 
 
-def with_queue_columns(row: Row, job: TraceJob) -> TraceJob:
+def _with_queue_columns(row: Row, job: TraceJob, *, has_classes: bool) -> TraceJob:
     """Return a job with the class and the tenant of its row, where the list has these columns.
 
     Raises:
@@ -187,7 +196,7 @@ def with_queue_columns(row: Row, job: TraceJob) -> TraceJob:
         if tenant and not NAME_PATTERN.fullmatch(tenant):
             raise row.error(f"{TENANT_COLUMN} must be at most 63 letters, digits or . _ -")
         request = replace(request, tenant=tenant)
-    if row.cells.get(PRIORITY_COLUMN):
+    if has_classes and row.cells.get(PRIORITY_COLUMN):
         request = replace(request, terms=replace(request.terms, priority=_priority(row)))
     return job if request is job.request else replace(job, request=request)
 

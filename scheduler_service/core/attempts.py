@@ -10,7 +10,7 @@ from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.granted_checkpoints import granted_after
-from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements
+from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, MoveHistory
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
@@ -83,7 +83,7 @@ def launch(
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
-        moves=job.moves.changed(move_ms=job.moves.move_ms or state.keys.move_ms_of(job.request.key)),
+        moves=job.moves if job.moves.move_ms else _expected_moves(state, job),
         paused_ms=0,
         gang=GangAttempt(is_prepared=preparation is not None) if is_gang else None,
         progressed_ran_ms=-1,
@@ -96,6 +96,12 @@ def launch(
     _wake_at_limit(state, job, step)
     _note_neighbours(state, job, start, step)
     step.commands += launch_commands(state, state.jobs[job.job_id])
+
+
+def _expected_moves(state: ClusterState, job: JobRecord) -> MoveHistory:
+    """Return the moves of a job that has none measured: they are taken to cost what those of its key did."""
+    move_ms = state.keys.move_ms_of(job.request.key)
+    return job.moves.changed(move_ms=move_ms) if move_ms else job.moves
 
 
 def _wake_at_limit(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
@@ -133,7 +139,7 @@ def stop(
     reason = reason or Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     step.commands += discard_unlaunched(job)
     job = with_history(
-        without_unlaunched(accrued(job, state.now_ms)),
+        without_unlaunched(job),
         at_ms=state.now_ms,
         kind="stop",
         message=message,
@@ -141,6 +147,7 @@ def stop(
         pause=None,
         after_stop=after,
         reason=reason,
+        **accruals(job, state.now_ms),
     )
     state.put_job(job)
     step.commands += stop_commands(job)
@@ -187,7 +194,7 @@ def leave_gpus(
         after_stop=AfterStop.NOTHING,
         target=None,
         preparation=None,
-        moves=job.moves.changed(moved_at_ms=0),
+        moves=job.moves.changed(moved_at_ms=0) if job.moves.moved_at_ms else job.moves,
         pause=None,
         trial=None,
         gang=None,

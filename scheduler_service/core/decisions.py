@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from scheduler_service.core.job_shapes import shape_of
 from scheduler_service.core.opportunistic_sharing import MemorySurge
@@ -161,6 +161,13 @@ class HoldRest(Decision):
     def reason_of(self, request: JobRequest) -> Reason:
         """Return why one of the other jobs waits."""
         return self.reasons.get(shape_of(request), self.reason) if self.reasons else self.reason
+
+
+SHARED_HOLDS: Final = (HoldMany, HoldRest)
+HOLDS: Final = (Hold, *SHARED_HOLDS)
+LEAVES: Final = (Stop, Migrate, Reshape)
+PAUSES: Final = (Pause, Resume)
+"""For `isinstance`, in every round: where it is given `Pause | Resume` it first makes that union, each time."""
 
 
 def unfolded(decisions: Iterable[Decision]) -> Iterator[Decision]:

@@ -30,10 +30,9 @@ from scheduler_service.core.attempts import launch, stop
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
+    HOLDS,
     Decision,
-    Hold,
     HoldMany,
-    HoldRest,
     Migrate,
     Pause,
     Reshape,
@@ -235,7 +234,11 @@ class SchedulerEngine:
         return check_plan(view, pending, decisions), refused
 
     def _carry_out(self, decision: Decision, plan: CheckedPlan, step: EventEffects) -> None:
-        if isinstance(decision, Start):
+        if isinstance(decision, HOLDS):
+            let_try_alone(self._state, decision, step)
+            if decision.until_ms > self._state.now_ms:
+                step.wakes_at_ms.append(decision.until_ms)
+        elif isinstance(decision, Start):
             job = self._state.jobs[decision.job_id]
             launch(self._state, job, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Stop):
@@ -246,10 +249,6 @@ class SchedulerEngine:
             order_pause(self._state, decision, step)
         elif isinstance(decision, Resume):
             order_resume(self._state, decision.job_id, step)
-        elif isinstance(decision, Hold | HoldMany | HoldRest):
-            let_try_alone(self._state, decision, step)
-            if decision.until_ms > self._state.now_ms:
-                step.wakes_at_ms.append(decision.until_ms)
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state, lane = self._state, self._state.waiting.shown_lane

@@ -204,8 +204,13 @@ def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed
 
 
 def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> JobRecord:
-    job = _with_last_steps(job, event, exit_class=event.exit_class, exit_code=event.exit_code)
-    return job.changed(checkpoint_step=max(job.checkpoint_step, event.checkpoint_step))
+    return _with_last_steps(
+        job,
+        event,
+        exit_class=event.exit_class,
+        exit_code=event.exit_code,
+        checkpoint_step=max(job.checkpoint_step, event.checkpoint_step),
+    )
 
 
 def _with_success(job: JobRecord, event: events.JobFinished) -> JobRecord:
@@ -218,6 +223,7 @@ def _with_last_steps(
     *,
     exit_class: str,
     exit_code: int = 0,
+    checkpoint_step: int | None = None,
 ) -> JobRecord:
     measured, reported = job.measured, job.reported
     if event.memory_peak_bytes > measured.attempt_peak_bytes:
@@ -228,6 +234,7 @@ def _with_last_steps(
         steps_done=max(job.steps_done, event.steps_done),
         reported=reported,
         measured=measured,
+        checkpoint_step=job.checkpoint_step if checkpoint_step is None else checkpoint_step,
         exit=job.exit.changed(exit_class=exit_class, exit_code=exit_code),
     )
 

@@ -13,6 +13,9 @@ from types import MappingProxyType
 from scheduler_service.core.capacity import Resident, expected_bytes, opportunistic, resident_on
 from scheduler_service.core.colocation_slowdown import ALONE, ExpectedSlowdown, PlacementSlowdown, placement_slowdown
 from scheduler_service.core.decisions import (
+    LEAVES,
+    PAUSES,
+    SHARED_HOLDS,
     Decision,
     Hold,
     HoldMany,
@@ -111,7 +114,7 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
             check.has_rest = True
             check.accepted.append(decision)
             continue
-        for single in unfolded((decision,)) if isinstance(decision, HoldMany | HoldRest) else (decision,):
+        for single in unfolded((decision,)) if isinstance(decision, SHARED_HOLDS) else (decision,):
             _check_one(check, single)
     is_complete = check.has_rest or len(check.decided) == len(pending)
     for job_id in () if is_complete else pending:
@@ -145,9 +148,9 @@ def _check_one(check: _Check, decision: Decision) -> None:
         surge = check.surges.get(decision.job_id)
         decision = decision if decision.memory_surge == surge else replace(decision, memory_surge=surge)
     check.accepted.append(decision)
-    if isinstance(decision, Stop | Migrate | Reshape):
+    if isinstance(decision, LEAVES):
         check.leaving.add(decision.job_id)
-    elif isinstance(decision, Pause | Resume):
+    elif isinstance(decision, PAUSES):
         check.told.add(decision.job_id)
     else:
         check.decided.add(decision.job_id)
@@ -177,12 +180,12 @@ def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
 
 
 def _obstacle(check: _Check, decision: Decision) -> Reason | None:
-    if isinstance(decision, Stop | Migrate | Reshape):
-        running = check.view.running.get(decision.job_id)
+    if isinstance(decision, LEAVES):
+        running = check.view.index.reported.get(decision.job_id)  # time changes nothing that is asked of it
         if running is None or running.is_stopping or decision.job_id in check.leaving:
             return _about("JOB_NOT_RUNNING", decision)
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
-    if isinstance(decision, Pause | Resume):
+    if isinstance(decision, PAUSES):
         return _pause_obstacle(check, decision)
     if not isinstance(decision, Start | Hold):
         return _about("DECISION_NOT_SUPPORTED", decision)
@@ -326,12 +329,9 @@ def _node_obstacle(check: _Check, request: JobRequest, start: Start, running: Ru
         if not check.ledger.host_fits(
             view.nodes[node_id], request, gpus_here=gpus_here, gpus=len(start.assignments), freed=own
         ):
-            return Reason(code="HOST_DOES_NOT_FIT", numbers=_host_numbers(request))
+            wanted: dict[str, float] = {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
+            return Reason(code="HOST_DOES_NOT_FIT", numbers=wanted)
     return None
-
-
-def _host_numbers(request: JobRequest) -> dict[str, float]:
-    return {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
 
 
 def _device_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:

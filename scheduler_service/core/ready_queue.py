@@ -32,6 +32,7 @@ class WaitingJobs:
         self._lane_names: dict[str, LaneName] = {}
         self._plain = Lane()
         self._shown: LaneName | None = None
+        self._only: LaneName | None = PLAIN_LANE
         self._narrow: ReadyQueue | None = None
         self._are_few = False
         self._gpus_max: int | None = None
@@ -55,9 +56,7 @@ class WaitingJobs:
     @property
     def shown_lane(self) -> LaneName | None:
         """The lane that is shown, or the only one that there is; None = there are several."""
-        if self._shown is not None:
-            return self._shown
-        return next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
+        return self._shown if self._shown is not None else self._only
 
     @contextmanager
     def showing(
@@ -160,6 +159,7 @@ class WaitingJobs:
         if lane is None:
             # That of most clusters keeps its orders while no job waits: building them costs more than one more job.
             lane = self._lanes[name] = self._plain if name == PLAIN_LANE else Lane()
+            self._count_lanes()
         self._lane_names[job_id] = name
         lane.put(pending_view(job))
 
@@ -171,3 +171,8 @@ class WaitingJobs:
         lane.remove(job_id)
         if not lane:
             del self._lanes[name]
+            self._count_lanes()
+
+    def _count_lanes(self) -> None:
+        """Note which lane is the only one: that is asked several times in every decision."""
+        self._only = next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None

@@ -132,7 +132,7 @@ class GroupedQueue(ABC):
 
     def __init__(self) -> None:
         self._groups: dict[object, RemainingTimeGroup] = {}
-        self._places: dict[str, tuple[object, int, int]] = {}
+        self._places: dict[str, tuple[RemainingTimeGroup, int, int]] = {}
         self.heads: dict[int, list[Turn]] = {}
 
     def __len__(self) -> int:
@@ -143,33 +143,34 @@ class GroupedQueue(ABC):
         request = job.request
         step_ms = self._step_ms(request)
         length, name = self._length(job, step_ms), (shape_of(request), step_ms)
-        place = (name, length, job.submitted_at_ms)
-        if self._places.get(request.job_id) == place:
+        group = self._groups.get(name)
+        if group is not None and self._places.get(request.job_id) == (group, length, job.submitted_at_ms):
             return
         self.remove(request.job_id)
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = RemainingTimeGroup(request, step_ms)
-        self._places[request.job_id] = place
+        # The group, not its name: that is a long tuple, of which every look would compute the hash.
+        self._places[request.job_id] = group, length, job.submitted_at_ms
         group.put(length, job.submitted_at_ms, request.job_id)
         self._note_head(group)
 
     def fill(self, jobs: Iterable[PendingJob]) -> None:
         """Add jobs to an empty queue: what equal ones have in common is found once, and every order is sorted once."""
         members: dict[tuple[object, float | None], list[tuple[int, int, str]]] = {}
-        known: dict[object, tuple[tuple[object, float | None], list[tuple[int, int, str]]]] = {}
+        known: dict[object, tuple[RemainingTimeGroup, list[tuple[int, int, str]]]] = {}
         for job in jobs:
             request = job.request
             alike = shape_of(request), request.steps_total > 0
             found = known.get(alike)
             if found is None:
                 name = alike[0], self._step_ms(request)
-                self._groups.setdefault(name, RemainingTimeGroup(request, name[1]))
-                found = known[alike] = name, members.setdefault(name, [])
-            name, places = found
-            length = self._length(job, name[1])
+                group = self._groups.setdefault(name, RemainingTimeGroup(request, name[1]))
+                found = known[alike] = group, members.setdefault(name, [])
+            group, places = found
+            length = self._length(job, group.step_ms)
             places.append((length, job.submitted_at_ms, request.job_id))
-            self._places[request.job_id] = name, length, job.submitted_at_ms
+            self._places[request.job_id] = group, length, job.submitted_at_ms
         for name, places in members.items():
             self._groups[name].fill(places)
             self._note_head(self._groups[name])
@@ -179,21 +180,20 @@ class GroupedQueue(ABC):
         place = self._places.pop(job_id, None)
         if place is None:
             return
-        name, length, submitted_at_ms = place
-        group = self._groups[name]
+        group, length, submitted_at_ms = place
         group.remove(length, submitted_at_ms, job_id)
         self._note_head(group)
         if group.head is None:
-            del self._groups[name]
+            del self._groups[group.shape, group.step_ms]
 
     def group_of(self, turn: Turn) -> RemainingTimeGroup:
         """Return the group of a job."""
-        return self._groups[self._places[turn[2]][0]]
+        return self._places[turn[2]][0]
 
     def next_after(self, turn: Turn) -> Turn | None:
         """Return the first job of the group of a job that comes after it; None = there is none."""
-        name, length, _ = self._places[turn[2]]
-        return self._groups[name].next_after(turn, length)
+        group, length, _ = self._places[turn[2]]
+        return group.next_after(turn, length)
 
     def all_groups(self) -> Collection[RemainingTimeGroup]:
         """Return all groups, in no order; of a narrowed queue also those that it leaves out."""

@@ -18,8 +18,8 @@ class RemainingTimes(NamedTuple):
     """What is known of the one job on each GPU, by position; of no meaning on GPUs with two jobs or none.
 
     Attributes:
-        remaining_ms: How long it still runs alone; where nothing tells, as long as it has run.
-        job_of: Equal on GPUs of one job: the position of one that the job had for itself.
+        remaining_ms: How long it still runs alone; where nothing tells, as long as it has run. The reader's own.
+        job_of: Equal on GPUs of one job: the position of one that the job had for itself. Read, never changed.
     """
 
     remaining_ms: NDArray[np.float64]
@@ -56,13 +56,13 @@ class KeptRemainingTimes:
     def __init__(self, position_of: Mapping[str, int]) -> None:
         self._position_of = position_of
         size = len(position_of)
-        self._known = np.zeros((12, size))
-        # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
-        # since when the job runs where that is unknown.
-        self._values = self._known[:7]
-        self._values[4] = self._values[6] = inf
+        self._known = np.zeros((11, size))
+        # Steps left then and until when that is counted, how many are left at least, and at what pace they go on; how
+        # long one takes alone, and since when the job runs where that is unknown.
+        self._values = tuple(self._known[:6])
+        self._known[3] = self._known[5] = inf
         # GPU time until then and how much of it comes in each ms, submission, start, and the cost of a move.
-        self._services = self._known[7:]
+        self._services = tuple(self._known[6:])
         self._job_of = np.zeros(size, dtype=np.intp)
         self._has_unknown = False
 
@@ -88,7 +88,7 @@ class KeptRemainingTimes:
         total, done = job.request.steps_total, job.steps_done
         known_ms = (0.0, job.started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         self._has_unknown |= known_ms[1] < inf
-        values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
+        values = (total - done, job.accrued_at_ms, min(max(total - done, 0), 1), pace_ms, *known_ms)
         is_paused = job.pause is not None and job.pause.paused_at_ms > 0
         earning = 0 if is_now or is_paused else len(job.assignments)
         service = job.attained_gpu_ms, earning, job.submitted_at_ms, job.started_at_ms, job.request.migration_cost_ms
@@ -101,26 +101,24 @@ class KeptRemainingTimes:
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
-        total, before, accrued_at_ms, most, pace_ms, step_ms, since_ms = self._values
+        steps_left, accrued_at_ms, least, pace_ms, step_ms, since_ms = self._values
         # In one array: it is made in every round.
-        left = now_ms - accrued_at_ms
+        left: NDArray[np.float64] = now_ms - accrued_at_ms
         np.maximum(left, 0.0, out=left)
         left /= pace_ms
         np.floor(left, out=left)
-        left += before
-        np.minimum(left, most, out=left)
-        np.subtract(total, left, out=left)
-        np.maximum(left, 0.0, out=left)
+        np.subtract(steps_left, left, out=left)
+        np.maximum(left, least, out=left)
         left *= step_ms
         if self._has_unknown:
             as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
             left = np.where(since_ms < inf, as_long_again, left)
-        return RemainingTimes(left, self._job_of.copy())
+        return RemainingTimes(left, self._job_of)
 
     def services_at(self, now_ms: int) -> ServiceTimes:
         """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         attained_gpu_ms, gpus, submitted_at_ms, started_at_ms, cost_ms = self._services
-        passed_ms = np.maximum(now_ms - self._values[2], 0.0)
+        passed_ms = np.maximum(now_ms - self._values[1], 0.0)
         attained_gpu_ms = attained_gpu_ms + passed_ms * gpus
         return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self._job_of)
 

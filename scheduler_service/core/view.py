@@ -196,7 +196,7 @@ class ClusterIndex(Protocol):
 
     @property
     def remaining_times(self) -> RemainingTimes:
-        """How long the one job on each GPU still runs, at the positions of `arrays`; a copy of the reader's own."""
+        """How long the one job on each GPU still runs, at the positions of `arrays`."""
 
     @property
     def service_times(self) -> ServiceTimes:

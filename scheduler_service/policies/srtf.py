@@ -38,14 +38,13 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
 from scheduler_service.core.remaining_time_queue import Turn, shape_of
-from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
-from scheduler_service.policies.placement.free_gpus import fits_alone
 from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
+from scheduler_service.policies.placement.shape_speeds import shape_speeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class _LongerMakeRoom:
     def __init__(self, policy: Srtf, ledger: Ledger, *, in_columns: bool) -> None:
         self._view = ledger.view
         self._ledger, self._policy, self._in_columns = ledger, policy, in_columns
-        self._kinds = ledger.view.index.inventory.gpus
+        self._speeds = shape_speeds(ledger.view)
         self._is_ordered = not policy.aging_ms
         self._hopeless: set[object] = set()
 
@@ -112,8 +111,8 @@ class _LongerMakeRoom:
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
         # Without aging jobs come by length: where one found no GPUs, no longer one like it does.
-        shape = shape_of(job.request) if self._is_ordered else None
-        found = self._find(job) if shape is None or shape not in self._hopeless else None
+        shape = shape_of(job.request)
+        found = self._find(job, shape) if not self._is_ordered or shape not in self._hopeless else None
         if found is None:
             self._hopeless.add(shape)
             return None
@@ -125,16 +124,15 @@ class _LongerMakeRoom:
         reason = _waiting(plan, remaining_ms)
         return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=reason, is_opening=is_opening)
 
-    def _find(self, job: PendingJob) -> tuple[float, PreemptionPlan] | None:
+    def _find(self, job: PendingJob, shape: object) -> tuple[float, PreemptionPlan] | None:
         """Look for GPUs to take, on the kind on which the job is fastest first."""
         request = job.request
-        remaining_times: list[tuple[float, tuple[str, int]]] = []
-        for kind, gpu in self._kinds.items():
-            prediction = self._view.predictions.job(request.key, kind[0])
-            remaining_ms = remaining_ms_of(request, prediction, steps_done=job.steps_done, gpus=request.gpus)
-            if remaining_ms is not None and fits_alone(self._view, request, gpu):
-                remaining_times.append((remaining_ms, kind))
-        for remaining_ms, kind in sorted(remaining_times):
+        if request.steps_total <= 0:
+            return None
+        steps_left = max(request.steps_total - job.steps_done, 0)
+        speeds = self._speeds.find(self._view, request, shape)
+        known = [(steps_left * step_ms, kind) for step_ms, kind in speeds if step_ms is not None]
+        for remaining_ms, kind in sorted(known):
             plan = self._preemption.find(request, kind, remaining_ms)
             if plan is not None:
                 return remaining_ms, plan

@@ -51,9 +51,9 @@ from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import decide_in_order
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
-from scheduler_service.policies.placement.free_gpus import fits_alone
 from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
+from scheduler_service.policies.placement.shape_speeds import shape_speeds
 
 SIXTEEN_GPU_HOURS_MS = 57_600_000
 _LEVEL_MS: Final = 2.0**44
@@ -238,7 +238,7 @@ class _MoreServedMakeRoom:
     def __init__(self, policy: Tiresias, ledger: Ledger, *, queue: ServiceQueue | None) -> None:
         self._policy, self._ledger = policy, ledger
         self._view = view = ledger.view
-        self._kinds = view.index.inventory.gpus
+        self._speeds = shape_speeds(view)
         self._in_columns = queue is not None or (
             len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN and not policy.promote_ratio
         )
@@ -261,7 +261,7 @@ class _MoreServedMakeRoom:
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
         shape = shape_of(job.request)
-        plan = None if shape in self._failed else self._find(job)
+        plan = None if shape in self._failed else self._find(job, shape)
         if plan is None:
             self._failed.add(shape)
             return None
@@ -279,17 +279,16 @@ class _MoreServedMakeRoom:
         """See `RoomMaker.has_failed`."""
         return shape in self._failed
 
-    def _find(self, job: PendingJob) -> PreemptionPlan | None:
+    def _find(self, job: PendingJob, shape: object) -> PreemptionPlan | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""
         request, preemption_planner = job.request, self._preemption
         measure = _measure_of(self._policy.order(self._view, job))
         if self._in_columns and measure > self._late.reach_ms(request.gpus):
             return None
-        for kind, gpu in self._kinds.items():
-            if fits_alone(self._view, request, gpu):
-                plan = preemption_planner.find(request, kind, self._places.of(job), measure=measure)
-                if plan is not None:
-                    return plan
+        for _, kind in self._speeds.find(self._view, request, shape):
+            plan = preemption_planner.find(request, kind, self._places.of(job), measure=measure)
+            if plan is not None:
+                return plan
         return None
 
     def _stop(self, victim: str, job: PendingJob) -> Stop:

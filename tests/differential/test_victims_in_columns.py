@@ -166,3 +166,17 @@ def test_a_promise_may_lead_a_job_of_few_nodes_to_those_that_suffice(in_columns:
     found = planner.find(*wide)
     assert found is not None
     assert set(found.gpu_ids) == {"n1.0", "n2.0", "n2.1"}
+
+
+def test_the_nodes_of_a_job_of_one_gpu_come_as_if_all_had_been_sorted() -> None:
+    yielded = 0
+    for seed in range(150):
+        ledger = Ledger(drawn_view(random.Random(seed), 0))
+        first, sorted_before = LongRunning(ledger), LongRunning(ledger)
+        assert len([*sorted_before.nodes(2, 0.0)]) <= 4  # which sorts the GPUs of every node
+        for remaining_ms in (0.0, 60_000.0, 150_000.0, 1e9):
+            found = [*first.nodes(1, remaining_ms)]
+            assert found == [*sorted_before.nodes(1, remaining_ms)], (seed, remaining_ms)
+            yielded += len(found)
+            first = LongRunning(ledger)
+    assert yielded > 1_000

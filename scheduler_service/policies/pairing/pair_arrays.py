@@ -67,7 +67,8 @@ class PairArrays:
         self._view = view
         self._columns = columns = view.index.arrays.for_one_round()
         self._answers = answers_of(view, columns)
-        self._remaining_times_ms, self._job_of = view.index.remaining_times
+        self._remaining_times_ms, job_of = view.index.remaining_times
+        self._job_of = job_of.copy()
         self._settle()
 
     @property

@@ -135,17 +135,9 @@ class ExclusiveRound:
         return self._view.index.inventory
 
     @cached_property
-    def _room_maker(self) -> RoomMaker | None:
+    def room_maker(self) -> RoomMaker | None:
         """The rules by which running jobs make room, made at the first use."""
         return self._make_room_maker(self.ledger) if self._make_room_maker is not None else None
-
-    def may_make_room(self, gpus: int, turn: Turn) -> bool:
-        """Return whether running jobs may make room for a job of so many GPUs with this place in the order."""
-        return self._room_maker is not None and self._room_maker.may_make_room(gpus, turn)
-
-    def has_no_room(self, shape: object) -> bool:
-        """Return whether no running job made room for a job of this shape."""
-        return self._room_maker is None or self._room_maker.has_failed(shape)
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:
@@ -174,7 +166,8 @@ class ExclusiveRound:
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job on free GPUs, make room for it, or return why it waits."""
-        return self.start(job) or self._make_room(job) or self.hold(job)
+        started = self.start(job) if self.ledger.free_count() else None
+        return started or self._make_room(job) or self.hold(job)
 
     def start(self, job: PendingJob) -> Start | None:
         """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
@@ -216,9 +209,19 @@ class ExclusiveRound:
             reason = self._failed[shape] = impossible or self._full(request)
         return reason
 
+    def wait_reasons(self, groups: Collection[RemainingTimeGroup]) -> Mapping[object, Reason]:
+        """Return the same of the jobs of these groups, by shape."""
+        impossible, free, found = self.impossible_reasons(groups), self._free, dict[object, Reason]()
+        is_full = not free or not any(self._free_counts.values())
+        for group in groups:
+            shape, request = group.shape, group.request
+            reason = self._failed.get(shape) or impossible.get(shape)
+            found[shape] = reason or (_too_few_free(request.gpus, 0) if is_full else self._full(request))
+        return found
+
     def _make_room(self, job: PendingJob) -> Hold | None:
         """Let running jobs make room for a job that would wait, if any do."""
-        room_maker = self._room_maker
+        room_maker = self.room_maker
         made = room_maker.make_room(job) if room_maker is not None else None
         if made is None:
             return None

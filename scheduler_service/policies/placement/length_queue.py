@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import chain
 from typing import Final
 
 from scheduler_service.core.decisions import Decision, HoldRest, Start
@@ -58,21 +57,21 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
     is_short = len(view.pending) < QUEUE_LONG_MIN
-    reasons = _reasons_now(view, queue, round_) if is_short else round_.impossible_reasons(queue.all_groups())
+    reasons = _reasons_now(queue, round_) if is_short else round_.impossible_reasons(queue.all_groups())
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
 
 def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None) -> list[Turn]:
     """Return the next job of every group that may start, or have room made for it, as a heap."""
-    widest = round_.widest()
+    widest, room_maker = round_.widest(), round_.room_maker
     found: list[Turn] = []
     for gpus, heads in queue.heads.items():
         may_start = gpus <= widest
         for head in heads:
-            if not may_start and not round_.may_make_room(gpus, head):
+            if not may_start and (room_maker is None or not room_maker.may_make_room(gpus, head)):
                 break
             group = queue.group_of(head)
-            if not may_start and round_.has_no_room(group.shape):
+            if not may_start and room_maker is not None and room_maker.has_failed(group.shape):
                 continue
             if after is None or head > after:  # as nearly always: nothing of the group was looked at
                 if not may_start or _needs_look(round_, group, head, may_start=True):
@@ -88,7 +87,12 @@ def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None)
 def _needs_look(round_: ExclusiveRound, group: RemainingTimeGroup, turn: Turn, *, may_start: bool) -> bool:
     if may_start and not round_.has_failed(group.shape):
         return True
-    return round_.may_make_room(group.request.gpus, turn) and not round_.has_no_room(group.shape)
+    room_maker = round_.room_maker
+    return (
+        room_maker is not None
+        and room_maker.may_make_room(group.request.gpus, turn)
+        and not room_maker.has_failed(group.shape)
+    )
 
 
 def _has_chance(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn) -> bool:
@@ -101,11 +105,9 @@ def is_grouped(view: SchedulingView) -> bool:
     return len(view.pending) >= QUEUE_LONG_MIN or len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN
 
 
-def _reasons_now(view: SchedulingView, queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
+def _reasons_now(queue: GroupedQueue, round_: ExclusiveRound) -> Mapping[object, Reason]:
     """Return why the jobs of each shape wait, as it is when the round is over."""
-    jobs = view.index.pending_by_id
-    heads = ((head, queue.group_of(head).shape) for head in chain.from_iterable(queue.heads.values()))
-    return {shape: round_.wait_reason(jobs[head[2]].request, shape) for head, shape in heads}
+    return round_.wait_reasons([queue.group_of(head) for heads in queue.heads.values() for head in heads])
 
 
 def _known_impossible(view: SchedulingView) -> ImpossibleShapes:

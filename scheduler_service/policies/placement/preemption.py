@@ -102,14 +102,15 @@ class PreemptionPlanner:
             Whether a job that found no GPUs may find some now; where not, there are only fewer than before.
         """
         self._promised.update(plan.gpu_ids)
-        self._leaving.update(plan.victims)
-        left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
-        left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
-        changed = {self._view.gpus[gpu_id].node_id for gpu_id in (*left, *plan.gpu_ids)}
-        for place in [place for place in self._vacant if place[0] in changed]:
-            del self._vacant[place]
+        left: list[str] = []
+        if plan.victims:
+            self._leaving.update(plan.victims)
+            left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
+            left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
         for gpu_id in (*left, *plan.gpu_ids):
             self._held.pop(gpu_id, None)
+            entry = self._view.gpus[gpu_id]
+            self._vacant.pop((entry.node_id, kind_of(entry.gpu)), None)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
         is_opening = bool(left) or self._may_open(plan.victims)
@@ -233,7 +234,8 @@ class PreemptionPlanner:
             node_ids: All nodes with GPUs whose holders run for `measure`.
             measure: Of `_measures`.
         """
-        vacant = [self._vacant_on(node_id, kind) for node_id in node_ids]
+        unheld = self._long_running.unheld_nodes() if self._long_running is not None else frozenset(node_ids)
+        vacant = [self._vacant_on(node_id, kind) for node_id in node_ids if node_id in unheld]
         vacant_count = sum(map(len, vacant))
         if vacant_count >= request.gpus:
             found = self._first(request, merge(*vacant))

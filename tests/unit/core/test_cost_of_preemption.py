@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from scheduler_service.core import cluster_index, events
 from scheduler_service.core.commands import LaunchJob, StopJob
+from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Phase, Reason, Share
-from scheduler_service.policies.placement import length_queue
+from scheduler_service.policies.placement import free_gpus, length_queue
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
+from scheduler_service.policies.placement.shape_speeds import shape_speeds
 from tests.support.engine_play import Play
-from tests.support.scheduling import job, node, prediction
+from tests.support.scheduling import gpu, job, node, prediction
 
 GPUS = 64
 """Enough for columns."""
+SHORT: dict[str, Any] = {"graph": "graph", "key": "key", "share": Share.NEVER, "steps_total": 10}
 
 
 def refuse(*_: object, **__: object) -> NoReturn:
@@ -100,6 +104,38 @@ def test_a_job_that_was_promised_a_gpu_is_promised_it_again_without_a_look_at_th
     assert play.code("new") == "GPU_RELEASING"
     play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
     assert play.phase("new") is Phase.STARTING
+
+
+@pytest.mark.parametrize("policy", ["srtf", "tiresias"])
+def test_a_job_that_waits_for_a_promised_gpu_is_not_asked_anew_what_it_fits(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = full_of_long_jobs(policy)
+    [stop] = [one for one in play.submit("new", **SHORT) if isinstance(one, StopJob)]
+    with monkeypatch.context() as patched:
+        patched.setattr(free_gpus, "passes_alone", refuse)
+        assert not play.tell(events.TimerFired)
+    assert play.code("new") == "GPU_RELEASING"
+    play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
+    assert play.phase("new") is Phase.STARTING
+
+
+def test_what_a_shape_fits_is_found_anew_once_something_else_is_predicted_of_it_or_a_node_comes() -> None:
+    play = full_of_long_jobs("srtf")
+    play.submit("new", **SHORT)
+
+    def known() -> list[tuple[float | None, Kind]]:
+        seen, request = play.engine._view(explain=False), play.engine.state.jobs["new"].request
+        return [*shape_speeds(seen).find(seen, request, shape_of(request))]
+
+    kind = kind_of(node("n0", 1).gpus[0])
+    assert known() == [(1_000.0, kind)]
+    play.tell(events.PredictionArrived, prediction=prediction("key", step_ms={(1, 1): 2_000.0}))
+    assert known() == [(2_000.0, kind)]
+    other = gpu("other.0", device="other", memory_bytes=kind[1])
+    play.tell(events.NodeJoined, node=node("other", [other]))
+    play.tell(events.PredictionArrived, prediction=prediction("key", device="other", step_ms={(1, 1): 500.0}))
+    assert sorted(known()) == [(500.0, kind_of(other)), (2_000.0, kind)]
 
 
 def test_rounds_that_give_each_gpu_to_one_job_find_no_load_classes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from cotenant_simulator.truth.kinds import DOES_NOT_FIT
 from cotenant_simulator.truth.trace import GIB
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import encode_event
+from scheduler_service.core.lanes import PLAIN_LANE, name_lane
 from scheduler_service.core.records import Share
 from tests.support.shared_data import shared_data
 from tests.support.simulated_runs import drawn, ends_s, run
@@ -319,3 +320,10 @@ def test_a_job_list_may_say_tenants_and_classes(tmp_path: Path) -> None:
         file.write_text(f"{header}1,0,5,1,{wrong}\n")
         with pytest.raises(TraceError, match=r"jobs\.csv:2: (tenant|priority)"):
             read_trace(file, Consent())
+
+
+def test_the_priority_of_muris_lists_is_no_class_and_leaves_one_lane(tmp_path: Path) -> None:
+    file = tmp_path / "muri.csv"
+    file.write_text(MURI + "7,2,10.5,300,vgg16,16,60,0,200,1,2,3,0\n8,1,10.5,300,vgg16,16,60,0,200,1,2,3,1\n")
+    lanes = {name_lane(job.request, by_tenant=False) for job in read_trace(file, Consent()).jobs}
+    assert lanes == {PLAIN_LANE}
