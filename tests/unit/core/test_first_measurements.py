@@ -374,7 +374,7 @@ def test_an_operators_pause_does_not_end_with_the_measurement() -> None:
         ({"predicted": (1, 3), "memory_floor_bytes": 5 * GIB}, 5),
         ({"predicted": (1, 3), "memory_request_bytes": GIB}, 1),
         ({"memory_floor_bytes": GIB}, 1),
-        ({}, 2),
+        ({}, 4),
     ],
 )
 def test_a_job_that_was_never_measured_needs_what_is_stated_or_predicted_and_never_less_than_it_ran_out_of(
