@@ -204,13 +204,8 @@ def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed
 
 
 def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> JobRecord:
-    return _with_last_steps(
-        job,
-        event,
-        exit_class=event.exit_class,
-        exit_code=event.exit_code,
-        checkpoint_step=max(job.checkpoint_step, event.checkpoint_step),
-    )
+    newest = max(job.checkpoint_step, event.checkpoint_step)
+    return _with_last_steps(job, event, exit_class=event.exit_class, exit_code=event.exit_code, checkpoint_step=newest)
 
 
 def _with_success(job: JobRecord, event: events.JobFinished) -> JobRecord:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events
-from scheduler_service.core.attempts import BACKOFF_MAX_MS, NODE_FAULT_REFUSALS_MAX
 from scheduler_service.core.decisions import Decision, HoldMany, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition
@@ -168,20 +167,6 @@ def test_a_refused_launch_is_tried_again_a_bounded_number_of_times() -> None:
     record = play.engine.state.jobs["j0"]
     assert (record.reason.code, record.counts.restarts) == ("LAUNCH_REFUSED_FOR_GOOD", 0)
     assert record.exit.exit_detail == "COMMAND_NOT_ALLOWED: rm"
-
-
-def test_a_node_that_cannot_start_anything_costs_no_job_within_a_day() -> None:
-    play = Play()
-    play.submit()
-    for _ in range(NODE_FAULT_REFUSALS_MAX - 1):
-        play.report(events.LaunchRefused, code="NODE_FAILURE", message="the disk is full")
-        assert play.code() == "LAUNCH_REFUSED"
-        play.tell(events.TimerFired, after_ms=BACKOFF_MAX_MS)
-    assert play.engine.state.now_ms > 24 * 3_600_000
-    record = play.engine.state.jobs["j0"]
-    assert (record.phase, record.counts.restarts) == (Phase.STARTING, 0)
-    play.report(events.LaunchRefused, code="NODE_FAILURE", message="the disk is full")
-    assert play.engine.state.jobs["j0"].reason.code == "LAUNCH_REFUSED_FOR_GOOD"
 
 
 def test_a_refusal_that_nothing_would_change_ends_the_job_at_once() -> None:
