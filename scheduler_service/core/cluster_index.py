@@ -61,11 +61,6 @@ class FreshIndex:
 
     @cached_property
     def _open(self) -> OpenGpus:
-        if self._known_empty is not None:
-            found = self._known_empty.open.copy()
-            for entry in self._known_empty.occupied_in(self._view):
-                found.put(entry)
-            return found
         found = OpenGpus()
         found.rebuild(self._view.gpus.values())
         return found

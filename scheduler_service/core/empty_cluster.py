@@ -7,7 +7,6 @@ from functools import cached_property
 
 from scheduler_service.core.gpu_arrays import GpuArrays, build_empty_arrays
 from scheduler_service.core.inventory import Inventory, count_gpus
-from scheduler_service.core.open_gpus import OpenGpus
 from scheduler_service.core.records import Node
 from scheduler_service.core.view import GpuView, SchedulingView
 
@@ -39,13 +38,6 @@ class EmptyCluster:
     def inventory(self) -> Inventory:
         """What the GPUs are."""
         return count_gpus(self.gpus.values())
-
-    @cached_property
-    def open(self) -> OpenGpus:
-        """All GPUs, which are free."""
-        found = OpenGpus()
-        found.rebuild(self.gpus.values())
-        return found
 
     @cached_property
     def arrays(self) -> GpuArrays:
