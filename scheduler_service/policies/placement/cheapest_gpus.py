@@ -34,8 +34,8 @@ class CheapestGpus:
         self._nodes_max = view.nodes_per_job_max
         self._columns = columns
         self._locality_gpus = locality_gpus
-        self._left: dict[int, list[int]] = {}
-        """Of load classes that lose GPUs only, the positions that were theirs, the first one last."""
+        self._firsts: dict[int, int] = {}
+        """Of load classes that lose GPUs only: none lies before."""
         self._kinds = int(columns.kind_of.max(initial=-1)) + 1
         self._racks = int(columns.rack_of.max(initial=-1)) + 1
 
@@ -57,12 +57,10 @@ class CheapestGpus:
         if room is not None:
             found = np.flatnonzero((class_of == number) & room[self._columns.node_of])
             return int(found[0]) if len(found) else None
-        left = self._left.get(number)
-        if left is None:
-            left = self._left[number] = np.flatnonzero(class_of == number)[::-1].tolist()
-        while left and class_of[left[-1]] != number:
-            left.pop()
-        return left[-1] if left else None
+        first = self._firsts.get(number, 0)
+        if first < len(class_of) and class_of[first] != number:
+            self._firsts[number] = first = first + int((class_of[first:] == number).argmax())
+        return first if first < len(class_of) and class_of[first] == number else None
 
     def are_of_each_kind(self, positions: Sequence[int]) -> bool:
         """Say whether some GPUs are of all kinds that there are, and there is one."""
