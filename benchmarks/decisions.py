@@ -127,7 +127,7 @@ def _decide(policy: Policy, view: SchedulingView) -> None:
 
 def _prepared(cluster: LargeCluster) -> SchedulingView:
     view = cluster.view()
-    for part in ("free_places", "inventory", "arrays", "remaining_times"):
+    for part in ("free_places", "free_gpu_ids", "single_job_gpu_ids", "inventory", "arrays", "remaining_times"):
         getattr(view.index, part)
     return view
 

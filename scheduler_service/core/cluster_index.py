@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from math import inf
+from weakref import ref
 
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.empty_cluster import EmptyCluster
@@ -32,14 +33,15 @@ class FreshIndex:
     """Finds everything in the records of one view.
 
     Args:
-        view: None = of no view yet: `FreshIndex()` is what a view is made with.
+        view: None = of no view yet: `FreshIndex()` is what a view is made with. It has its index, not the index it: in
+            a ring both would stay until a collection, with all that thousands of GPUs hold.
         empty: The cluster without what it holds, which views on it have in common; None = each finds it itself.
     """
 
     lengths = None
 
     def __init__(self, view: SchedulingView | None = None, empty: EmptyCluster | None = None) -> None:
-        self._known_view, self._empty = view, empty
+        self._known_view, self._empty = None if view is None else ref(view), empty
 
     def of(self, view: SchedulingView) -> FreshIndex:
         """Return the index of a view."""
@@ -47,9 +49,10 @@ class FreshIndex:
 
     @property
     def _view(self) -> SchedulingView:
-        if self._known_view is None:
+        view = None if self._known_view is None else self._known_view()
+        if view is None:
             raise ValueError("an index is read through its view: view.index")
-        return self._known_view
+        return view
 
     @cached_property
     def _known_empty(self) -> EmptyCluster | None:
@@ -58,24 +61,21 @@ class FreshIndex:
 
     @cached_property
     def _open(self) -> OpenGpus:
-        if self._known_empty is not None:
-            found = self._known_empty.open.copy()
-            for entry in self._known_empty.occupied_in(self._view):
-                found.put(entry)
-            return found
         found = OpenGpus()
         found.rebuild(self._view.gpus.values())
         return found
 
-    @property
+    @cached_property
     def free_gpu_ids(self) -> AbstractSet[str]:
-        """GPUs that hold nothing and release nothing."""
-        return self._open.free_ids
+        """GPUs that hold nothing and release nothing; where they lie costs five times as much to find."""
+        gpus = self._view.gpus.items()
+        return dict.fromkeys([name for name, one in gpus if not one.job_ids and not one.is_releasing]).keys()
 
-    @property
+    @cached_property
     def single_job_gpu_ids(self) -> AbstractSet[str]:
         """GPUs that hold one job and release nothing."""
-        return self._open.single_job_ids
+        gpus = self._view.gpus.items()
+        return dict.fromkeys([name for name, one in gpus if len(one.job_ids) == 1 and not one.is_releasing]).keys()
 
     @property
     def free_places(self) -> FreePlaces:

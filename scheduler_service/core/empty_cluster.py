@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from scheduler_service.core.gpu_arrays import GpuArrays, build_empty_arrays
-from scheduler_service.core.inventory import Inventory, count_places
-from scheduler_service.core.open_gpus import OpenGpus
+from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.records import Node
 from scheduler_service.core.view import GpuView, SchedulingView
 
@@ -38,16 +37,7 @@ class EmptyCluster:
     @cached_property
     def inventory(self) -> Inventory:
         """What the GPUs are."""
-        places = self.open.free_places
-        first = {kind: next(iter(by_node.values()))[0][1] for kind, by_node in places.items()}
-        return count_places(places, {kind: self.gpus[gpu_id].gpu for kind, gpu_id in first.items()})
-
-    @cached_property
-    def open(self) -> OpenGpus:
-        """All GPUs, which are free."""
-        found = OpenGpus()
-        found.rebuild(self.gpus.values())
-        return found
+        return count_gpus(self.gpus.values())
 
     @cached_property
     def arrays(self) -> GpuArrays:

@@ -6,11 +6,12 @@ A policy judges classes, of which there are few, and finds the GPUs of the best 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from math import inf
 from operator import attrgetter, ge
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
 
 Positions = NDArray[np.intp]
+_Name = TypeVar("_Name", str, tuple[str, int])
 _NOTHING = HostUse()
 JOBS_WHILE_RELEASING = -1_000
 """Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
@@ -74,14 +76,13 @@ class GpuArrays:
 
     def __init__(self, entries: Sequence[GpuView], nodes: Mapping[str, Node]) -> None:
         gpus, node_ids = [entry.gpu for entry in entries], sorted(nodes)
-        gpu_ids, kinds = [gpu.gpu_id for gpu in gpus], [(gpu.device, gpu.memory_bytes) for gpu in gpus]
-        node_of = _numbered([entry.node_id for entry in entries], node_ids)
-        racks = [nodes[node_id].rack_id for node_id in node_ids]
+        gpu_ids = [gpu.gpu_id for gpu in gpus]
+        self.position_of = dict(zip(gpu_ids, range(len(gpu_ids)), strict=True))
+        self.number_of = dict(zip(node_ids, range(len(node_ids)), strict=True))
+        node_of = np.array([self.number_of[entry.node_id] for entry in entries], dtype=np.intp)
         self.gpu_ids, self.node_ids, self.node_of = gpu_ids, node_ids, node_of
-        self.kind_of = _numbered(kinds, sorted(set(kinds)))
-        self.rack_of = _numbered(racks, sorted(set(racks)))
-        self.position_of = {gpu_id: position for position, gpu_id in enumerate(gpu_ids)}
-        self.number_of = {node_id: number for number, node_id in enumerate(node_ids)}
+        self.kind_of = _numbered([*map(_KIND, gpus)])
+        self.rack_of = _numbered([nodes[node_id].rack_id for node_id in node_ids])
         self.slots = _slots(node_of, len(node_ids))
         self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
         self.classes: list[LoadClass] = []
@@ -198,7 +199,8 @@ _OF_JOB = attrgetter(
     "memory_reserved_bytes",
 )
 """With the number of its GPUs all of a running job that its load class follows from."""
-_INDEX, _PLACE_IN_NODE = attrgetter("gpu.index"), attrgetter("gpu.index", "gpu.gpu_id")
+_NODE_ID, _PLACE_IN_NODE = attrgetter("node_id"), attrgetter("gpu.index", "gpu.gpu_id")
+_KIND = attrgetter("device", "memory_bytes")
 
 
 def build_arrays(view: SchedulingView) -> GpuArrays:
@@ -218,11 +220,12 @@ def build_empty_arrays(entries: Iterable[GpuView], nodes: Mapping[str, Node]) ->
     """
     in_order = _in_order(entries)
     columns = GpuArrays(in_order, nodes)
-    # Those of one kind are in one class.
-    kinds, first = np.unique(columns.kind_of, return_index=True)
-    empty = [GpuView(gpu=in_order[position].gpu, node_id="") for position in first]
+    # Those of one kind are in one class; of one kind alone the first class is that of all.
+    is_mixed = bool(columns.kind_of.any())
+    firsts = np.unique(columns.kind_of, return_index=True)[1] if is_mixed else range(min(len(in_order), 1))
+    empty = [GpuView(gpu=in_order[position].gpu, node_id="") for position in firsts]
     numbers = [columns.number_of_class(load_of(entry, ())) for entry in empty]
-    if len(kinds):
+    if is_mixed:
         columns.class_of = np.array(numbers, dtype=np.intp)[columns.kind_of]
     for node in nodes.values():
         columns.put_host(node, _NOTHING)
@@ -232,10 +235,10 @@ def build_empty_arrays(entries: Iterable[GpuView], nodes: Mapping[str, Node]) ->
 def _in_order(entries: Iterable[GpuView]) -> list[GpuView]:
     """Return GPUs by node, index and id; those of one node mostly come in this order already."""
     by_node: dict[str, list[GpuView]] = {}
-    for entry in entries:
-        by_node.setdefault(entry.node_id, []).append(entry)
+    for node_id, run in groupby(entries, _NODE_ID):
+        by_node.setdefault(node_id, []).extend(run)
     for here in by_node.values():
-        indices = [*map(_INDEX, here)]
+        indices = [entry.gpu.index for entry in here]
         if any(map(ge, indices, indices[1:])):
             here.sort(key=_PLACE_IN_NODE)
     return [*chain.from_iterable(by_node[node_id] for node_id in sorted(by_node))]
@@ -279,8 +282,12 @@ def _signature(load: LoadClass) -> object:
     return gpu.device, gpu.memory_bytes, load.memory_used_bytes, load.is_releasing, tuple(sorted(jobs))
 
 
-def _numbered(names: Sequence[Hashable], order: Sequence[Hashable]) -> Positions:
-    numbers = {name: number for number, name in enumerate(order)}
+def _numbered(names: Sequence[_Name]) -> Positions:
+    """Return the place of each name in the order of all; mostly they are all the same."""
+    distinct = set(names)
+    if len(distinct) <= 1:
+        return np.zeros(len(names), dtype=np.intp)
+    numbers = {name: number for number, name in enumerate(sorted(distinct))}
     return np.array([numbers[name] for name in names], dtype=np.intp)
 
 

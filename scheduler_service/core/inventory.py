@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,21 +54,6 @@ def newest_calibration(nodes: Iterable[Node], device: str) -> DeviceCalibration 
 def kind_of(gpu: Gpu) -> Kind:
     """Return the kind of a GPU."""
     return gpu.device, gpu.memory_bytes
-
-
-def count_places(places: Mapping[Kind, Mapping[str, Sequence[object]]], first: Mapping[Kind, Gpu]) -> Inventory:
-    """Return the inventory of GPUs that are known by kind and node.
-
-    Args:
-        places: What stands for each GPU, by kind and node.
-        first: One GPU of every kind.
-    """
-    counts = {kind: [*map(len, by_node.values())] for kind, by_node in places.items()}
-    return Inventory(
-        gpus=dict(sorted(first.items())),
-        count={kind: sum(here) for kind, here in counts.items()},
-        most_on_node={kind: max(here) for kind, here in counts.items()},
-    )
 
 
 def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:

@@ -59,16 +59,6 @@ class OpenGpus:
             for places in by_node.values():
                 places.sort()
 
-    def copy(self) -> OpenGpus:
-        """Return the same GPUs, to be changed."""
-        copy = OpenGpus()
-        copy._free, copy._single_job = dict(self._free), dict(self._single_job)
-        copy.free_places = {
-            kind: {node_id: [*places] for node_id, places in by_node.items()}
-            for kind, by_node in self.free_places.items()
-        }
-        return copy
-
     def put(self, entry: GpuView) -> None:
         """Note what a usable GPU holds now."""
         gpu_id, jobs = entry.gpu.gpu_id, len(entry.job_ids)

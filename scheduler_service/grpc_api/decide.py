@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from google.protobuf import struct_pb2
@@ -42,6 +44,7 @@ DEFAULT_DEADLINE_S = 10.0
 # A snapshot may take 32 MB.
 WAITING_MAX = 32
 COMPARED_POLICIES_MAX = 8
+POLICIES_KEPT_MAX = 64
 NO_USABLE_GPU = "NO_USABLE_GPU"
 # Left for deciding after the predictor has answered.
 _DECIDING_RATIO = 0.8
@@ -117,7 +120,9 @@ def _unread(
 
 
 def _missing(read: ReadSnapshot, *, can_ask: bool) -> MissingPredictions:
-    return find_missing(read.messages, read.keys, read.nodes.least_memory_bytes, read.store, can_ask=can_ask)
+    keys, devices = read.keys, read.nodes.least_memory_bytes
+    read.store.read([*product(dict.fromkeys(keys), devices)])
+    return find_missing(read.messages, keys, devices, read.store, can_ask=can_ask)
 
 
 def _unusable(read: ReadSnapshot) -> list[resources_pb2.Warning]:
@@ -139,8 +144,16 @@ class _AskedPolicy:
 
 
 def _asked_policy(name: str, parameters: Mapping[str, Any]) -> _AskedPolicy:
+    if not parameters:
+        return _policy_as_it_is(name)
     effective = policies.effective_parameters(name, parameters)
     return _AskedPolicy(name, policies.make(name, parameters), effective)
+
+
+@lru_cache(maxsize=POLICIES_KEPT_MAX)
+def _policy_as_it_is(name: str) -> _AskedPolicy:
+    """Return a policy without parameters, which is made once: it remembers nothing."""
+    return _AskedPolicy(name, policies.make(name, {}), policies.effective_parameters(name, {}))
 
 
 def _comparison_violations(request: scheduling_pb2.DecideRequest) -> Iterator[FieldViolation]:

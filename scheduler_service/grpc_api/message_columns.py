@@ -126,7 +126,7 @@ class _Reader:
         for name, tag, wire_type, (least, most) in _layout(kind):
             stated = self._data.take(self._at) == tag
             values = self._values(wire_type, stated)
-            if values is None or values.min(initial=0) < least or values.max(initial=0) > most:
+            if values is None or (most < inf and (values.min(initial=0) < least or values.max(initial=0) > most)):
                 return False
             if wire_type is WireType.LENGTH_DELIMITED:
                 self._at = self._at + values
@@ -158,6 +158,8 @@ class _Reader:
         byte = self._data.take(self._at)
         self._at = self._at + stated
         goes_on = stated & (byte >= _GOES_ON)
+        if not goes_on.any():
+            return (byte * stated).astype(np.int64)
         values: Column = ((byte & _PAYLOAD) * stated).astype(np.uint64)
         for shift in _SHIFTS:
             count = int(np.count_nonzero(goes_on))

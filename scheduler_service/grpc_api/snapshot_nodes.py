@@ -97,7 +97,9 @@ def read_nodes(nodes: RowColumns, gpus: RowColumns) -> SnapshotNodes:
 
 def _shared_names(names: Sequence[str]) -> Sequence[str]:
     """Return the same with one object per name: it is compared and looked up thousands of times."""
-    shared = dict(zip(names, names, strict=True))
+    if len(distinct := {*names}) == 1:
+        return [*distinct] * len(names)
+    shared = dict(zip(distinct, distinct, strict=True))
     return [*map(shared.__getitem__, names)]
 
 

@@ -26,7 +26,9 @@ _Row = bytes | PairPrediction
 _Name = TypeVar("_Name")
 _NAMES: Final = ("victim_job_key", "other_job_key", "device")
 _NAMES_KEPT_MAX: Final = 10_000
-_LEVELS: Final = resources_pb2.EstimateLevel.values()
+_LEVELS: Final = sorted(resources_pb2.EstimateLevel.values())
+_IS_LEVEL: Final = np.isin(np.arange(-1, _LEVELS[-1] + 2), _LEVELS)
+"""By number, from the one before 0 to the one behind the last level."""
 
 
 class PairRows:
@@ -43,7 +45,7 @@ class PairRows:
     def _valid(self) -> Column:
         """By row whether all its numbers lie in their ranges."""
         numbers = self._columns.numbers
-        valid: Column = np.isin(numbers["level"], _LEVELS)
+        valid: Column = _IS_LEVEL.take(numbers["level"] + 1, mode="clip")
         for name, least, most in PAIR_PREDICTION:
             # What is not a number fails both comparisons.
             valid &= (numbers[name] >= least) & (numbers[name] <= most)

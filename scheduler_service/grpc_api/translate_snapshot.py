@@ -11,7 +11,7 @@ from typing import Final
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
-from scheduler_service.core.capacity import opportunistic, resident_on, samples_per_gpu
+from scheduler_service.core.capacity import opportunistic, reserved_bytes, resident_on, samples_per_gpu
 from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.placement_limits import NO_LIMITS, PlacementLimits
@@ -258,12 +258,17 @@ class RunningRows:
         alike = _OF_RESERVATION(asked), micro_batch_size, gpu.device, gpu.memory_bytes
         known = self._reserved.get(alike)
         if known is None:
-            prediction = self._predictions.job(asked.key, gpu.device)
-            there = resident_on(asked, prediction, micro_batch_size, gpu)
-            there = there and opportunistic(there, prediction, gpu, self._tau_ratio)
-            known = (gpu.memory_bytes, None) if there is None else (there.memory_reserved_bytes, there.memory_surge)
-            self._reserved[alike] = known
+            known = self._reserved[alike] = self._found_reservation(asked, micro_batch_size, gpu)
         return known
+
+    def _found_reservation(self, asked: JobRequest, micro_batch_size: int, gpu: Gpu) -> tuple[int, MemorySurge | None]:
+        prediction = self._predictions.job(asked.key, gpu.device)
+        if self._tau_ratio <= 0:
+            needed_bytes = reserved_bytes(asked, prediction, micro_batch_size, gpu)
+            return gpu.memory_bytes if needed_bytes is None else needed_bytes, None
+        there = resident_on(asked, prediction, micro_batch_size, gpu)
+        there = there and opportunistic(there, prediction, gpu, self._tau_ratio)
+        return (gpu.memory_bytes, None) if there is None else (there.memory_reserved_bytes, there.memory_surge)
 
 
 def _assignments(stated: Sequence[Sequence[scheduling_pb2.Assignment]]) -> list[tuple[Assignment, ...]]:
@@ -278,35 +283,46 @@ _OF_RESERVATION: Final = attrgetter("key", "share", "memory_request_bytes", "mem
 """All of a request that `resident_on` and `opportunistic` read."""
 
 
-def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPrediction:
-    """Read what is known of a key on a device type; what was observed was measured alone."""
+def job_predictions(rows: RowColumns) -> list[JobPrediction]:
+    """Read what is known of keys on device types; what was observed was measured alone."""
+    levels = [*map(LEVEL_FROM_PROTO.__getitem__, rows["level"])]
+    memory, step_times = _memory_points(rows["micro_batches"]), rows["step_times"]
+    activity = zip(rows["sm_activity_ratio"], rows.has("sm_activity_ratio"), strict=True)
+    return make_records(
+        JobPrediction,
+        len(rows),
+        key=rows["job_key"],
+        device=rows["device"],
+        utilization_ratio=rows["utilization_ratio"],
+        sm_activity_ratio=[ratio if is_stated else None for ratio, is_stated in activity],
+        memory=memory,
+        step_ms=[{(one.gpus, one.micro_batch_size): one.step_ms for one in of if not one.workers} for of in step_times],
+        task_step_ms=[{(one.workers, one.servers): one.step_ms for one in of if one.workers} for of in step_times],
+        memory_triple=[*map(_memory_triple, rows.rows, rows.has("memory_triple"))],
+        level=levels,
+        in_domain=rows["in_domain"],
+        measured_micro_batch_sizes=[
+            tuple(sorted(points)) if level is Level.OBSERVED else ()
+            for points, level in zip(memory, levels, strict=True)
+        ],
+    )
+
+
+def _memory_points(stated: Sequence[Sequence[scheduling_pb2.MicroBatchMemory]]) -> list[dict[int, MemoryPoint]]:
+    points = RowColumns(chain.from_iterable(stated))
+    expected_bytes, upper_bytes = points["memory_bytes"], points["memory_bytes_upper_99"]
+    upper_bytes = [*map(max, upper_bytes, expected_bytes)]
+    made = make_records(MemoryPoint, len(points), memory_bytes=expected_bytes, memory_bytes_upper_99=upper_bytes)
+    by_size = zip(points["micro_batch_size"], made, strict=True)
+    return [dict(islice(by_size, len(of))) for of in stated]
+
+
+def _memory_triple(message: scheduling_pb2.SnapshotJobPrediction, is_stated: bool) -> MemoryTriple | None:
+    if not is_stated:
+        return None
     triple = message.memory_triple
-    level = LEVEL_FROM_PROTO[message.level]
-    sizes = tuple(sorted({point.micro_batch_size for point in message.micro_batches}))
-    return JobPrediction(
-        key=message.job_key,
-        device=message.device,
-        utilization_ratio=message.utilization_ratio,
-        sm_activity_ratio=message.sm_activity_ratio if message.HasField("sm_activity_ratio") else None,
-        memory={
-            point.micro_batch_size: MemoryPoint(
-                memory_bytes=point.memory_bytes,
-                memory_bytes_upper_99=max(point.memory_bytes_upper_99, point.memory_bytes),
-            )
-            for point in message.micro_batches
-        },
-        step_ms={
-            (point.gpus, point.micro_batch_size): point.step_ms for point in message.step_times if not point.workers
-        },
-        task_step_ms={(point.workers, point.servers): point.step_ms for point in message.step_times if point.workers},
-        memory_triple=MemoryTriple(
-            gamma_ratio=triple.gamma_ratio, delta_ratio=triple.delta_ratio, high_state_ratio=triple.high_state_ratio
-        )
-        if message.HasField("memory_triple")
-        else None,
-        level=level,
-        in_domain=message.in_domain,
-        measured_micro_batch_sizes=sizes if level is Level.OBSERVED else (),
+    return MemoryTriple(
+        gamma_ratio=triple.gamma_ratio, delta_ratio=triple.delta_ratio, high_state_ratio=triple.high_state_ratio
     )
 
 

@@ -40,7 +40,8 @@ def loads(arrays: GpuArrays) -> list[tuple[object, ...]]:
 @for_each("make_view", [dense_view, full_view])
 def test_a_view_on_a_known_cluster_has_the_same_index(make_view: object, seed: int) -> None:
     view = with_some_closed(make_view(seed), seed)  # type: ignore[operator]
-    expected, found = replace(view, index=FreshIndex()).index, on_top_of_empty(view).index
+    fresh, known = replace(view, index=FreshIndex()), on_top_of_empty(view)
+    expected, found = fresh.index, known.index
     for name in ("free_gpu_ids", "single_job_gpu_ids", "inventory"):
         assert getattr(found, name) == getattr(expected, name), name
     # A kind without a free GPU may be there, as in the index that the engine keeps.

@@ -105,7 +105,9 @@ class OjppPacking:
         ):
             return None
         (gpu,) = self._inventory.gpus.values()
-        return PackingArrays(self._ledger, gpu, self._rules, lambda worker: self._demand(worker, gpu))
+        # Of this object the arrays know nothing: in a ring every plan of a round would stay until a collection.
+        predictions, alpha = self._view.predictions, self._rules.alpha
+        return PackingArrays(self._ledger, gpu, self._rules, lambda worker: demand_of(worker, gpu, predictions, alpha))
 
     def key(self, job: PendingJob) -> object:
         """Return the shape of a job."""

@@ -6,8 +6,8 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -34,6 +34,8 @@ class CheapestGpus:
         self._nodes_max = view.nodes_per_job_max
         self._columns = columns
         self._locality_gpus = locality_gpus
+        self._firsts: dict[int, int] = {}
+        """Of load classes that lose GPUs only: none lies before."""
         self._kinds = int(columns.kind_of.max(initial=-1)) + 1
         self._racks = int(columns.rack_of.max(initial=-1)) + 1
 
@@ -44,15 +46,26 @@ class CheapestGpus:
         room = columns.hosts_with_room(request, 1)
         return costs if room is None else np.where(room[columns.node_of], costs, inf)
 
-    def is_each_kind_among(self, costs: Costs) -> bool:
-        """Say whether of each kind some GPU can take the job."""
-        if self._kinds == 1:
-            return bool(costs.min() < inf)
-        return all((costs[positions] < inf).any() for positions in self._of_kinds)
+    def first_of_class(self, request: JobRequest, number: int) -> int | None:
+        """Return the first GPU of a load class whose host has room for a job; None = there is none.
 
-    @cached_property
-    def _of_kinds(self) -> list[Positions]:
-        return [np.flatnonzero(self._columns.kind_of == kind) for kind in range(self._kinds)]
+        Args:
+            request: The job.
+            number: Of the class; no GPU joins it while this round goes on.
+        """
+        class_of, room = self._columns.class_of, self._columns.hosts_with_room(request, 1)
+        if room is not None:
+            found = np.flatnonzero((class_of == number) & room[self._columns.node_of])
+            return int(found[0]) if len(found) else None
+        first = self._firsts.get(number, 0)
+        if first < len(class_of) and class_of[first] != number:
+            self._firsts[number] = first = first + int((class_of[first:] == number).argmax())
+        return first if first < len(class_of) and class_of[first] == number else None
+
+    def are_of_each_kind(self, positions: Sequence[int]) -> bool:
+        """Say whether some GPUs are of all kinds that there are, and there is one."""
+        kind_of = self._columns.kind_of
+        return len({int(kind_of[position]) for position in positions}) == self._kinds > 0
 
     def choose(self, request: JobRequest, costs: Costs) -> tuple[int, ...] | None:
         """Return the positions of the cheapest GPUs inside the smallest group that locality asks for; None = none."""

@@ -7,8 +7,8 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
@@ -57,6 +57,13 @@ class _Option:
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
+@dataclass(frozen=True, slots=True)
+class _TurnReasons:
+    """Why jobs wait, by the load classes of all GPUs and by shape, as the turns of one decision have found it."""
+
+    by_loads: dict[bytes, dict[object, Reason]] = field(default_factory=dict)
+
+
 class HorusPlacement:
     """Jobs go to their cheapest GPUs, free or not; what earlier jobs took is gone for later ones.
 
@@ -81,11 +88,16 @@ class HorusPlacement:
         self._loads: bytes | None = None
         self._asked: JobRequest | None = None
         self._shape: object = None
-        self._known = ClassCosts()
-        self._rules = name
-        self._told: dict[object, Reason] | None = None
+        self._known: ClassCosts | None = None
+        memo, question = view.index.turn_memo, (name, view.nodes_per_job_max)
+        told = memo.get(question)
+        if not isinstance(told, _TurnReasons):
+            memo[question] = told = _TurnReasons()
+        self._turns = told
+        self._told: Mapping[object, Reason] | None = None
         self._open_numbers: list[int] = []
         self._empty_numbers: list[int] = []
+        self._costs_of_empty: dict[object, Sequence[tuple[float, int]]] = {}
         self._has_cheap_loads = False
         self._seen = 0
         self._note_open_classes()
@@ -111,25 +123,27 @@ class HorusPlacement:
         request = job.request
         self._ask_about(request)
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
-        told = self._told_now()
-        reason = told.get(self._shape)
+        reason = self._told_now().get(self._shape)
         if reason is not None:
             return reason
         reason = self._impossible(request) or self._still_waits(request)
         if reason is None:
-            chosen, costs = self._cheapest_empty(request) or self._cheapest_of_all(request)
+            empty = self._cheapest_empty(request)
+            if empty is not None:
+                return self._start(request, empty[1:], empty[0])
+            chosen, costs = self._cheapest_unasked(request) or self._cheapest_of_all(request)
             if chosen is not None:
-                self._loads = self._told = None
                 return self._start(request, chosen, float(costs[list(chosen)].sum()))
             # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
             reason = self._wait_reason(request, costs) if self._open_count else self._full
-        told[self._shape] = reason
+        self._tell(reason)
         return reason
 
-    def _ask_about(self, request: JobRequest) -> None:
+    def _ask_about(self, request: JobRequest) -> ClassCosts:
         """Find once what is known of jobs of this shape: a round asks about every shape that waits, in every turn."""
         self._asked, self._shape = request, shape_of(request)
         self._known = self._priced.of(self._shape, len(self._columns.classes))
+        return self._known
 
     def _impossible(self, request: JobRequest) -> Reason | None:
         known = self._known_costs(request)
@@ -137,14 +151,17 @@ class HorusPlacement:
             known.impossible = (impossible_reason(self._view, self._inventory, request),)
         return known.impossible[0]
 
-    def _told_now(self) -> dict[object, Reason]:
-        """Return why jobs wait before the GPUs as they are loaded now, by shape, as turns have found it; added to."""
+    def _told_now(self) -> Mapping[object, Reason]:
+        """Return why jobs wait before the GPUs as they are loaded now, by shape, as turns have found it."""
         if self._told is None:
-            question, memo = (self._rules, self._view.nodes_per_job_max, self._loads_now()), self._view.index.turn_memo
-            told = memo.get(question)
-            self._told = told if isinstance(told, dict) else {}
-            memo[question] = self._told
+            # While jobs start and none has waited, how each GPU is loaded need not be written down after every start.
+            self._told = self._turns.by_loads.get(self._loads_now(), {}) if self._turns.by_loads else {}
         return self._told
+
+    def _tell(self, reason: Reason) -> None:
+        """Note why jobs of the shape that was asked about wait."""
+        self._told = told = self._turns.by_loads.setdefault(self._loads_now(), {})
+        told[self._shape] = reason
 
     def _loads_now(self) -> bytes:
         """Return the load classes of all GPUs; a start changes them."""
@@ -161,7 +178,29 @@ class HorusPlacement:
         costs = self._cheapest.costs(request, self._costs_of_classes(request))
         return self._cheapest.choose(request, costs), costs
 
-    def _cheapest_empty(self, request: JobRequest) -> tuple[tuple[int, ...] | None, Costs] | None:
+    def _cheapest_empty(self, request: JobRequest) -> tuple[float, int] | None:
+        """Return what an empty GPU costs a job, and its position, where no other costs less; None = unsure.
+
+        Of each load class the first GPU is looked at, not each GPU.
+        """
+        if request.gpus != 1 or self._has_cheap_loads:
+            return None
+        firsts = [(cost, self._cheapest.first_of_class(request, number)) for cost, number in self._empty_costs()]
+        found = [(cost, position) for cost, position in firsts if position is not None]
+        is_sure = self._cheapest.are_of_each_kind([position for _, position in found])
+        return min(found) if is_sure else None
+
+    def _empty_costs(self) -> Sequence[tuple[float, int]]:
+        """Return what the empty load classes that take the job that was asked about cost it, with their numbers."""
+        known = self._costs_of_empty.get(self._shape)
+        if known is None and self._asked is not None:
+            values = np.full(len(self._columns.classes), inf)
+            self._load_prices.put_unasked(self._asked, self._empty_numbers, values)
+            known = [(float(values[number]), number) for number in self._empty_numbers if values[number] < inf]
+            self._costs_of_empty[self._shape] = known
+        return known or ()
+
+    def _cheapest_unasked(self, request: JobRequest) -> tuple[tuple[int, ...] | None, Costs] | None:
         """Return the same for a job of one GPU where the cheapest of all is empty, or there is none; None = unsure.
 
         To ask for consent takes most of the time that a price takes, and only makes GPUs in use dearer: whom an empty
@@ -169,9 +208,6 @@ class HorusPlacement:
         """
         if request.gpus != 1:
             return None
-        costs = self._costs_of_empty(request)
-        if costs is not None and self._cheapest.is_each_kind_among(costs):
-            return self._cheapest.choose(request, costs), costs
         costs = self._cheapest.costs(request, self._unasked_costs(request))
         chosen = self._cheapest.choose(request, costs)
         if chosen is None:  # nor does any GPU take it that is asked
@@ -179,14 +215,6 @@ class HorusPlacement:
         if self._columns.classes[self._columns.class_of[chosen[0]]].residents:
             return None
         return chosen, costs
-
-    def _costs_of_empty(self, request: JobRequest) -> Costs | None:
-        """Return what the empty GPUs cost a job, no other being worth a look; None = one in use may cost less."""
-        if not self._empty_numbers or self._has_cheap_loads:
-            return None
-        values = np.full(len(self._columns.classes), inf)
-        self._load_prices.put_unasked(request, self._empty_numbers, values)
-        return self._cheapest.costs(request, values)
 
     def _unasked_costs(self, request: JobRequest) -> Costs:
         """Return what each load class would cost a job if all jobs there consented."""
@@ -210,9 +238,8 @@ class HorusPlacement:
         return values
 
     def _known_costs(self, request: JobRequest) -> ClassCosts:
-        if self._asked is not request:
-            self._ask_about(request)
-        return self._known
+        known = self._known
+        return self._ask_about(request) if known is None or self._asked is not request else known
 
     def _open_from(self, first: int) -> Sequence[int]:
         """Return the numbers of the classes that could take some job, from one number on."""
@@ -329,6 +356,7 @@ class HorusPlacement:
         return self._priced.alike.follow(self._columns, self._loads_now())
 
     def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
+        self._loads = self._told = None
         arrays = self._columns
         gpu_ids = tuple(arrays.gpu_ids[position] for position in chosen)
         resident = self._load_prices.resident(request, self._view.gpus[gpu_ids[0]].gpu)
