@@ -129,16 +129,20 @@ def _row_of(names: tuple[str, ...], case: Any, *, is_alone: bool) -> dict[str, A
 def _run(test: Test, rows: Sequence[Mapping[str, Any]]) -> None:
     __tracebackhide__ = True
     failures: list[BaseException] = []
+    skips: list[tuple[pytest.skip.Exception, Mapping[str, Any]]] = []
     for row in rows:
         try:
             test(**row)
         except Exception as error:
             failures.append(_with_case(error, row))
         except pytest.skip.Exception as skipped:
-            raise AssertionError(f"a case cannot be skipped by itself: {_text_of(row)}") from skipped
+            skips.append((skipped, row))
         except pytest.fail.Exception as failed:
             failures.append(_with_case(failed, row))
             break
+    if skips and len(skips) == len(rows):
+        raise skips[0][0]
+    failures += [_with_case(AssertionError("a case cannot be skipped by itself"), row) for _, row in skips]
     if len(failures) == 1:
         raise failures[0]
     if failures:

@@ -59,9 +59,19 @@ def test_a_timeout_ends_the_test_and_a_case_is_not_skipped_in_silence() -> None:
     assert seen == [0]
 
     def skipped(seed: int) -> None:
-        pytest.skip("not here")
+        if seed:
+            pytest.skip("not here")
 
-    assert "cannot be skipped" in str(failure_of("seed", [0], skipped))
+    assert "cannot be skipped" in str(failure_of("seed", [0, 1], skipped))
+
+
+def test_where_what_every_case_needs_is_missing_the_test_is_skipped() -> None:
+    @for_each("seed", [0, 1])
+    def body(seed: int) -> None:
+        pytest.skip("no public data")
+
+    with pytest.raises(pytest.skip.Exception, match="no public data"):
+        body()
 
 
 def test_decorators_of_several_names_run_all_combinations_and_fixtures_are_asked_for() -> None:
