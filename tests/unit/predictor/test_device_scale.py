@@ -1,4 +1,4 @@
-"""What anchors hold beyond the models' memory: taken whole where they agree, a wider range where they do not."""
+"""What anchors take, and hold, beyond what models say: believed where they agree, a wider range where they do not."""
 
 from __future__ import annotations
 
@@ -26,6 +26,37 @@ def scale_with(surpluses_mib: tuple[int, ...]) -> DeviceScale:
     )
     assert scale is not None
     return scale
+
+
+def ratio_with(*ratios: float) -> float:
+    """The scale of steps of a device whose anchors took so many times what models say."""
+    found = calibration()
+    anchors = tuple(
+        replace(each, step_ms=ratio, network=str(place))
+        for place, (each, ratio) in enumerate(zip(found.anchors, ratios, strict=False))
+    )
+    scale = scale_of(replace(found, anchors=anchors), lambda _: AnchorFigures(step_ms=1.0, memory_bytes=SAID_BYTES))
+    assert scale is not None
+    return scale.step_ratio
+
+
+@pytest.mark.parametrize("ratios", [(0.55, 1.49, 1.6), (1.11, 0.89, 1.4), (1.2, 0.58, 0.96), (2.0, 0.5, 1.0)])
+def test_anchors_that_are_off_in_both_directions_say_nothing_of_the_device(ratios: tuple[float, ...]) -> None:
+    assert ratio_with(*ratios) == 1.0
+
+
+def test_anchors_are_believed_as_far_as_they_agree() -> None:
+    agreed, near, torn = (ratio_with(*each) for each in ((3.0, 3.0, 3.0), (2.7, 3.0, 10 / 3), (1.5, 3.0, 6.0)))
+
+    assert agreed == pytest.approx(3.0)
+    assert near == pytest.approx(3.0, rel=0.01)
+    assert 1.0 < torn < 2.5
+    assert ratio_with(1.0, 1.0, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("ratios", [(3.0,), (2.0, 3.0), (2.7, 3.0, 10 / 3), (1.5, 3.0, 6.0), (2.0, 0.5, 1.0)])
+def test_a_device_that_is_faster_is_believed_as_one_that_is_slower(ratios: tuple[float, ...]) -> None:
+    assert ratio_with(*(1 / each for each in ratios)) == pytest.approx(1 / ratio_with(*ratios))
 
 
 @pytest.mark.parametrize("surpluses_mib", [(5, 6, 8), (-5, -6, -8), (40, 40, 40)])
