@@ -129,12 +129,13 @@ def _trusted_shift(logs: list[float]) -> float:
 
 
 def _step_deviation(calibration: DeviceCalibration, logs: list[float]) -> float:
-    """Anchors' disagreement, with what their mean lacks of the truth, and the noise of their own windows."""
+    """Anchors' disagreement, with what their mean lacks of the truth, what of it is not believed, and noise."""
     count = len(logs)
     between = statistics.stdev(logs) * math.sqrt(1 + 1 / count) if count > 1 else _SINGLE_DEVIATION
     within = statistics.fmean(anchor.step_spread_ratio / 2 for anchor in calibration.anchors)
     foreign = FOREIGN_DEVIATION if calibration.foreign_load else 0.0
-    return math.hypot(between, within, foreign)
+    not_believed = statistics.fmean(logs) - _trusted_shift(logs)
+    return math.hypot(between, within, foreign, not_believed)
 
 
 def _memory_reach(shifts: list[float]) -> float:
