@@ -75,6 +75,19 @@ class MemoryBreakdown(NamedTuple):
         one = self._replace(gradients_bytes=0.0, weights_bytes=self.weights_bytes + self.gradients_bytes)
         return one.total_bytes
 
+    def gradients_left_bytes(self, computing_ratio: float) -> float:
+        """What a step of several passes holds at its peak beyond one of a single pass; at most all gradients.
+
+        Args:
+            computing_ratio: What is held while a pass computes, over what is counted of it.
+        """
+        scaled = self._replace(
+            activations_bytes=computing_ratio * self.activations_bytes,
+            loss_bytes=computing_ratio * self.loss_bytes,
+            workspace_bytes=computing_ratio * self.workspace_bytes,
+        )
+        return scaled.accumulated_bytes - scaled.total_bytes
+
 
 def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> MemoryBreakdown:
     """Counts what a step keeps on the device at its peak.

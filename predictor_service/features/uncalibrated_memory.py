@@ -156,6 +156,12 @@ def estimate_uncalibrated(
     )
 
 
+def do_bounds_keep_gradients(device: DeviceType) -> bool:
+    """Whether upper end and bound of such an estimate count gradients as if the script kept them."""
+    known = GENERATION_MEMORY.get(device.generation)
+    return known is not None and known.high.keeps_gradients and known.bound.keeps_gradients
+
+
 EXPECTED: Final = MemoryConstants(
     context_bytes=1462 * _MEBIBYTE,
     convolution_bytes=273 * _MEBIBYTE,

@@ -12,6 +12,8 @@ from predictor_service.regressors.candidates import (
     FASTER_FOR_PAIRS,
     SMALL_CANDIDATES,
     SMALL_MEMORY_CANDIDATES,
+    STEADIER_ONCE_CHOSEN,
+    STEADIER_ROWS_MAX,
     UNCORRECTED,
     CandidateBuilder,
     uncorrected,
@@ -28,7 +30,7 @@ _CORRECTING: Final = ("smooth_process", "extra_trees", "boosted_trees")
 
 
 def list_candidates(
-    target: Target, device: str, *, is_public: bool, is_of_all_types: bool
+    target: Target, device: str, *, is_public: bool, is_of_all_types: bool, served_rows: int | None = None
 ) -> Mapping[str, CandidateBuilder]:
     """The candidates for one target of one device type, by name.
 
@@ -37,10 +39,13 @@ def list_candidates(
         device: Device type.
         is_public: Whether the models come with the program: small ones compete.
         is_of_all_types: Whether step times are learned relative to the model of all device types.
+        served_rows: How many rows teach what is served; None = it is a fold that learns.
     """
     candidates = CANDIDATES
     if is_public:
         candidates = SMALL_MEMORY_CANDIDATES if target is MEMORY else SMALL_CANDIDATES
+    elif target.scale == "share" and served_rows is not None and served_rows <= STEADIER_ROWS_MAX:
+        candidates = {name: STEADIER_ONCE_CHOSEN.get(name, builder) for name, builder in CANDIDATES.items()}
     if is_of_all_types:  # few rows of a type may teach nothing that the model does not know
         return {UNCORRECTED: uncorrected, **candidates}
     if target is SLOWDOWN:

@@ -44,7 +44,7 @@ from predictor_service.selection.local_bounds import (
     SpreadSearch,
     learn_bounds,
 )
-from predictor_service.selection.operator_mix import learn_operator_mix
+from predictor_service.selection.operator_mix import count_networks, learn_operator_mix
 from predictor_service.selection.scoring import (
     CandidateScore,
     choose_unseen,
@@ -227,8 +227,14 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
-def _list_candidates(task: FittingTask) -> Mapping[str, CandidateBuilder]:
-    return list_candidates(task.target, task.device, is_public=task.is_public, is_of_all_types=task.is_of_all_types)
+def _list_candidates(task: FittingTask, served_rows: int | None = None) -> Mapping[str, CandidateBuilder]:
+    return list_candidates(
+        task.target,
+        task.device,
+        is_public=task.is_public,
+        is_of_all_types=task.is_of_all_types,
+        served_rows=served_rows,
+    )
 
 
 def _incumbent(task: FittingTask) -> Incumbent | None:
@@ -261,7 +267,7 @@ def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) 
 
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
     """Refits on all rows and converts; the converted model must answer as the original does."""
-    model = _list_candidates(task)[name](task.seed).fit(task.columns, encoded)
+    model = _list_candidates(task, len(encoded))[name](task.seed).fit(task.columns, encoded)
     golden = golden_of(task.columns, model.predict)
     return prove(model.to_onnx, golden, name), golden
 
@@ -276,7 +282,13 @@ def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> 
     rows = score.held_out.row
     columns, groups = task.columns[rows], [task.groups[row] for row in rows.tolist()]
     local = learn_bounds(
-        columns.astype(np.float64), residuals, groups, task.seed, one_vote_per_group=True, search=task.search
+        columns.astype(np.float64),
+        residuals,
+        groups,
+        task.seed,
+        one_vote_per_group=True,
+        networks=count_networks(task.features) if task.target is MEMORY else 0,  # no other bound is stated in answers
+        search=task.search,
     )
     return store_spread(local, columns, _file_name(task, "spread.onnx"))
 

@@ -9,6 +9,7 @@ Source: SJF-BSBF paper, Eq. 4 and 7; measured errors of Eq. 7 with an optimizer 
 
 from __future__ import annotations
 
+from predictor_service.features.analytical_memory import MemoryBreakdown
 from predictor_service.inference.records import Estimate
 
 
@@ -24,12 +25,21 @@ def accumulate(one: Estimate, passes: int, once_ratio: float) -> Estimate:
     return one._replace(value=paid * one.value, lower=paid * one.lower, upper=passes * one.upper)
 
 
-def multiply_memory(one: Estimate, factor: float) -> Estimate:
-    """Returns the memory of several passes, of which a factor says how much more they hold than one.
+def keep_gradients(one: Estimate, counted: MemoryBreakdown, *, is_in_bounds: bool) -> Estimate:
+    """Returns the memory of several passes: gradients stay between them, whatever else a process holds.
 
     Args:
         one: Of one pass, bytes.
-        factor: At least 1: gradients stay between the passes.
+        counted: Of the same pass.
+        is_in_bounds: Whether upper end and bound count gradients already as if the script kept them.
     """
-    bound = None if one.upper_99 is None else factor * one.upper_99
-    return one._replace(value=factor * one.value, lower=one.lower, upper=factor * one.upper, upper_99=bound)
+
+    def more_bytes(of_bytes: float) -> float:
+        return counted.gradients_left_bytes(of_bytes / counted.total_bytes)
+
+    def end_of(of_bytes: float) -> float:
+        return max(value, of_bytes if is_in_bounds else of_bytes + more_bytes(of_bytes))
+
+    value = one.value + more_bytes(one.value)
+    bound = None if one.upper_99 is None else end_of(one.upper_99)
+    return one._replace(value=value, upper=end_of(one.upper), upper_99=bound)

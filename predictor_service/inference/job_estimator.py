@@ -11,10 +11,10 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, JobTable
 from predictor_service.features.memory_states import MemoryStates, split_memory
 from predictor_service.features.operator_times import FloatArray
-from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
+from predictor_service.features.uncalibrated_memory import do_bounds_keep_gradients, estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
 from predictor_service.features.untaught_settings import memory_factors, step_factors
-from predictor_service.inference.accumulation import accumulate, multiply_memory
+from predictor_service.inference.accumulation import accumulate, keep_gradients
 from predictor_service.inference.batch_curve import (
     JobSamples,
     largest_within,
@@ -78,7 +78,8 @@ class JobEstimator:
             return one
         place = nearest_point(micro_batch_size)
         counted = self._samples.table(place + 1).counted_memory[place]
-        return multiply_memory(one, counted.accumulated_bytes / counted.total_bytes)
+        is_uncalibrated = MEMORY.name not in self._models and self._work.memory_of_others is None
+        return keep_gradients(one, counted, is_in_bounds=is_uncalibrated and do_bounds_keep_gradients(self._device))
 
     def step(self, batch: int) -> Estimate:
         """Time of one step at a batch, milliseconds."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from predictor_service.registry.manifest import Manifest, NearRecord, TargetRecord, say_basis
 from predictor_service.registry.spread_record import SpreadRecord
-from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
+from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds, bound_offset
 from predictor_service.selection.operator_mix import OperatorMix
 
 _CLEAR_LEAD = 0.05
@@ -111,12 +111,16 @@ def _familiar_line(record: TargetRecord, mix: OperatorMix) -> str:
         f"Of a family that is not known counts what is made of other operators than the {len(mix.networks)} networks"
     )
     told = f"{count} (distance above {mix.distance_max:.3f}, beyond which a tenth of networks of known families are)"
+    if record.spread is not None and record.spread.bound is not None:
+        told += f", with a 99 % bound of {_reach_of(record.spread)} with their families"
     if record.familiar is None:
         return f"{told}."
-    edges = (record.familiar.lowest, record.familiar.highest)
-    narrow, wide = (record.familiar.scores.upper_offset(0.99) * edge for edge in edges)
-    count = f"{record.familiar.scores.groups} networks held out"
-    return f"{told}; of all others the 99 % bound is + {narrow:.3f} to + {wide:.3f}, by {count}."
+    return f"{told}; of all others the 99 % bound is {_reach_of(record.familiar)}."
+
+
+def _reach_of(spread: SpreadRecord) -> str:
+    narrow, wide = (bound_offset(spread.scores, spread.bound, 0.99) * edge for edge in (spread.lowest, spread.highest))
+    return f"+ {narrow:.3f} to + {wide:.3f}, by {(spread.bound or spread.scores).groups} networks held out"
 
 
 def _spread_line(spread: SpreadRecord) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from predictor_service.features.job_features import FEATURE_INDEX, INPUT_WAIT
 from predictor_service.registry.manifest import OF_ALL_TYPES, Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
-from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
+from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, bound_offset, few_groups_factor
 from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64
@@ -185,8 +185,7 @@ class ServedTarget:
         if familiar is not None:
             upper_99_offset = self._bound_familiar(upper_99_offset, columns, raw, familiar)
         if self.target is not SLOWDOWN:
-            # What is smaller than all that was trained holds less: its bound would else, as bounds never fall with the
-            # batch, be that of every batch.
+            # What is smaller than all that was trained holds less; as bounds never fall, its own would be that of all.
             outside, above = self.record.domain.excess(columns) if excess is None else excess
             half_width = half_width + WIDER_PER_UNIT_OUTSIDE * (outside + float(is_precision_new))
             upper_99_offset = upper_99_offset + WIDER_PER_UNIT_OUTSIDE * (above + float(is_precision_new))
@@ -196,7 +195,8 @@ class ServedTarget:
         ends[2] = raw + half_width
         ends[3] = raw + upper_99_offset
         if familiar is not None and confidence <= _BOUND:  # families held out teach the interval, networks the bound
-            ends[2] = np.where(familiar, np.clip(ends[2], raw, ends[3]), ends[2])
+            by_networks = np.logical_or(familiar, bool(self.record.spread and self.record.spread.bound))
+            ends[2] = np.where(by_networks, np.clip(ends[2], raw, ends[3]), ends[2])
         value, lower, upper, upper_99 = self.target.decode(ends, analytical_estimate)
         return Bounded(value=value, lower=lower, upper=upper, upper_99=upper_99)
 
@@ -238,9 +238,14 @@ class ServedTarget:
             spread, near = self.record.spread, self.record.near
             kept = _Reaches(
                 plain=self._quantiles(self.record.bounds, confidence),
-                scores=self._quantiles(spread.scores, confidence) if spread else None,
+                scores=(
+                    self._quantiles(spread.scores, confidence)[0],
+                    bound_offset(spread.scores, spread.bound, _BOUND),
+                )
+                if spread
+                else None,
                 is_supported=spread is not None and spread.scores.is_supported(confidence),
-                is_99_supported=spread is not None and spread.scores.is_supported(0.99),
+                is_99_supported=spread is not None and spread.scores.is_supported(_BOUND),
                 near=self._quantiles(near.scores, confidence)[0]
                 if near and near.scores.is_supported(confidence)
                 else None,

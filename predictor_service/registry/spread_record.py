@@ -50,6 +50,7 @@ class SpreadRecord:
         file_name: ONNX file inside the version's folder.
         file_sha256: Its hash.
         golden: Replayed before the version is served.
+        bound: The scores of upper bounds that count networks, see `conformal.bound_offset`; None = `scores` are.
         exponent: Power of the spread that residuals were divided by.
         partner: A second model whose mean with the target's own the residuals are of; None = of the target's own alone.
     """
@@ -60,6 +61,7 @@ class SpreadRecord:
     file_name: str
     file_sha256: str
     golden: GoldenVectors
+    bound: ConformalBounds | None = None
     exponent: float = 1.0
     partner: PartnerRecord | None = None
 
@@ -76,18 +78,19 @@ def golden_from_json(read: Mapping[str, Any]) -> GoldenVectors:
 
 def spread_to_json(spread: SpreadRecord) -> dict[str, Any]:
     """Writes a spread; defaults are left out, so that versions of before keep their names."""
-    default = {"exponent": 1.0, "partner": None}
+    default = {"bound": None, "exponent": 1.0, "partner": None}
     return {name: value for name, value in asdict(spread).items() if name not in default or value != default[name]}
 
 
 def spread_from_json(read: Mapping[str, Any]) -> SpreadRecord:
     """Reads what `spread_to_json` wrote."""
     plain = {name: read[name] for name in ("lowest", "highest", "file_name", "file_sha256")}
-    partner = read.get("partner")
+    partner, bound = read.get("partner"), read.get("bound")
     return SpreadRecord(
         **plain,
         scores=bounds_from_json(read["scores"]),
         golden=golden_from_json(read["golden"]),
+        bound=bounds_from_json(bound) if bound else None,
         exponent=float(read.get("exponent", 1.0)),
         partner=PartnerRecord(**{**partner, "golden": golden_from_json(partner["golden"])}) if partner else None,
     )

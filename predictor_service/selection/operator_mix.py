@@ -99,6 +99,11 @@ def number_networks(features: FloatArray) -> IndexArray:
     return np.unique(rounded, axis=0, return_inverse=True)[1].reshape(-1)
 
 
+def count_networks(features: FloatArray | None) -> int:
+    """How many networks jobs are of; 0 where their features are not known."""
+    return 0 if features is None else len(np.unique(number_networks(features)))
+
+
 def learn_operator_mix(features: FloatArray, groups: Sequence[frozenset[str]]) -> OperatorMix | None:
     """Learns what measured networks are made of and how far apart those of known families are.
 

@@ -120,6 +120,17 @@ def test_a_network_of_other_operators_is_flagged_and_keeps_the_bound_of_families
     assert answered.upper_99[~answered.in_domain] == pytest.approx(wide.upper_99[~answered.in_domain])
 
 
+def test_no_interval_of_a_stranger_reaches_above_its_bound_where_networks_taught_it() -> None:
+    strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
+    answered = fitted().predict(strangers)
+
+    spread = fitted().record.spread
+    assert spread is not None
+    assert spread.bound is not None
+    assert 0.95 * NETWORKS < spread.bound.groups <= NETWORKS  # a few invented ones are alike
+    assert (answered.upper_90 <= answered.upper_99 * (1 + 1e-12)).all()
+
+
 def test_what_is_strange_about_a_network_is_named_by_its_operators() -> None:
     rows = read_known_rows(task_of(invented_rows(40, seed=2, families=(11,))))
     assert rows.features is not None
@@ -135,6 +146,7 @@ def test_too_few_networks_for_ninety_nine_per_cent_leave_the_bound_as_it_was() -
     record = fitted(80).record
     assert record.operator_mix is not None
     assert record.familiar is None
+    assert record.spread is None or record.spread.bound is None
 
 
 def test_a_stored_version_bounds_as_the_one_that_was_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
-"""What anchors hold beyond the models' memory: taken whole where they agree, a wider range where they do not."""
+"""What anchors take, and hold, beyond what models say: believed where they agree, a wider range where they do not."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -26,6 +28,51 @@ def scale_with(surpluses_mib: tuple[int, ...]) -> DeviceScale:
     )
     assert scale is not None
     return scale
+
+
+def steps_with(*ratios: float) -> DeviceScale:
+    """The scale of a device whose anchors took so many times what models say."""
+    found = calibration()
+    anchors = tuple(
+        replace(each, step_ms=ratio, network=str(place))
+        for place, (each, ratio) in enumerate(zip(found.anchors, ratios, strict=False))
+    )
+    scale = scale_of(replace(found, anchors=anchors), lambda _: AnchorFigures(step_ms=1.0, memory_bytes=SAID_BYTES))
+    assert scale is not None
+    return scale
+
+
+def ratio_with(*ratios: float) -> float:
+    return steps_with(*ratios).step_ratio
+
+
+@pytest.mark.parametrize("ratios", [(0.55, 1.49, 1.6), (1.11, 0.89, 1.4), (1.2, 0.58, 0.96), (2.0, 0.5, 1.0)])
+def test_anchors_that_are_off_in_both_directions_say_nothing_of_the_device(ratios: tuple[float, ...]) -> None:
+    assert ratio_with(*ratios) == 1.0
+
+
+def test_anchors_are_believed_as_far_as_they_agree() -> None:
+    agreed, near, torn = (ratio_with(*each) for each in ((3.0, 3.0, 3.0), (2.7, 3.0, 10 / 3), (1.5, 3.0, 6.0)))
+
+    assert agreed == pytest.approx(3.0)
+    assert near == pytest.approx(3.0, rel=0.01)
+    assert 1.0 < torn < 2.5
+    assert ratio_with(1.0, 1.0, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("ratios", [(1.11, 0.89, 1.4), (1.5, 3.0, 6.0), (1.0, 4.0)])
+def test_what_is_not_believed_of_anchors_stays_in_the_range(ratios: tuple[float, ...]) -> None:
+    scale, logs = steps_with(*ratios), [math.log(each) for each in ratios]
+    mean = statistics.fmean(logs)
+    alone = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+
+    assert scale.step_deviation == pytest.approx(math.hypot(alone, 0.02, mean - math.log(scale.step_ratio)), rel=1e-6)
+    assert abs(mean - math.log(scale.step_ratio)) < scale.step_deviation
+
+
+@pytest.mark.parametrize("ratios", [(3.0,), (2.0, 3.0), (2.7, 3.0, 10 / 3), (1.5, 3.0, 6.0), (2.0, 0.5, 1.0)])
+def test_a_device_that_is_faster_is_believed_as_one_that_is_slower(ratios: tuple[float, ...]) -> None:
+    assert ratio_with(*(1 / each for each in ratios)) == pytest.approx(1 / ratio_with(*ratios))
 
 
 @pytest.mark.parametrize("surpluses_mib", [(5, 6, 8), (-5, -6, -8), (40, 40, 40)])

@@ -265,14 +265,10 @@ def test_a_step_that_is_mostly_the_update_of_a_large_table_keeps_the_device_busy
 
 
 def test_several_passes_hold_their_gradients_in_between(untrained: Predictor) -> None:
-    counted = count_memory(
-        describe_graph(CONVOLVING).at_batch(1), JobSettings(global_batch_size=1, optimizer="adam"), DEVICE_TYPES[A100]
-    )
     one = ask(untrained, CONVOLVING, A100, batch=1).memory_bytes
     divided = {point.micro_batch_size: point for point in ask(untrained, CONVOLVING, A100, batch=32).micro_batches}
-    factor = counted.accumulated_bytes / counted.total_bytes
+    gradients_bytes = describe_graph(CONVOLVING).at_batch(1).parameter_bytes
 
-    assert factor > 1
-    assert divided[1].memory_bytes.value == pytest.approx(factor * one.value)
-    assert divided[1].memory_bytes.upper_99 == pytest.approx(factor * (one.upper_99 or 0))
+    assert one.value < divided[1].memory_bytes.value <= one.value + gradients_bytes
+    assert divided[1].memory_bytes.upper_99 == one.upper_99
     assert divided[32].memory_bytes == ask(untrained, CONVOLVING, A100, batch=32).memory_bytes
