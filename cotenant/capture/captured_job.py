@@ -191,8 +191,8 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
         ),
         (
             result["is_double"],
-            "the network computes in double precision, which is predicted as fp32: on most GPUs a step takes many times "
-            "longer, and the memory may be twice as much",
+            "the network computes in double precision, which is predicted as fp32: on most GPUs a step takes many "
+            "times longer, and the memory may be twice as much",
         ),
         (
             result["has_smaller_batches"],
