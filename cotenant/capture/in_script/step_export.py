@@ -226,10 +226,14 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
     for bag in bags:
         bag.forward = functools.partial(_look_up_bag, torch, bag)
     give_back = _spell_out_transformers(torch)
+    own = [(call.module, vars(call.module).get("forward")) for call in calls]
     try:
         return _export_somehow(torch, calls, size, dimension)
     finally:
         give_back()
+        for module, forward in own:
+            vars(module).pop("forward", None)
+            vars(module).update({"forward": forward} if forward is not None else {})
         for bag in bags:
             vars(bag).pop("forward", None)
 

@@ -29,7 +29,7 @@ def test_a_script_whose_optimizers_step_inside_of_the_backward_pass_is_left_ther
         recorder.uninstall()
         left.append(True)
 
-    weight.register_post_accumulate_grad_hook(step)
+    weight.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
     with recorder.requested.mode:
-        weight.sum().backward()
+        weight.sum().backward()  # type: ignore[no-untyped-call]
     assert left == [True]
