@@ -29,7 +29,7 @@ try_wheel() {
     "$cotenant" doctor >doctor.txt || [ "$?" -eq 1 ] # no GPU, no cluster
     "$cotenant" predict "$root/examples/jobs/graphs/mlp.onnx" --batch-size 32 --device a100 --offline >predict.txt
     grep -q '^fits' predict.txt
-    "$cotenant" simulate "$root/examples/workloads/mixed.toml" --cluster 2x2 --policies fifo >simulate.txt
+    "$cotenant" simulate "$root/examples/workloads/mixed.toml" --cluster 4x4 --policies fifo >simulate.txt
     grep -q 'fifo' simulate.txt
     say "doctor, predict and simulate work outside of the clone"
     try_up "$cotenant"
