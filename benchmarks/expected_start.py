@@ -92,7 +92,8 @@ def measure(policy: str, *, jobs: int, questions: int, seeds: Sequence[int]) -> 
     """
     trace = read_trace(shared_traces() / "philly/philly_jobs.csv", Consent())
     trace = replace(trace, jobs=[job for job in trace.jobs if job.request.gpus <= GPUS_MAX][:jobs])
-    held, widths, errors, cpu_s, unknown = 0, list[float](), list[float](), list[float](), 0
+    held, before, after, unknown = 0, 0, 0, 0
+    widths, errors, cpu_s = list[float](), list[float](), list[float]()
     for seed in seeds:
         asking, results = _run(trace, policy, questions, seed)
         cpu_s += asking.cpu_s
@@ -101,13 +102,18 @@ def measure(policy: str, *, jobs: int, questions: int, seeds: Sequence[int]) -> 
                 unknown += 1
                 continue
             wait_ms = results[job_id].first_started_at_ms - at_ms
+            before += wait_ms < expected.wait_lower_ms
+            after += wait_ms > expected.wait_upper_ms
             held += expected.wait_lower_ms <= wait_ms <= expected.wait_upper_ms
             widths.append((expected.wait_upper_ms - expected.wait_lower_ms) / max(wait_ms, 60_000))
             errors.append(abs(expected.wait_ms - wait_ms) / max(wait_ms, 60_000))
+        sys.stderr.write(f"{policy}, up to seed {seed}: {held} of {len(widths)} held, {before} before, {after} after\n")
     return {
         "answered": len(widths),
         "unknown": unknown,
         "held_ratio": round(held / len(widths), 3) if widths else None,
+        "started_before": before,
+        "started_after": after,
         "width_over_wait_median": round(median(widths), 3) if widths else None,
         "error_over_wait_median": round(median(errors), 3) if errors else None,
         "cpu_s_median": round(median(cpu_s), 2) if cpu_s else None,

@@ -34,6 +34,8 @@ LOOK_EVERY_S: Final = 5.0
 """A look is a program; one after the other they would be foreign load, beside which no window counts."""
 VARIABLE: Final = "COTENANT_STRANGERS_PYTHON"
 _MEASURING: Final = ("STARTS_TO_BE_MEASURED", "IS_MEASURED")
+_SHOWN: Final = 500
+"""Characters of the end of a log that lacks the line."""
 _OWN_PEAK: Final = re.compile(r"own peak (\d+)")
 _TABLE: Final = """
 import argparse, resource
@@ -252,7 +254,11 @@ def _wait_for_end(cluster: RealCluster, job_id: str) -> dict[str, Any]:
 
 
 def _judge(cluster: RealCluster, job: dict[str, Any], steps: int, baseline_bytes: int) -> dict[str, Any]:
-    own = _OWN_PEAK.search(cluster.cotenant("logs", job["job_id"]).stdout)
+    printed = cluster.cotenant("logs", job["job_id"])
+    own = _OWN_PEAK.search(printed.stdout)
+    if own is None:
+        sys.stderr.write(f"{job['job_id']}: logs ended with {printed.returncode} {printed.stderr!r}, and printed ")
+        sys.stderr.write(f"{len(printed.stdout)} characters: ...{printed.stdout[-_SHOWN:]!r}\n")
     own_bytes = int(own[1]) if own else 0
     measured_bytes = int(job.get("memory_peak_bytes", 0)) + baseline_bytes
     return {

@@ -340,7 +340,7 @@ class Attempt:
             key=self.key,
             exit_class=exit_class,
             exit_code=-1 if facts.return_code is None else facts.return_code,
-            steps_done=self._steps_at_end(exit_class, facts.log_tail),
+            steps_done=self._steps_at_end(exit_class, facts),
             checkpoint_step=self.checkpoint_step,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_available_bytes=available_bytes,
@@ -350,12 +350,15 @@ class Attempt:
         )
         return self.end
 
-    def _steps_at_end(self, exit_class: str, log_tail: str) -> int:
+    def _steps_at_end(self, exit_class: str, facts: ExitFacts) -> int:
         """The steps of an ended attempt: one that prints each tenth has ended with success within ten of its last."""
         log, done = self._log_progress, self.track.steps_done
+        if log is not None and facts.cause and facts.return_code == 0 and self._steps_total:
+            # Libraries end with 0 when they are told to: what a script does behind its last step has not run then.
+            return min(done, self._steps_total - 1)
         if log is None or exit_class != "done" or self._is_written(self.directory.stop):
             return done
-        done = max(done, log.steps_by_last_line(log_tail, self._steps_total))
+        done = max(done, log.steps_by_last_line(facts.log_tail, self._steps_total))
         return self._steps_total if 0 < self._steps_total - done <= log.unseen_at_end else done
 
     def max_resident_bytes(self) -> int:

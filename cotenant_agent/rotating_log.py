@@ -12,6 +12,8 @@ CUT_SUFFIX = ".cut"
 """Of an empty file beside a log whose beginning was dropped."""
 _TAIL_BYTES = 8192
 _PIPE_READ_BYTES = 65536
+_PIPE_BYTES_MAX = 1 << 20
+"""Of a pipe that a job has enlarged; other pipes hold a sixteenth."""
 _DRAIN_MS = 1000
 
 
@@ -82,8 +84,13 @@ def copy_output(output: int, log: RotatingLog) -> bool:
 
 
 def drain_output(output: int, log: RotatingLog) -> None:
-    """Move the rest of what an ended process has written, for a second at most: others may hold its end."""
+    """Move the rest of what an ended process has written, and for a second at most what others write at its end.
+
+    What the pipe can hold is read in any case: this process may stand still for a second as well.
+    """
     until_ms = boot_ms() + _DRAIN_MS
-    while boot_ms() < until_ms and select.select([output], [], [], 0)[0]:
+    reads_left = _PIPE_BYTES_MAX // _PIPE_READ_BYTES
+    while (reads_left > 0 or boot_ms() < until_ms) and select.select([output], [], [], 0)[0]:
         if not copy_output(output, log):
             return
+        reads_left -= 1

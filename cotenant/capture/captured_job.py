@@ -189,6 +189,15 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             f"{_count(result['frozen_inside'])} of these parameters do not learn: they are counted without gradients "
             "and without the optimizer's state",
         ),
+        (
+            result["is_double"],
+            "the network computes in double precision, which is predicted as fp32: on most GPUs a step takes many "
+            "times longer, and the memory may be twice as much",
+        ),
+        (
+            result["has_smaller_batches"],
+            "steps have batches of different sizes: the largest of the first steps is told",
+        ),
         *_notes_of_step(result, wait_ratio),
     ]
     return [text for applies, text in found if applies]
@@ -204,6 +213,10 @@ def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[b
             result["closures"] > 1,
             f"{result['optimizer_class']} evaluates its closure up to {result['closures']} times a step: a step takes "
             "as much longer than predicted",
+        ),
+        (
+            result["pads_sequences"],
+            "packed sequences are predicted as padded to the longest one of the batch",
         ),
         (
             len(result["networks"]) > 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from scheduler_service.core.reason_texts import describe_reason, has_no_gpu
@@ -71,6 +72,8 @@ REMEDIES: Mapping[str, str] = {
 }
 """By code; what is missing changes by itself, or by the jobs that the reason names."""
 
+_OPERATORS_MEANS = re.compile("`cotenant (?:nodes|policies) [^`]*`|the scheduler's --tenants file")
+
 
 def describe_remedy(reason: Reason, request: JobRequest) -> str:
     """Return what would let a waiting job start sooner; empty = nothing that people could do.
@@ -85,3 +88,8 @@ def describe_remedy(reason: Reason, request: JobRequest) -> str:
         return _OTHER_MAY_NOT_BE_SLOWED
     remedy = REMEDIES.get(reason.code, "")
     return "" if remedy and remedy in describe_reason(reason) else remedy
+
+
+def name_whom_to_ask(remedy: str) -> str:
+    """Return a remedy for those who are no operators: behind what only operators can do it says whom to ask."""
+    return _OPERATORS_MEANS.sub(r"\g<0> (ask an operator)", remedy)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from cotenant.access.callers import Caller
 from scheduler_service.core.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.queue_terms import is_device_named
-from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM, describe_remedy
+from scheduler_service.core.reason_remedies import WAITS_FOR_ROOM, describe_remedy, name_whom_to_ask
 from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.state import ClusterState
@@ -44,8 +45,13 @@ def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reas
     return worded_for(job.request, reason, state.occupancy.inventory, state.predictions, waiting)
 
 
-def present_remedy(state: ClusterState, job: JobRecord, reason: Reason) -> str:
-    """Return what would let a waiting job start sooner, with idle GPUs that an operator has closed; empty = nothing."""
+def present_remedy(state: ClusterState, job: JobRecord, reason: Reason, caller: Caller) -> str:
+    """Return what would let a waiting job start sooner, in words for a caller; empty = nothing that people could do."""
+    remedy = _remedy_with_closed_gpus(state, job, reason)
+    return remedy if caller.acts_for_all else name_whom_to_ask(remedy)
+
+
+def _remedy_with_closed_gpus(state: ClusterState, job: JobRecord, reason: Reason) -> str:
     remedy = describe_remedy(reason, job.request)
     idle = {view.node_id for view in state.gpus.values() if view.gpu.healthy and not view.job_ids}
     closed = [node_id for node_id in sorted(idle) if state.nodes[node_id].is_cordoned]

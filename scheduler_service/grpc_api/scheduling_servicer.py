@@ -225,7 +225,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             decided_at_ms=state.decided_at_ms,
             history=shown_history(caller, job, history_messages(job.history)),
         )
-        answer.remedy = present_remedy(state, job, reported) if job.phase is Phase.PENDING else ""
+        answer.remedy = present_remedy(state, job, reported, caller) if job.phase is Phase.PENDING else ""
         await add_neighbours(state, job, answer.candidates)
         if request.expected_start and job.phase is Phase.PENDING and self._cluster.forecasts is not None:
             await add_expected_starts(answer, request, self._cluster.forecasts, context.time_remaining())

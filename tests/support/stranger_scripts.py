@@ -284,6 +284,29 @@ STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                 """,
             settings=(7, "sgd", "fp32", 1),
         ),
+        "step_in_backward": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                def make():
+                    layers = [layer for _ in range(20) for layer in (nn.Linear(24, 24), nn.ReLU())]
+                    return nn.Sequential(*layers), (torch.randn(9, 24),), {}
+
+                if __name__ == "__main__":
+                    net, _, _ = make()
+                    optimizers = {one: torch.optim.AdamW([one]) for one in net.parameters()}
+
+                    def step(parameter):
+                        optimizers[parameter].step(); optimizers[parameter].zero_grad()
+
+                    for parameter in net.parameters():
+                        parameter.register_post_accumulate_grad_hook(step)
+                    for number in range(100):
+                        net(torch.randn(9, 24)).square().mean().backward()
+            """,
+            settings=(9, "adamw", "fp32", 1),
+        ),
         "single_samples": Stranger(
             source=conv(
                 """

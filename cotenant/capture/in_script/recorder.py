@@ -3,6 +3,7 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import resource
@@ -20,6 +21,8 @@ from .step_window import Call, Step, find_window, unwrapped
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
+STEPS_EACH_MAX = 3
+# Of every optimizer on average: some scripts have one for each parameter.
 CALLS_MAX = 10_000
 # One a second once the time is used up.
 WARNINGS_MAX = 20
@@ -73,7 +76,9 @@ class Recorder:
         for owner, name, own in self._undo:
             setattr(owner, name, own)
         if self.requested is not None:
-            self.requested.mode.__exit__(None, None, None)
+            # Inside of a backward pass torch has laid it off already.
+            with contextlib.suppress(RuntimeError):
+                self.requested.mode.__exit__(None, None, None)
 
     def note_limit(self) -> None:
         """Ends with what is known at the next call of a module: a signal may come in the middle of anything."""
@@ -175,7 +180,8 @@ class Recorder:
         (self.folder / STEPPED_FILE).touch()
         self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
         counts = {id(each): sum(step.optimizer is each for step in self.steps) for each in self.optimizers}
-        if all(count >= 2 for count in counts.values()) or len(self.steps) >= STEPS_MAX:
+        most = max(STEPS_MAX, STEPS_EACH_MAX * len(counts))
+        if all(count >= 2 for count in counts.values()) or len(self.steps) >= most:
             self._finish(is_whole=True)
 
     def _finish(self, *, is_whole: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .held_memory import outside_bytes
 from .network_chain import chain_of
+from .padded_sequences import PaddedSequences
 from .repeated_calls import as_one_batch
 from .step_window import Call, Window, tensors_of
 
@@ -49,7 +50,9 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
     facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
-    exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
+    with PaddedSequences(torch) as sequences:
+        exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
+    facts["pads_sequences"] = sequences.are_met
     facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
     torch.export.save(exported, str(path))
@@ -82,7 +85,8 @@ def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path
     if sizes is None:
         raise ValueError("none of the inputs is a tensor")
     _stop_training(torch, module, lambda part: True)
-    torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
+    with PaddedSequences(torch):
+        torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
     return sizes[0]
 
 
@@ -126,11 +130,13 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "held_bytes": held if held > SMALL_RATIO * _bytes_of(learned) else 0,
         "accumulation": window.accumulation,
         "closures": window.closures,
+        "has_smaller_batches": window.has_smaller,
         "world_size": distributed.get_world_size() if is_parallel else 1,
         "optimizer": optimizer,
         "optimizer_class": class_name,
         "optimizers": len(window.optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
+        "is_double": any(each.dtype is torch.float64 for each in covered.values()),
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
         "recomputes": recorder.recomputes,
@@ -220,10 +226,14 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
     for bag in bags:
         bag.forward = functools.partial(_look_up_bag, torch, bag)
     give_back = _spell_out_transformers(torch)
+    own = [(call.module, vars(call.module).get("forward")) for call in calls]
     try:
         return _export_somehow(torch, calls, size, dimension)
     finally:
         give_back()
+        for module, forward in own:
+            vars(module).pop("forward", None)
+            vars(module).update({"forward": forward} if forward is not None else {})
         for bag in bags:
             vars(bag).pop("forward", None)
 

@@ -33,6 +33,7 @@ class Call:
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
         is_transformed: Whether torch.func made it, which hands in tensors that cannot be looked into afterwards.
+        samples: Largest first dimension of an input; 0 = no input has any.
     """
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
@@ -43,6 +44,8 @@ class Call:
         self.inside_step = inside_step
         self.is_transformed = _is_in_transform(torch)
         self.has_parameters = any(True for _ in self.module.parameters())
+        given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
+        self.samples = max((int(each.shape[0]) for each in given), default=0)
 
     def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output."""
@@ -85,6 +88,7 @@ class Window:
         accumulation: Micro-batches in one step; None = not known, since no whole step was seen.
         closures: How often a closure was evaluated in one step; 1 = as usual.
         optimizers: All that have parameters.
+        has_smaller: Whether other micro-batches of the steps that were seen have fewer samples.
         step_s: Length of the step, seconds; 0 = not known.
         wait_s: How long of that data was waited for.
     """
@@ -94,6 +98,7 @@ class Window:
         self.accumulation = accumulation
         self.closures = closures
         self.optimizers = optimizers
+        self.has_smaller = False
         self.step_s = 0.0
         self.wait_s = 0.0
 
@@ -123,12 +128,10 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
     groups = _groups(inside)
     groups, closures = _without_repeated_closures(groups)
     period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
-    window = Window(
-        [call for group in groups[:period] for call in group],
-        len(groups) // period if period else 1,
-        closures,
-        optimizers,
-    )
+    passes = len(groups) // period if period else 1
+    groups, has_smaller = _largest(groups[:period], _groups(calls[: first.calls])[-period:] if period else [])
+    window = Window([call for group in groups for call in group], passes, closures, optimizers)
+    window.has_smaller = has_smaller
     window.step_s, window.wait_s = last.at_s - first.at_s, last.loader_wait_s - first.loader_wait_s
     return window
 
@@ -139,6 +142,18 @@ def _groups(calls: list[Call]) -> list[list[Call]]:
     for call in calls:
         groups.setdefault(call.group, []).append(call)
     return [group for group in groups.values() if any(call.has_parameters for call in group)]
+
+
+def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[list[Call]], bool]:
+    """The micro-batch of more samples, where the step before was of the same networks, and whether they differ.
+
+    Loaders in turn and images of several sizes make batches of several sizes; the largest one has to fit.
+    """
+    names = [[[id(call.module) for call in group] for group in one] for one in (groups, earlier)]
+    samples = [max((call.samples for group in one for call in group), default=0) for one in (groups, earlier)]
+    if names[0] != names[1] or samples[0] == samples[1]:
+        return groups, False
+    return (groups if samples[0] > samples[1] else earlier), True
 
 
 def _without_repeated_closures(groups: list[list[Call]]) -> tuple[list[list[Call]], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -154,9 +155,10 @@ def test_settings_and_measurements_are_no_progress(tmp_path: Path, form: str) ->
     assert read(tmp_path, *(form.format(step) for step in (10, 20, 30))) == 0
 
 
-@pytest.mark.parametrize(
-    "form", ["Etappe {0} von 600 | Verlust 1.2", "[{0} | 600]: 1.2", "tour {0} sur 600, perte 3.5", "進捗 {0}/600"]
-)
+STATED = ["Etappe {0} von 600 | Verlust 1.2", "[{0} | 600]: 1.2", "tour {0} sur 600, perte 3.5", "進捗 {0}/600"]
+
+
+@pytest.mark.parametrize("form", [*STATED, "  {0}/600 loss 1.605"])
 def test_a_number_before_the_stated_number_of_steps_counts_in_any_language(tmp_path: Path, form: str) -> None:
     lines = [form.format(step) for step in (10, 20, 30)]
     assert read(tmp_path, *lines, steps_total=600) == 30
@@ -225,6 +227,18 @@ def test_what_is_only_recognised_completes_no_job_that_was_told_to_stop(tmp_path
     attempt.directory.stop.write_text("{}")
     attempt.directory.exit.write_text('{"return_code": 0}')
     assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 29
+
+
+@pytest.mark.parametrize("pattern", ["", "iter (?P<step>[0-9]+)"])
+@pytest.mark.parametrize("cause", ["stopped", "fenced"])
+def test_who_ends_with_success_when_told_to_end_may_not_have_saved_what_it_trained(
+    tmp_path: Path, pattern: str, cause: str
+) -> None:
+    attempt = attempt_of(tmp_path, "iter 10\niter 20\niter 30\n", progress_regex=pattern)
+    attempt.read_progress()
+    attempt.directory.exit.write_text(json.dumps({"return_code": 0, "cause": cause}))
+    end = attempt.conclude(peak_bytes=0, available_bytes=0, co_located="")
+    assert (end.exit_class, end.steps_done) == (cause, 29)
 
 
 def test_a_job_that_says_itself_how_far_it_is_is_not_guessed(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ RESULT: dict[str, Any] = {
     "optimizer_class": "Adam",
     "held_bytes": 0,
     "single_samples": 0,
+    "pads_sequences": False,
+    "is_double": False,
+    "has_smaller_batches": False,
     "optimizers": 1,
     "precision": "fp32",
     "recomputes": False,
@@ -84,3 +87,17 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     (note,) = captured_job._notes({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
 
     assert note.startswith("a batch is 374 rows of the network's inputs, where the loader's batches have 32 samples")
+
+
+@pytest.mark.parametrize(
+    ("fact", "note"),
+    [
+        ("pads_sequences", "packed sequences are predicted as padded"),
+        ("is_double", "the network computes in double precision, which is predicted as fp32"),
+        ("has_smaller_batches", "steps have batches of different sizes"),
+    ],
+)
+def test_what_is_predicted_as_something_simpler_is_told(fact: str, note: str) -> None:
+    told = captured_job._notes({**RESULT, fact: True}, 0.0)
+    assert [one.startswith(note) for one in told] == [True]
+    assert not captured_job._notes(RESULT, 0.0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from cotenant_profiler.convert_command import convert
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
 from predictor_service.features.graph_description import describe_graph
@@ -53,3 +54,47 @@ def test_a_transformer_that_makes_its_mask_itself_is_exported_one_operator_at_a_
 
 def test_a_wide_network_takes_narrow_inputs_as_under_autocast(tmp_path: Path) -> None:
     assert macs(nn.Linear(6, 5), torch.ones(2, 6, dtype=torch.float16), tmp_path) == 2 * 6 * 5
+
+
+def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
+    network, sample = nn.Linear(6, 5), torch.ones(2, 6)
+    export_network(torch, network, (sample,), {}, tmp_path)
+    assert network(sample).shape == (2, 5)
+    vars(network)["forward"] = lambda rows: 2 * rows  # as libraries do
+    export_network(torch, network, (sample,), {}, tmp_path)
+    assert torch.equal(network(sample), 2 * sample)
+
+
+class Tagger(nn.Module):
+    """As the tutorials of recurrent networks write it, in the layout of its cells or in the other one."""
+
+    def __init__(self, *, cells_first: bool, packs_first: bool, is_sorted: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding(_WORDS, _WIDTH, padding_idx=0)
+        self.cells = nn.GRU(_WIDTH, 8, batch_first=cells_first)
+        self.head = nn.Linear(8, 3)
+        self.packs_first, self.is_sorted = packs_first, is_sorted
+
+    def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
+        seen = self.words(words)
+        packed = pack_padded_sequence(
+            seen if self.packs_first else seen.transpose(0, 1), lengths, self.packs_first, self.is_sorted
+        )
+        states, _ = pad_packed_sequence(self.cells(packed)[0], batch_first=True, total_length=words.shape[1])
+        answer: Tensor = self.head(states)
+        return answer
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.cells._flat_weights")  # of every recurrent network
+@pytest.mark.parametrize("cells_first", [True, False])
+def test_packed_sequences_are_exported_as_padded_ones(cells_first: bool, tmp_path: Path) -> None:
+    network = Tagger(cells_first=cells_first, packs_first=True, is_sorted=cells_first)
+    words, lengths = torch.ones(4, 7, dtype=torch.long), torch.tensor([7, 5, 2, 1])
+    before: Tensor = network(words, lengths)
+    export_network(torch, network, (words, lengths), {}, tmp_path)
+    described = describe_graph(convert(tmp_path / EXPORT_FILE))
+    assert described.at_batch(4).forward_macs == 4 * 7 * (3 * 8 * (_WIDTH + 8) + 8 * 3)
+    assert described.at_batch(8).forward_macs == 2 * described.at_batch(4).forward_macs
+    packed = pack_padded_sequence(torch.ones(4, 7, 1), lengths, batch_first=True)
+    assert packed.data.shape == (7 + 5 + 2 + 1, 1)
+    assert torch.equal(network.eval()(words, lengths), before)

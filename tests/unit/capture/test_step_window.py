@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,13 +16,14 @@ class FakeCall:
     group: int
     inside_step: int = 0
     has_parameters: bool = True
+    samples: int = 0
     outputs: list[Any] = field(default_factory=list)
 
 
-def played(events: str) -> Window:
+def played(events: str, samples: Sequence[int] = ()) -> Window:
     """Play a script: letters call networks (`.` = a layer without parameters), `!` goes back, 1 and 2 step.
 
-    `(` and `)` stand around what a step calls as its closure.
+    `(` and `)` stand around what a step calls as its closure. The calls have so many samples, in order.
     """
     calls: list[FakeCall] = []
     steps: list[Step] = []
@@ -29,7 +31,8 @@ def played(events: str) -> Window:
     passes, inside = 0, 0
     for event in events:
         if event.isalpha() or event == ".":
-            calls.append(FakeCall(event, passes, inside, has_parameters=event != "."))
+            of_call = samples[len(calls)] if samples else 0
+            calls.append(FakeCall(event, passes, inside, has_parameters=event != ".", samples=of_call))
         passes += event == "!"
         inside = len(steps) + 1 if event == "(" else 0 if event == ")" else inside
         if event in optimizers:
@@ -71,3 +74,21 @@ def test_micro_batches_before_a_closure_count_with_it() -> None:
 def test_without_a_whole_step_the_accumulation_is_not_known() -> None:
     window = played("N!N!N!")
     assert (len(window.calls), window.accumulation) == (1, None)
+
+
+@for_each(
+    ("events", "samples", "told", "has_smaller"),
+    [
+        ("N!1N!1", (32, 16), 32, True),  # two loaders in turn
+        ("N!1N!1", (16, 32), 32, True),
+        ("N!1N!1", (16, 16), 16, False),
+        ("N!N!1N!N!1", (8, 32, 8, 8), 32, True),  # of the first step the micro-batch before its end
+        ("VN!1N!1", (64, 16, 16), 16, False),  # validation before training is no step
+        ("M!1N!1", (64, 16), 16, False),  # another network
+    ],
+)
+def test_of_batches_of_two_sizes_the_larger_one_is_told(
+    events: str, samples: Sequence[int], told: int, has_smaller: bool
+) -> None:
+    window = played(events, samples)
+    assert ([call.samples for call in window.calls], window.has_smaller) == ([told], has_smaller)

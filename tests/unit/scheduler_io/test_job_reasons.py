@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from cotenant.access.callers import Caller
+from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events, queue_events
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.reason_remedies import REMEDIES, name_whom_to_ask
 from scheduler_service.core.records import MemoryPoint, Reason, Share
 from scheduler_service.grpc_api.job_reasons import present_remedy, reported_reason
 from scheduler_service.grpc_api.log_requests import log_nodes
@@ -32,6 +35,11 @@ def reported(play: Play, job_id: str, *, explained: bool) -> Reason:
     state = play.engine.state
     decision: Decision = play.engine.explain(job_id) if explained else state.decisions[job_id]
     return reported_reason(state, state.jobs[job_id], decision.reason)
+
+
+def remedy(play: Play, job_id: str, *, role: Role | None = None) -> str:
+    state = play.engine.state
+    return present_remedy(state, state.jobs[job_id], reported(play, job_id, explained=True), Caller(role=role))
 
 
 def test_what_fits_nowhere_is_never_advised_to_share() -> None:
@@ -124,9 +132,16 @@ def test_who_waits_although_gpus_idle_on_a_cordoned_node_reads_so() -> None:
     play.tell(queue_events.NodeCordoned, node_id="n1")
     play.submit("first")
     play.submit("second")
-    state = play.engine.state
-    told = present_remedy(state, state.jobs["second"], reported(play, "second", explained=True))
-    assert "idle (n1): `cotenant nodes uncordon`" in told
+    assert "idle (n1): `cotenant nodes uncordon`." in remedy(play, "second")
+    told = remedy(play, "second", role=Role.USER)
+    assert told.endswith("idle (n1): `cotenant nodes uncordon` (ask an operator).")
+    assert remedy(play, "second", role=Role.OPERATOR) == remedy(play, "second")
     play.tell(queue_events.NodeUncordoned, node_id="n1")
     play.submit("third")
-    assert "uncordon" not in present_remedy(state, state.jobs["third"], reported(play, "third", explained=True))
+    assert "uncordon" not in remedy(play, "third")
+
+
+def test_what_only_operators_can_do_names_them_to_others_and_nothing_else_does() -> None:
+    told = {code for code, remedy in REMEDIES.items() if "(ask an operator)" in name_whom_to_ask(remedy)}
+    assert told == {"BEHIND_IN_QUEUE", "FAIR_SHARE", "FORMER_ATTEMPT_RUNS", "POLICY_FAILED", "QUOTA"}
+    assert all(name_whom_to_ask(remedy) == remedy for code, remedy in REMEDIES.items() if code not in told)

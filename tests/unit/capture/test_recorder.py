@@ -1,0 +1,35 @@
+"""What the recorder does to torch is undone wherever the script stands when enough is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotenant.capture.in_script.cpu_redirect import Requested
+from cotenant.capture.in_script.recorder import Recorder
+
+
+class Redirection(torch.overrides.TorchFunctionMode):
+    """As that of a capture, which changes nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_script_whose_optimizers_step_inside_of_the_backward_pass_is_left_there(tmp_path: Path) -> None:
+    recorder = Recorder(torch, tmp_path)
+    recorder.requested = Requested()
+    recorder.requested.mode = Redirection()
+    weight = torch.ones(2, requires_grad=True)
+    left: list[bool] = []
+
+    def step(_: torch.Tensor) -> None:
+        recorder.uninstall()
+        left.append(True)
+
+    weight.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+    with recorder.requested.mode:
+        weight.sum().backward()  # type: ignore[no-untyped-call]
+    assert left == [True]
