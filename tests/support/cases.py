@@ -129,7 +129,7 @@ def _row_of(names: tuple[str, ...], case: Any, *, is_alone: bool) -> dict[str, A
 def _run(test: Test, rows: Sequence[Mapping[str, Any]]) -> None:
     __tracebackhide__ = True
     failures: list[BaseException] = []
-    skips: list[tuple[pytest.skip.Exception, Mapping[str, Any]]] = []
+    skips: list[tuple[BaseException, Mapping[str, Any]]] = []
     for row in rows:
         try:
             test(**row)
