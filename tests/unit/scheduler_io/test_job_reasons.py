@@ -143,5 +143,13 @@ def test_who_waits_although_gpus_idle_on_a_cordoned_node_reads_so() -> None:
 
 def test_what_only_operators_can_do_names_them_to_others_and_nothing_else_does() -> None:
     told = {code for code, remedy in REMEDIES.items() if "(ask an operator)" in name_whom_to_ask(remedy)}
-    assert told == {"BEHIND_IN_QUEUE", "FAIR_SHARE", "FORMER_ATTEMPT_RUNS", "POLICY_FAILED", "QUOTA"}
+    assert told == {
+        "BEHIND_IN_QUEUE",
+        "FAIR_SHARE",
+        "FORMER_ATTEMPT_RUNS",
+        "POLICY_FAILED",
+        "QUOTA",
+        "QUOTA_TOO_SMALL",
+        "TENANT_CLOSED",
+    }
     assert all(name_whom_to_ask(remedy) == remedy for code, remedy in REMEDIES.items() if code not in told)
