@@ -6,7 +6,8 @@ Scheduler, agent and jobs are processes; the predictor is part of this program: 
 up to an error of 20 %, calls every answer out of domain, and knows no pair. Each seed draws JOBS jobs of 10 to 25 s
 alone (times `--scale`), three in five of which wait for input for half of their time or longer, all submitted within a
 few seconds, no two alike. They run twice: under sjf, every job alone, and under sjf_bsbf with trials. Every job accepts
-steps that take half as long again. Prints JSON:
+steps that take half as long again. Nodes report four times a second, since all limits of trials follow that interval
+and these jobs are so short. Prints JSON:
 
     jct_mean_s, jct_ratio   mean completion time, and over that of sjf, paired by seed with its 95 % interval.
     beyond_consent_ratio    the most by which a job held its device longer than alone under sjf, less its consent.

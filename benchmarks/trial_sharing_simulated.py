@@ -4,8 +4,8 @@
 
 Prints JSON: the same figures by what a restart costs (from the order to stop until the first step elsewhere). Two jobs
 slow each other down as in fair turns by how much of a step each computes; a wait for input costs nobody anything. Jobs
-of a few minutes and more (`--scale 20`) are also paused so that others are measured next to them: `lent_ratio` is that
-time over all device time, and `jct_ratio_without_pauses` is the first figure where no job is.
+are also paused so that others are measured next to them: `lent_ratio` is that time over all device time, and
+`jct_ratio_without_pauses` is the first figure where no job is.
 """
 
 from __future__ import annotations
