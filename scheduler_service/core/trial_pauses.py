@@ -4,8 +4,8 @@ Jobs that are paused for the peak of another one (`peak_pauses`), or so that ano
 (`first_measurements`), are looked after here as well.
 
 A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory, and no
-third one may come. So it is for a job that will have the GPU to itself soon, as a restart costs it; where that does not
-come true in time it is stopped with a checkpoint.
+third one may come. So it is for a job that will have the GPU to itself soon, by what a restart would cost it; where
+that does not come true in time it is stopped with a checkpoint.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def _judge(state: ClusterState, incoming_id: str, step: EventEffects) -> None:
         return
     is_over = state.now_ms >= incoming.trial.until_ms
     is_due = is_over and not incoming.trial.is_passed
-    least = _windows_to_break(state.report_interval_ms)
-    broken = [job for job in (incoming, resident) if _is_broken(job, windows_least=least, is_over=is_due)]
+    windows_least = _windows_to_break(state.report_interval_ms)
+    broken = [job for job in (incoming, resident) if _is_broken(job, windows_least=windows_least, is_over=is_due)]
     if broken:
         _break(state, incoming, resident, broken, step)
     elif incoming.trial.is_passed:

@@ -133,6 +133,7 @@ def _measured_jobs() -> list[tuple[Any, str, Any]]:
         (first_measurement_rules, "LENT_RATIO_LEAST", 0.4),
         (first_measurement_rules, "LENT_RATIO_MAX", 0.4),
         (measuring_starts, "HOST_REMAINING_PAUSES_MIN", 1.0),
+        (first_measurement_rules, "HOST_SLACK_PAUSES_MIN", 0.0),
     ]
 
 
