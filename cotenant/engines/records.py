@@ -69,6 +69,7 @@ class EngineJob:
         note: What we wrote into it last.
         queues: Any of them may run it.
         allowed_node_ids: Empty = all.
+        steps_done: Optimizer steps that it says it has taken since it started; 0 = it says nothing.
         not_before_ms: It asks not to start before this time; 0 = at any.
         array_id: Of the array whose task it is; empty = of none.
         array_running_max: So many tasks of the array may run at once; 0 = any number.
@@ -90,6 +91,7 @@ class EngineJob:
     host_memory_bytes: int = 0
     submitted_at_ms: int = 0
     started_at_ms: int = 0
+    steps_done: int = 0
     not_before_ms: int = 0
     array_id: str = ""
     array_running_max: int = 0

@@ -56,6 +56,8 @@ def _add_running(made: scheduling_pb2.Snapshot, job: EngineJob, gpus: Mapping[st
         started_at_ms=started_at_ms,
         attained_gpu_ms=max(now_ms - started_at_ms, 0) * len(job.held_slots),
     )
+    # A policy that orders by length would take a job that is nearly over to be as long as at first.
+    row.steps_done = min(job.steps_done, row.job.steps_total)
     row.job.gpus = len(job.held_slots)
     for rank, gpu_id in enumerate(sorted(job.held_slots)):
         row.assignments.add(gpu_id=gpu_id, rank=rank)

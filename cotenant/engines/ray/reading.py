@@ -7,7 +7,15 @@ from typing import Final
 
 from cotenant.engines.device_rules import DeviceRule, rule_of
 from cotenant.engines.job_tag import read_tag
-from cotenant.engines.ray.job_records import JOB, ORDER, JobRecord, OrderRecord, read_records
+from cotenant.engines.ray.job_records import (
+    JOB,
+    ORDER,
+    PROGRESS,
+    JobRecord,
+    OrderRecord,
+    ProgressRecord,
+    read_records,
+)
 from cotenant.engines.ray.tables import ClaimedGpu, RayTables
 from cotenant.engines.records import EngineGpu, EngineJob, EngineNode, EnginePhase, EngineState
 
@@ -31,6 +39,7 @@ class RayReading:
         self._living_nodes = {node.node_hex: node for node in tables.nodes()}
         self._records = read_records(tables, JOB, JobRecord)
         self._orders = read_records(tables, ORDER, OrderRecord)
+        self._reports = read_records(tables, PROGRESS, ProgressRecord)
         # Last: a job that starts meanwhile is seen with its record.
         self._living_jobs = tables.living_jobs()
 
@@ -70,7 +79,13 @@ class RayReading:
             tenant=record.tenant,
             submitted_at_ms=record.submitted_at_ms,
             started_at_ms=record.started_at_ms if is_alive else 0,
+            steps_done=self._steps_done(job_id, record) if is_alive else 0,
         )
+
+    def _steps_done(self, job_id: str, record: JobRecord) -> int:
+        """Return what the present attempt has reported; what an earlier one did may be lost."""
+        report = self._reports.get(job_id, ProgressRecord())
+        return max(report.steps, 0) if report.at_ms >= record.started_at_ms else 0
 
     def _seen_gpu(self, record: JobRecord) -> str:
         """Return the GPU that a job itself sees; empty = it has not said so yet."""

@@ -12,9 +12,19 @@ from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
 from cotenant.engines.placement_notes import placed_note
 from cotenant.engines.ray.adapter import RayEngine
-from cotenant.engines.ray.job_records import JOB, ORDER, OrderRecord, decode
+from cotenant.engines.ray.job_records import (
+    JOB,
+    ORDER,
+    PROGRESS,
+    JobRecord,
+    OrderRecord,
+    ProgressRecord,
+    decode,
+    encode,
+)
 from cotenant.engines.ray.lost_jobs import LostJobs
 from cotenant.engines.records import EnginePhase, Placement
+from cotenant.engines.snapshots import make_snapshot
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.decide import decide
 from tests.support.fake_ray import FakeRay
@@ -201,3 +211,15 @@ def test_orders_are_stored_in_a_form_that_other_versions_can_read() -> None:
         False,
     )
     assert RayEngine(ray, DEVICES).read().jobs[0].phase is EnginePhase.INTERRUPTED
+
+
+def test_the_policy_hears_how_far_a_running_job_is_but_no_count_beyond_its_end_or_of_an_earlier_attempt() -> None:
+    ray, told = FakeRay(), []
+    ray.submit("train", f"{LIGHT} steps=100 step_ms=20")
+    run_round(ray)
+    started_at_ms = decode(JobRecord, ray.read(f"{JOB}train")).started_at_ms
+    for steps, at_ms in ((60, started_at_ms - 1), (60, started_at_ms), (10**30, started_at_ms), (-5, started_at_ms)):
+        ray.write(f"{PROGRESS}train", encode(ProgressRecord(steps=steps, at_ms=at_ms)))
+        state = RayEngine(ray, DEVICES).read()
+        told += [row.steps_done for row in make_snapshot(state, (), now_ms=ray.now_ms).running]
+    assert told == [0, 60, 100, 0]
