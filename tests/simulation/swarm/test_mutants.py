@@ -21,7 +21,7 @@ FIRST_SEEDS = {
     "incarnation_dropped": 13,
     "late_hello_believed": 511_188,
     "lease_renewed_by_a_dead_session": 2,
-    "rank_end_ignored": 19,
+    "rank_end_ignored": 27,
     "silent_ranks_unnoticed": 9,
     "ended_part_unnoticed": 114,
     "lost_part_ends_no_other": 354,
