@@ -28,9 +28,9 @@ weight, loss = 0.0, 0.0
 for step in range(int(sys.argv[1])):
     gradient = 0.0
     time.sleep(0.005)
-    for sample in range(4_000):
+    for sample in range(1_000):
         gradient += (weight * sample - 3.0 * sample) * sample
-    weight -= gradient * 1e-12
+    weight -= gradient * 6e-11
     loss = (weight - 3.0) ** 2
     job.report(step + 1, loss=loss)
 print("loss", loss.hex(), flush=True)
