@@ -244,8 +244,11 @@ class Conversation:
             for attempt in self._table:
                 if attempt.end is not None:
                     self.announce_end(attempt.end)
+            # Not `wait_for`, which until Python 3.12 loses a cancellation that comes with the news: that of an agent
+            # which tells that it leaves, and leaves.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), max(50, self._rules.heartbeat_ms) / 1000)
+                async with asyncio.timeout(max(50, self._rules.heartbeat_ms) / 1000):
+                    await self._news.wait()
             self._news.clear()
         _log.warning("scheduler_silent", extra={"since_boot_ms": self._heard_ms})
 
