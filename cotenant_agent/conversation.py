@@ -113,7 +113,7 @@ class Conversation:
             asyncio.create_task(self._listen(call)),
             asyncio.create_task(self._beat()),
             asyncio.create_task(self._obey()),
-            asyncio.create_task(self._wait_for_leave()),
+            asyncio.create_task(self._is_over.wait()),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -132,9 +132,6 @@ class Conversation:
     def leave(self) -> None:
         """End the stream; the next one begins with a new Hello."""
         self._is_over.set()
-
-    async def _wait_for_leave(self) -> None:
-        await self._is_over.wait()
 
     def announce_start(self, attempt: Attempt) -> None:
         """Report that a job has started, where its ranks meet, and from which checkpoint they go on."""
@@ -245,7 +242,9 @@ class Conversation:
                 if attempt.end is not None:
                     self.announce_end(attempt.end)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), max(50, self._rules.heartbeat_ms) / 1000)
+                # Not `wait_for`: until Python 3.12 it loses a cancellation that comes with the news, as of leaving.
+                async with asyncio.timeout(max(50, self._rules.heartbeat_ms) / 1000):
+                    await self._news.wait()
             self._news.clear()
         _log.warning("scheduler_silent", extra={"since_boot_ms": self._heard_ms})
 

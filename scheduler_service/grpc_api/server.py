@@ -30,7 +30,7 @@ _DECIDE = f"/{SERVICE_NAMES[0]}/Decide"
 RECEIVED_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 SENT_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 CONCURRENT_CALLS_MAX = 2_000
-_OPTIONS = (
+SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", RECEIVED_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", SENT_MESSAGE_BYTES_MAX),
     # A second scheduler on the same port would take every other connection.
@@ -89,7 +89,7 @@ class GrpcServer:
         """
         server = grpc.aio.server(
             interceptors=interceptors_for(self._rules),
-            options=_OPTIONS,
+            options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )
         self._server = server

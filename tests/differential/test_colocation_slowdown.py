@@ -41,7 +41,7 @@ def incoming_job(generator: random.Random, name: str) -> Resident:
     return Resident(request=job(name, key=generator.choice(KEYS)), micro_batch_size=1, memory_reserved_bytes=GIB)
 
 
-@for_each("seed", range(40))
+@for_each("seed", range(40), always=15)
 def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> None:
     generator = random.Random(seed)
     seen = random_view(generator)

@@ -24,7 +24,7 @@ def need(request: JobRequest) -> tuple[float, float, float]:
     return 1.0, demand.cpu_cores, demand.host_memory_bytes / GIB
 
 
-@for_each("seed", range(200))
+@for_each("seed", range(200), always=50)
 def test_the_smallest_dominant_share_is_served_next_until_no_job_can_be(seed: int) -> None:
     generator = random.Random(seed)
     capacity = (float(generator.randint(3, 12)), float(generator.randint(4, 20)), float(generator.randint(4, 20)))
@@ -50,7 +50,7 @@ def test_the_smallest_dominant_share_is_served_next_until_no_job_can_be(seed: in
     assert fair_counts(seen, TaskRoom(seen), waiting, {}) == counts
 
 
-@for_each("seed", range(40))
+@for_each("seed", range(40), always=20)
 def test_a_running_job_keeps_at_least_its_smallest_number(seed: int) -> None:
     generator = random.Random(seed)
     request = drawn(generator, "old")

@@ -52,7 +52,7 @@ def plans(gpus: int, held: Held, new: RemainingTimes) -> Iterator[Plan]:
                     yield plan(changes, len(where) - less, name, count, less)
 
 
-@for_each("seed", range(300))
+@for_each("seed", range(300), always=75)
 def test_the_best_of_all_plans_is_taken(seed: int) -> None:
     gpus, held, new = drawn(seed)
     decisions = list(unfolded(POLICY.decide(elastic_view(gpus=gpus, held=held, waiting={"new": new}))))
@@ -67,7 +67,7 @@ def test_the_best_of_all_plans_is_taken(seed: int) -> None:
         assert starts == [best[4]]
 
 
-@for_each("seed", range(300))
+@for_each("seed", range(300), always=75)
 def test_the_best_of_all_growths_is_taken_if_it_is_better_than_none(seed: int) -> None:
     gpus, held, _ = drawn(seed)
     idle = gpus - sum(len(where) for _, where in held.values())

@@ -32,7 +32,7 @@ def holders(seen: SchedulingView) -> dict[str, list[RunningJob]]:
     return found
 
 
-@for_each("seed", SEEDS)
+@for_each("seed", SEEDS, always=4)
 @pytest.mark.parametrize("policy", POLICIES)
 @for_each("make_view", [dense_view, full_view])
 def test_gpus_and_hosts_hold_what_the_jobs_on_them_hold(make_view: object, policy: str, seed: int) -> None:

@@ -37,7 +37,7 @@ def fewest_gpus(instance: Instance) -> int | None:
     return best
 
 
-@for_each("seed", range(120))
+@for_each("seed", range(120), always=30)
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_ojpp_never_uses_fewer_gpus_than_the_exact_minimum(policy: Policy, seed: int) -> None:
     instance = random_instance(seed, jobs_max=4, workers_max=2, gpus=4)
@@ -50,7 +50,7 @@ def test_ojpp_never_uses_fewer_gpus_than_the_exact_minimum(policy: Policy, seed:
         assert used >= exact, f"{used} GPUs, {used - exact} more than the minimum {exact}, for {instance}"
 
 
-@for_each("seed", range(60))
+@for_each("seed", range(60), always=15)
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_with_a_gpu_for_every_worker_every_job_is_placed(policy: Policy, seed: int) -> None:
     instance = random_instance(seed, jobs_max=4, workers_max=2, gpus=8)

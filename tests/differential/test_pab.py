@@ -12,13 +12,13 @@ from tests.support.crowds import dense_view
 from tests.support.scheduling import job, node, running, view
 
 
-@for_each("seed", range(40))
+@for_each("seed", range(40), always=15)
 def test_without_measurements_pab_decides_as_obp(seed: int) -> None:
     seen = dense_view(seed)
     assert PerformanceAwareBinPacking().decide(seen) == list(OpportunisticBinPacking().decide(seen))
 
 
-@for_each("seed", range(60))
+@for_each("seed", range(60), always=20)
 def test_the_stopped_job_is_the_newest_next_to_one_that_lost_half(seed: int) -> None:
     generator = random.Random(seed)
     holding = [

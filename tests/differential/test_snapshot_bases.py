@@ -124,7 +124,7 @@ def test_nothing_is_kept_unasked() -> None:
     assert not ask(SnapshotMaker(2).make(), bases=SnapshotBases()).base_token
 
 
-@for_each("policy", sorted(POLICIES))
+@for_each("policy", sorted(POLICIES), always=8)
 def test_whole_snapshots_one_after_the_other_are_decided_on_as_if_nothing_were_kept(policy: str) -> None:
     bases = SnapshotBases()
     for seed in range(3):

@@ -219,11 +219,11 @@ def test_an_agent_measures_the_states_of_a_job_that_releases_memory(tmp_path: Pa
 
 def test_a_full_disk_costs_neither_the_agent_nor_its_jobs(tmp_path: Path) -> None:
     with (
-        FakeScheduler(lease_ms=5000, grace_ms=300) as scheduler,
+        FakeScheduler(lease_ms=3000, grace_ms=300) as scheduler,
         running_agent(tmp_path / "state", scheduler) as agent,
     ):
         scheduler.send(
-            launch_job=launch("job-1", [sys.executable, write_script(tmp_path, TRAINING), "140", "0.05"], GPU)
+            launch_job=launch("job-1", [sys.executable, write_script(tmp_path, TRAINING), "90", "0.05"], GPU)
         )
         scheduler.wait_for_start("job-1")
         attempt = agent.state / "jobs" / "job-1.1"

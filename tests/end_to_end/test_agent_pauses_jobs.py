@@ -28,9 +28,9 @@ weight, loss = 0.0, 0.0
 for step in range(int(sys.argv[1])):
     gradient = 0.0
     time.sleep(0.005)
-    for sample in range(4_000):
+    for sample in range(1_000):
         gradient += (weight * sample - 3.0 * sample) * sample
-    weight -= gradient * 1e-12
+    weight -= gradient * 6e-11
     loss = (weight - 3.0) ** 2
     job.report(step + 1, loss=loss)
 print("loss", loss.hex(), flush=True)
@@ -106,18 +106,18 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     scheduler.send(launch_job=launch("paused", command, GPU))
     scheduler.wait_for_observation("paused", lambda item: item.window_steps > 0)
     still = pause(scheduler, "paused")
+    scheduler.send(launch_job=launch("steady", command, GPU))
     pid = record_of(agent, "paused", "state.json")["job_pid"]
     before = cpu_ticks(pid)
     time.sleep(PAUSED_S)
     assert cpu_ticks(pid) == before
+    steady = scheduler.wait_for_exit("steady")
     running = go_on(scheduler, "paused")
     assert running.paused_ms >= PAUSED_S * 1_000
     assert still.memory_bytes > 0
     paused = scheduler.wait_for_exit("paused")
     windows = [item for beat in scheduler.received for item in beat.heartbeat.attempts if item.window_steps]
     assert max(item.window_ms for item in windows) < PAUSED_S * 1_000, "no window counts the pause"
-    scheduler.send(launch_job=launch("steady", command, GPU))
-    steady = scheduler.wait_for_exit("steady")
     assert (paused.exit_class, paused.steps_done) == ("done", STEPS)
     assert paused.log_tail == steady.log_tail
     assert paused.log_tail.startswith("loss 0x")
@@ -172,13 +172,13 @@ def test_a_pause_ends_by_itself_while_no_agent_is_there_and_the_next_agent_knows
 
 def test_a_job_whose_lease_ends_while_it_is_paused_leaves_in_good_order(tmp_path: Path) -> None:
     with (
-        FakeScheduler(lease_ms=6_000, grace_ms=20_000) as scheduler,
+        FakeScheduler(lease_ms=4_000, grace_ms=20_000) as scheduler,
         running_agent(tmp_path / "state", scheduler),
     ):
         start_training(tmp_path, scheduler)
         pause(scheduler, "job-1")
         # Renewed all the while: a pause is no reason for the end of a lease.
-        time.sleep(8.0)
+        time.sleep(5.5)
         assert not any(item.HasField("attempt_exited") for item in scheduler.received)
         scheduler.renew = False
         exited = scheduler.wait_for_exit("job-1")

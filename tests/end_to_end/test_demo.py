@@ -76,8 +76,9 @@ def refusal(address: str, method: str) -> grpc.StatusCode:
         return code_of_empty_call(channel, method, None)[0]
 
 
+@pytest.mark.endurance
 def test_a_committed_graph_is_what_the_script_exports(tmp_path: Path) -> None:
-    """Those of the other models are compared without the script (tests/unit/examples)."""
+    """Those of the other models are compared without the script, in every run (tests/unit/examples)."""
     fresh = tmp_path / "mlp.onnx"
     arguments = ["--model", "mlp", "--export", str(fresh)]
     done = run_program("examples.training.train", arguments, folder=ROOT, environment=os.environ, timeout_s=300)

@@ -16,7 +16,7 @@ from tests.support.scheduler_process import wait_until
 
 STATES = ("state-0", "state-1")
 STEPS, ENDLESS = 200, 100_000
-STALL_MS = 8_000
+STALL_MS = 5_000
 pytestmark = pytest.mark.timeout(300)
 
 SILENT_ONCE = """
@@ -57,7 +57,7 @@ class DrainedNodes(LiveCluster):
 
     def train(self, steps: int = STEPS) -> tuple[str, str]:
         """Start a training and wait for its first steps; returns its id and its node."""
-        script = [sys.executable, journalled_training.__file__, str(self.folder), str(steps), "60"]
+        script = [sys.executable, journalled_training.__file__, str(self.folder), str(steps), "20"]
         job_id = self.submit("--steps", str(steps), "--", *script)
         self.slow_down(job_id)
         return job_id, self.wait_until(job_id, lambda job: job.steps_done > 6, "its first steps").node_id
@@ -112,7 +112,7 @@ def test_a_running_job_is_held_with_a_checkpoint_and_goes_on_from_it(nodes: Drai
 
 def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: DrainedNodes) -> None:
     script = [sys.executable, journalled_training.__file__, str(nodes.folder), "5000", "50"]
-    job_id = nodes.submit("--steps", "5000", "--time-limit", "8s", "--priority", "high", "--", *script)
+    job_id = nodes.submit("--steps", "5000", "--time-limit", "5s", "--priority", "high", "--", *script)
     failed = nodes.client.wait_for_phase(job_id, "FAILED", timeout_s=PATIENCE_S)
     assert failed.reason.code == "TIME_LIMIT"
     last = max(int(words[2]) for words in nodes.journal(job_id) if words[0] == "step")

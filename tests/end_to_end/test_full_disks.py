@@ -16,8 +16,8 @@ from tests.support.agent import STANDIN, TRAINING, AgentProcess, end_jobs, prepa
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 ARGUMENTS = ("--predictor", "", "--policy", "fifo", "--heartbeat-ms", "100", "--progress-interval-ms", "50")
-# Refusals of a job follow each other after 1, 2, 4 and 8 s; with the fifth it would have failed.
-REFUSED_FOR_GOOD_S = 16
+# Refusals of a job follow each other after 1, 2, 4 and 8 s, each in an attempt of its own: three by then.
+REFUSED_THRICE_S = 4
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_full_disk_of_a_node_costs_no_job_and_keeps_none_from_ending(tmp_path:
             client.wait_for_phase(running, "CANCELLED")
             agent.kill()
             agent = AgentProcess(state, scheduler, *flags)
-            time.sleep(REFUSED_FOR_GOOD_S)
+            time.sleep(REFUSED_THRICE_S)
             assert client.get(waiting).phase == scheduling_pb2.JOB_PHASE_PENDING
             ballast.unlink()
             client.wait_for_phase(waiting, "FINISHED")

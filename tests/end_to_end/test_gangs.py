@@ -68,8 +68,9 @@ def test_a_strangers_ddp_script_runs_unchanged_on_two_ranks(cluster: GangCluster
     assert "2 processes, one per GPU" in cluster.cotenant("describe", job_id)
 
 
+@pytest.mark.endurance
 def test_workers_of_torchrun_end_with_their_job(cluster: GangCluster) -> None:
-    """One process of the job's, which starts workers in sessions of their own."""
+    """Workers in sessions of their own, which other launchers start too in every run (test_namespaces.py)."""
     (cluster.folder / "worker.py").write_text(WORKER)
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     job_id = cluster.submit(torchrun, "--nproc-per-node=2", "worker.py", str(cluster.folder), gpus=2)

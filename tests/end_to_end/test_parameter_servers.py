@@ -51,7 +51,9 @@ def history(cluster: GangCluster, job_id: str, kind: str) -> list[str]:
     return [line.message for line in answer.history if line.kind == kind]
 
 
+@pytest.mark.endurance
 def test_a_training_with_a_parameter_server_runs_to_its_end(cluster: GangCluster) -> None:
+    """In every run its processes train without a cluster (tests/unit/examples), and a witness with a server here."""
     words = ("-m", "examples.training.train_with_servers", "--model", "cnn", "--steps", "6", "--log-every", "1")
     flags = ("--ranks", "2", "--servers", "1", "--steps", "6", "--env", f"PYTHONPATH={REPOSITORY}", "--no-capture")
     job_id = cluster.cotenant("submit", *flags, "--", sys.executable, *words).split()[0]
@@ -86,6 +88,7 @@ def measured_servers(cluster: GangCluster, job_id: str) -> set[int]:
     return {one.servers for one in known if one.measurements}
 
 
+@pytest.mark.endurance
 def test_optimus_measures_a_range_of_servers_across_nodes_too(tmp_path: Path) -> None:
     with live_cluster(TwoNodes, tmp_path, NODES, ("--policy", "optimus", *SHORT_TIMES)) as cluster:
         cluster.agent_program = undisturbed_agent.__name__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,9 @@ from tests.support.agent import REPOSITORY
 from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, LiveCluster, live_cluster
 from tests.support.scheduler_process import wait_until
 
-STEPS = 150
+STEPS = 100
+PAUSED_S = 1.2
+"""In which a job that is not paused would have made four steps."""
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -24,7 +25,7 @@ class PausedCluster(LiveCluster):
 
     def train(self) -> str:
         """Start a training and wait for its first steps."""
-        command = [sys.executable, journalled_training.__file__, str(self.folder), str(STEPS), "40"]
+        command = [sys.executable, journalled_training.__file__, str(self.folder), str(STEPS), "20"]
         submitted = self.client.submit(
             name="witness", command=command, steps_total=STEPS, working_directory=str(REPOSITORY)
         )
@@ -37,9 +38,10 @@ class PausedCluster(LiveCluster):
         self.slow_down(job_id).unlink()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[PausedCluster]:
-    with live_cluster(PausedCluster, tmp_path, ["agent"], ("--policy", "fifo", *SHORT_TIMES)) as found:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PausedCluster]:
+    folder = tmp_path_factory.mktemp("pauses")
+    with live_cluster(PausedCluster, folder, ["agent"], ("--policy", "fifo", *SHORT_TIMES)) as found:
         found.start_agent("agent", "--allow-directory", str(REPOSITORY))
         yield found
 
@@ -54,21 +56,21 @@ def test_a_job_is_paused_and_resumed_by_name_and_loses_no_step(cluster: PausedCl
     before = cluster.journal(job_id)
     served_ms = cluster.client.get(job_id).attained_gpu_ms
     assert "PAUSED_BY_OPERATOR" in cluster.cotenant("ps", "--phase", "paused")
-    time.sleep(2.0)
+    time.sleep(PAUSED_S)
     assert cluster.journal(job_id) == before
     assert cluster.client.get(job_id).attained_gpu_ms == served_ms
     cluster.cotenant("resume", job_id)
     cluster.hurry(job_id)
     done = cluster.client.wait_for_phase(job_id, "FINISHED", timeout_s=PATIENCE_S)
     assert (done.steps_done, done.restarts, done.attempt) == (STEPS, 0, 1)
-    assert done.paused_ms >= 2_000
+    assert done.paused_ms >= PAUSED_S * 1_000
     steps = [int(line[2]) for line in cluster.journal(job_id) if line[0] == "step"]
     assert steps == list(range(1, STEPS + 1))
 
 
 def test_a_paused_job_goes_on_in_time_although_the_scheduler_was_killed(cluster: PausedCluster) -> None:
     job_id = cluster.train()
-    cluster.cotenant("pause", job_id, "--seconds", "6")
+    cluster.cotenant("pause", job_id, "--seconds", "4")
     cluster.wait_until(job_id, lambda job: job.HasField("pause"), "it is paused")
     cluster.scheduler.kill()
     before = len(cluster.journal(job_id))

@@ -81,8 +81,12 @@ def test_a_policy_that_does_not_exist_changes_nothing(tmp_path: Path) -> None:
         assert cluster.wait(job_id, "FINISHED").attempt == 1
 
 
+@pytest.mark.endurance
 def test_a_running_job_is_reshaped_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    """DRF gives the first job both GPUs, and takes one back when a second job comes."""
+    """DRF gives the first job both GPUs, and takes one back when a second job comes.
+
+    In every run elastic does so below, and DRF where the next attempt is prepared (test_prepared_moves.py).
+    """
     with (
         FakePredictor() as predictor,
         policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent import REPOSITORY, find_early_processes
+from tests.support.cases import sampled
 from tests.support.fake_predictor import FakePredictor
 from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
@@ -59,8 +60,9 @@ def test_a_reshaped_job_trains_until_its_next_attempt_is_built_and_no_step_is_ma
         assert lines[started][2] == lines[old_steps[-1]][2], "it goes on from the step that the other one stored"
 
 
-@pytest.mark.parametrize("how", ["killed", "its shim is killed", "cancelled", "the scheduler is killed"])
+@pytest.mark.parametrize("how", sampled(["the scheduler is killed", "killed", "cancelled", "its shim is killed"], 2))
 def test_what_goes_wrong_while_it_is_built_leaves_the_job_training_and_nothing_behind(tmp_path: Path, how: str) -> None:
+    """Who of a node is killed is tried in every run with an agent alone (test_agent_prepares_jobs.py)."""
     with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster:
         first = wide_job(cluster)
         (tmp_path / "build_ms").write_text("6000")

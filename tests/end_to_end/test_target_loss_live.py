@@ -21,7 +21,7 @@ def test_a_job_ends_at_its_target_loss_which_was_foreseen(tmp_path: Path) -> Non
     with FakePredictor() as predictor, policy_cluster(tmp_path, policy="fifo", predictor=predictor) as cluster:
         job_id = cluster.client.submit(
             name="converging",
-            command=[sys.executable, converging_training.__file__, "60"],
+            command=[sys.executable, converging_training.__file__, "20"],
             graph_sha256=GRAPHS["one"],
             settings={"global_batch_size": 8},
             steps_total=0,

@@ -49,7 +49,7 @@ def test_every_job_ends_well_under_more_seeds_too(seed: int, policy: str) -> Non
     check_that_jobs_end_well(seed, policy)
 
 
-@for_each("seed", range(30), always=10)
+@for_each("seed", range(30), always=6)
 def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> None:
     world = SimulatedCluster(3_000 + seed, policy="restless")
     run_to_the_end(world)
@@ -58,7 +58,7 @@ def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> Non
         assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
 
 
-@for_each("seed", range(30), always=10)
+@for_each("seed", range(30), always=6)
 def test_every_job_ends_well_although_it_is_paused_again_and_again(seed: int) -> None:
     world = SimulatedCluster(5_000 + seed, policy="pausing")
     run_to_the_end(world)

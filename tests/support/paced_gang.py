@@ -11,14 +11,35 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Self
+
+import torch
 
 from cotenant import job
 from tests.support.journalled_training import paced_step_ms
 
 
+class NoCompiler(ModuleType):
+    """In the place of torch's compiler: the first optimizer imports it, for longer than torch itself takes."""
+
+    def disable(self, function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
+        """As it is: nothing is compiled."""
+        return function
+
+    def __getattr__(self, name: str) -> Self:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Self:
+        """Whatever is asked of the compiler changes nothing."""
+        return self
+
+
 def main(module: str, step_ms: int, flags: list[str]) -> None:
     """Run the command line of a training, which reports each step by `job.report`."""
+    torch._dynamo = sys.modules["torch._dynamo"] = NoCompiler("torch._dynamo")
     reported: Callable[..., None] = job.report
     folder, job_id = Path.cwd(), os.environ["COTENANT_JOB_ID"]
 

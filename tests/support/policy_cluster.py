@@ -13,7 +13,7 @@ from cotenant.v1 import scheduling_pb2
 from tests.support import journalled_training
 from tests.support.agent import REPOSITORY
 from tests.support.fake_predictor import FakePredictor
-from tests.support.live_cluster import LiveCluster, live_cluster
+from tests.support.live_cluster import SHORT_TIMES, LiveCluster, live_cluster
 from tests.support.scheduler_process import wait_until
 
 PATIENCE_S = 200.0
@@ -52,7 +52,7 @@ class PolicyCluster(LiveCluster):
 @contextmanager
 def policy_cluster(folder: Path, *, policy: str, predictor: FakePredictor, gpus: int = 1) -> Iterator[PolicyCluster]:
     """Start everything, and leave nothing behind."""
-    arguments = ("--predictor", predictor.address, "--policy", policy, "--progress-interval-ms", "100")
+    arguments = ("--predictor", predictor.address, "--policy", policy, *SHORT_TIMES)
     with live_cluster(partial(PolicyCluster, patience_s=PATIENCE_S), folder, ["agent"], arguments) as cluster:
         more_cores = [word for core in range(1, gpus) for word in ("--standin-cores", str(core))]
         cluster.start_agent("agent", "--allow-directory", str(REPOSITORY), *more_cores)

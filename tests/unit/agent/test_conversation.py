@@ -284,3 +284,42 @@ def test_a_launch_that_waits_for_its_checkpoint_is_stopped_and_holds_up_no_other
     launched = len(table.deadlines_boot_ms)
     assert (transfers.cancelled, launched > 0) == ((0, True) if comes else (1, False))
     assert comes or transfers.begun == 1
+
+
+class Listener:
+    """Welcomes an agent and hears its heartbeats, and says nothing more."""
+
+    def __init__(self) -> None:
+        self.hears = asyncio.Event()
+
+    def Connect(self, said: AsyncIterator[messages.ConnectRequest]) -> Listener:  # noqa: N802
+        self._said = said
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[messages.ConnectResponse]:
+        assert (await anext(self._said)).HasField("hello")
+        yield messages.ConnectResponse(welcome=messages.Welcome(heartbeat_ms=LEASE_MS, lease_ms=LEASE_MS, grace_ms=0))
+        assert (await anext(self._said)).HasField("heartbeat")
+        self.hears.set()
+        await asyncio.Event().wait()
+
+
+def test_an_agent_that_tells_that_it_leaves_and_leaves_waits_for_no_silence(tmp_path: Path) -> None:
+    """An idle one under the demo was killed after fifteen seconds instead."""
+    table = Table(tmp_path)
+    table.find_failed_pauses = lambda: ()  # type: ignore[attr-defined]
+    conversation = conversation_about(table)
+
+    async def main() -> None:
+        listener = Listener()
+        talk = asyncio.create_task(conversation.hold(cast("Any", listener)))
+        await asyncio.wait_for(listener.hears.wait(), timeout=90)
+        conversation.announce_changes()
+        talk.cancel()
+        # The scheduler would count as silent after ten seconds.
+        assert (await asyncio.wait([talk], timeout=5.0))[0] == {talk}
+
+    asyncio.run(main())

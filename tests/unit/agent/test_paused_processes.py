@@ -19,9 +19,9 @@ from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
 from tests.support.shim_bench import Bench, running_shims
 
-# Counts as fast as it can in a file of its own, and so does its child in a session of its own.
+# Counts a tenth of the time in a file of its own, and so does its child in a session of its own.
 COUNTING = """
-import os, pathlib, signal, subprocess, sys
+import os, pathlib, signal, subprocess, sys, time
 folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
 def leave(*_):
     (folder / f"{name}.left").write_text("in good order")
@@ -35,6 +35,7 @@ while True:
     count += 1
     if count % 5_000 == 0:
         (folder / f"{name}.count").write_text(str(count))
+        time.sleep(0.003)
 """
 
 

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
 from predictor_service.features.graph_description import describe_graph
+from tests.support.cases import sampled
 
 _WORDS, _WIDTH = 50, 16
 
@@ -41,7 +42,7 @@ PROJECTED = 4 * _WIDTH * _WIDTH + 2 * 32 * _WIDTH + _WIDTH * _WORDS
 """Multiply-adds of one word in the layer and in the head, but for those of attention itself."""
 
 
-@pytest.mark.parametrize("learns", [True, False], ids=["learning", "frozen"])
+@pytest.mark.parametrize("learns", sampled([False, True], 1), ids=["frozen", "learning"])
 def test_a_transformer_that_makes_its_mask_itself_is_exported_one_operator_at_a_time(
     learns: bool, tmp_path: Path
 ) -> None:
@@ -86,7 +87,7 @@ class Tagger(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes self.cells._flat_weights")  # of every recurrent network
-@pytest.mark.parametrize("cells_first", [True, False])
+@pytest.mark.parametrize("cells_first", sampled([True, False], 1))
 def test_packed_sequences_are_exported_as_padded_ones(cells_first: bool, tmp_path: Path) -> None:
     network = Tagger(cells_first=cells_first, packs_first=True, is_sorted=cells_first)
     words, lengths = torch.ones(4, 7, dtype=torch.long), torch.tensor([7, 5, 2, 1])

@@ -18,7 +18,7 @@ from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
 from cotenant.local_cluster import LocalCluster, Program
 from cotenant.v1 import resources_pb2
-from tests.support.cases import for_each
+from tests.support.cases import for_each, sampled
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -76,7 +76,7 @@ def test_a_terminal_without_utf_8_gets_a_question_mark(tmp_path: Path) -> None:
     assert b"caf?" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+@pytest.mark.parametrize("name", sampled(["COLUMNS", "LINES"], 1))
 @for_each("size", ["\u00b2", "80x", "-1", ""])
 @for_each("words", ["ps --scheduler 127.0.0.1:1", "config view"])
 def test_a_size_of_the_terminal_that_is_none_is_ignored(words: str, size: str, name: str) -> None:

@@ -21,6 +21,7 @@ from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.selection.targets import MEMORY, SLOWDOWN
+from tests.support.cases import sampled
 from tests.support.invented_profiles import DEVICE, pair_row, solo_row, solo_rows, write_profiles
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
 
@@ -168,7 +169,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", sampled(ODD, 3))
 def test_odd_but_valid_files_are_scored(tmp_path: Path, name: str) -> None:
     rows, fold = ODD[name]
     report = json.loads(as_json(ask(write_profiles(tmp_path / "set", rows), [], fold_rule=fold, folds=2)))

@@ -30,9 +30,9 @@ from tests.support.shared_data import shared_data
 
 DEVICE = "NVIDIA A100-SXM4-40GB"
 PUBLIC = default_datasets_dir() / "public"
-LARGE = "timm_bench"
-"""Thousands of rows, read in `make test-all`; tests of its importer read a few of them in every run."""
-SETS = [pytest.param(one, marks=[pytest.mark.endurance] if one == LARGE else []) for one in sorted(IMPORTERS)]
+LARGE = ("timm_bench", "gpumemnet", "pollux")
+"""Many rows, read in `make test-all`; tests of their importers read a few of them in every run."""
+SETS = [pytest.param(one, marks=[pytest.mark.endurance] if one in LARGE else []) for one in sorted(IMPORTERS)]
 LAYERS = {"parameters": 55.0, "simulated_busy_ms": 0.1 + 0.2}
 
 

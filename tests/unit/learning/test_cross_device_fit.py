@@ -111,6 +111,7 @@ def test_a_script_that_reads_its_input_in_every_step_does_not_make_small_network
     assert np.abs(log_errors(model, small)).mean() < 0.25
 
 
+@pytest.mark.endurance
 def test_the_search_comes_to_rest_where_products_run_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Public rows take products to the efficiency that none exceeds: beyond it their coefficient tells nothing."""
     logs = []

@@ -20,6 +20,7 @@ from predictor_service.retraining.public_rows import TEACHING_SETS, read_public_
 from predictor_service.retraining.training import LEVEL
 from predictor_service.selection.targets import STEP
 from predictor_service.settings import default_datasets_dir
+from tests.support.cases import sampled
 
 TOLERANCE = 1e-3
 """Of predictions made again: as logarithms. The same libraries give the same trees; others may round otherwise."""
@@ -45,7 +46,7 @@ def public_datasets() -> list[Dataset]:
     return read_public_datasets(default_datasets_dir())
 
 
-@pytest.mark.parametrize("device", ["Tesla K80", "Tesla T4"])
+@pytest.mark.parametrize("device", sampled(["Tesla T4", "Tesla K80"], 1))
 def test_what_the_command_learns_again_answers_as_the_committed_models_do(device: str) -> None:
     """A sample, of few rows. Where this fails: python -m predictor_service train-public-models."""
     rows = select_rows(public_datasets(), STEP, DEVICE_TYPES[device], is_public=True).learned

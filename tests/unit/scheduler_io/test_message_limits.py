@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 
-from cotenant.client import MESSAGE_LIMIT_BYTES, ChannelOptions, SchedulerClient, open_channel
+from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.client_errors import NotFeasibleError
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.grpc_api import pages
-from scheduler_service.grpc_api.server import RECEIVED_MESSAGE_BYTES_MAX, SENT_MESSAGE_BYTES_MAX
+from scheduler_service.grpc_api.server import RECEIVED_MESSAGE_BYTES_MAX, SENT_MESSAGE_BYTES_MAX, SERVER_OPTIONS
 from tests.support.callers import code_of_empty_call, served_methods
 from tests.support.live_scheduler import running_scheduler
 
 OF_EACH_KIND = ("GetJob", "WatchJobs", "Decide", "Connect")
 """One answer, many, a request that is read piece by piece, and a stream both ways."""
 METHODS = [name for name in served_methods() if "SchedulingService" in name or "NodeAgentService" in name]
+GET_JOB = "/cotenant.v1.SchedulingService/GetJob"
 FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 
@@ -36,8 +38,37 @@ def padded(size_bytes: int) -> bytes:
     )
 
 
-def test_the_client_sends_what_the_scheduler_takes_and_takes_what_it_answers() -> None:
-    assert (MESSAGE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES) == (RECEIVED_MESSAGE_BYTES_MAX, SENT_MESSAGE_BYTES_MAX)
+def test_the_clients_channel_sends_what_the_scheduler_takes_and_not_one_byte_more(address: str) -> None:
+    with open_channel(ChannelOptions(address=address)) as channel:
+        taken, told = code_of_empty_call(channel, GET_JOB, None, content=padded(RECEIVED_MESSAGE_BYTES_MAX))
+        assert taken not in (*FAILURES, grpc.StatusCode.RESOURCE_EXHAUSTED), told
+        refused, told = code_of_empty_call(channel, GET_JOB, None, content=padded(RECEIVED_MESSAGE_BYTES_MAX + 1))
+        assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert told.startswith("CLIENT: Sent message larger")
+
+
+class Echo(grpc.GenericRpcHandler):
+    """Answers every method with as many bytes as it is asked for."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        return grpc.unary_unary_rpc_method_handler(lambda request, _: padded(int(request)))
+
+
+def test_the_clients_channel_takes_what_the_schedulers_options_let_a_server_answer_and_that_is_no_byte_more() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads, handlers=[Echo()], options=SERVER_OPTIONS)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            with open_channel(ChannelOptions(address=f"127.0.0.1:{port}")) as channel:
+                at_bound, beyond = (str(SENT_MESSAGE_BYTES_MAX + more).encode() for more in (0, 1))
+                taken, told = code_of_empty_call(channel, GET_JOB, None, content=at_bound)
+                assert taken is grpc.StatusCode.OK, told
+                refused, told = code_of_empty_call(channel, GET_JOB, None, content=beyond)
+                assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert told.startswith("SERVER: Sent message larger")
+        finally:
+            server.stop(None).wait()
 
 
 def test_no_method_takes_a_message_beyond_the_bound_and_each_kind_takes_one_at_the_bound(address: str) -> None:
