@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.loss_recognition import printed_loss
+from cotenant_agent.lost_output import read_lost
 from cotenant_agent.printed_numbers import integer_of, total_behind
 from cotenant_agent.progress import ProgressReport, is_counter
 from cotenant_agent.progress_recognition import (
@@ -99,12 +100,13 @@ class LogProgress:
         self._loss: float | None = None
         self._epoch = 0
         self._counter = StepCounter(values_min)
-        self._inode, self._offset = 0, 0
+        self._inode = self._offset = self._lost_bytes = self._newly_lost_bytes = 0
         self._written_wall_ms = self._reported_at_ns = 0
         with contextlib.suppress(ValueError):
             record = record if isinstance(record, Mapping) else {}
             self._counter = StepCounter.from_record(record, values_min)
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
+            self._lost_bytes = read_integer(record, "lost_bytes")
 
     @property
     def unseen_at_end(self) -> int:
@@ -120,8 +122,11 @@ class LogProgress:
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""
-        offset = max(0, self._offset - len(self._rest.encode()))
-        return {"inode": self._inode, "offset": offset, **self._counter.to_record()}
+        rest_bytes = len(self._rest.encode())
+        of_lost_bytes = min(rest_bytes, self._newly_lost_bytes)
+        offset = max(0, self._offset - rest_bytes + of_lost_bytes)
+        place = {"inode": self._inode, "offset": offset, "lost_bytes": self._lost_bytes - of_lost_bytes}
+        return {**place, **self._counter.to_record()}
 
     def read(self, now_ns: int) -> list[ProgressReport]:
         """The newest progress since the last reading, if any; 256 KiB at most are read."""
@@ -131,9 +136,9 @@ class LogProgress:
         """The same of all that an ended job has written, its last line included; 4 MiB at most, and then the end."""
         found = False
         for _ in range(_READS_AT_END_MAX):
-            before = (self._inode, self._offset)
+            before = (self._inode, self._offset, self._lost_bytes)
             found = self._search_next() or found
-            if (self._inode, self._offset) == before:
+            if (self._inode, self._offset, self._lost_bytes) == before:
                 break
         else:
             self.skip_to_end()
@@ -159,8 +164,10 @@ class LogProgress:
         return [ProgressReport(step=self._counter.steps, at_ns=at_ns, epoch=self._epoch, loss=self._loss)]
 
     def _search_next(self) -> bool:
-        text = self._new_content().decode("utf-8", "replace") if self._expression else ""
-        return bool(text) and self._search_text(text)
+        logged, lost = (self._new_content(), self._new_lost_content()) if self._expression else (b"", b"")
+        content = logged + lost
+        self._newly_lost_bytes = len(lost) if content else self._newly_lost_bytes
+        return bool(content) and self._search_text(content.decode("utf-8", "replace"))
 
     def _search_text(self, text: str) -> bool:
         """Count the steps of all lines that end here; whether there were any."""
@@ -262,6 +269,12 @@ class LogProgress:
                 if content or newest < 0:
                     return content
             return self._read_on(newest) if newest >= 0 else b""
+
+    def _new_lost_content(self) -> bytes:
+        """What a full disk has kept out of the log since the last reading, as far as it is kept."""
+        self._lost_bytes, content = read_lost(str(self._path), self._lost_bytes)
+        self._written_wall_ms = wall_ms() if content else self._written_wall_ms
+        return content
 
     def _read_on(self, descriptor: int) -> bytes:
         found = os.fstat(descriptor)
