@@ -91,10 +91,12 @@ _OTHER_WORK = re.compile(
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
 )
 
+# What has many steps, is read or made before training, or is no count; what else there is may be a loop's unit.
 _OUTER_LOOP = re.compile(
     r"(?i)\b(?:epo[ckq]|époque|época|эпох|エポック|episod|épisode|round|runde|fold|trial|seed|repeat|generation"
-    r"|gpu|device|rank|worker|node|file|shard|chunk|part|page|read|writ|copy|pars|decod|encod|convert|render"
-    r"|unpack|unzip|upload|import|sampl|imag|day|week|month|time|eta|elapsed|warm|val\b)"
+    r"|gpu|device|rank|worker|node|file|shard|chunk|part|page|row|line|item|record|document|example|frame|video|user"
+    r"|read|writ|copy|pars|decod|encod|convert|render|build|creat|augment|resiz|process|unpack|unzip|upload|import"
+    r"|sampl|imag|day|week|month|time|eta|elapsed|warm|val\b)"
 )
 
 # Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.

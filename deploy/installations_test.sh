@@ -2,7 +2,8 @@
 # Installs the wheel outside of the clone, in each Python that is here, and asks pip about machines that are not.
 #
 # For each of PYTHONS (python3.11 to python3.14) that runs: an environment of its own, torch first, then the wheel with
-# [all]; in an empty folder with an empty home what a new user does first; then the tests of TESTS, with the wheel.
+# [all]; in an empty folder with an empty home what a new user does first; then the clone's tests of TESTS, with the
+# libraries that the wheel has brought.
 # Where the index has no CPU build of torch for a Python, the demo and the tests that need torch are left out.
 # For ARM, macOS and Python 3.14 pip only resolves what would be installed, in RESOLVE_S seconds each (900).
 # What was not resolved is said with pip's last line, and makes the exit status 1. Nothing is left behind.
@@ -52,7 +53,7 @@ try_up() {
     grep '^export' up.txt >exports
     # shellcheck disable=SC1091
     source ./exports
-    "$1" submit --no-capture --steps 5 --wait -- python hello.py >submit.txt
+    "$1" submit --no-capture --steps 5 --wait -- "$(dirname "$1")/python" hello.py >submit.txt
     kill -TERM "$up"
     wait "$up" || true
     up=0

@@ -108,7 +108,8 @@ def _stop_training(torch: Any, module: Any, drops: Any) -> None:
 def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     torch = recorder.torch
     modules = {id(call.module): call.module for call in window.calls if call.has_parameters}
-    covered = {id(each): each for module in modules.values() for each in module.parameters()}
+    own = {id(each): each for module in modules.values() for each in module.parameters()}
+    covered = _computed_with(window.calls)
     trained = {id(each): each for each in _trained(window.optimizers)}
     trained = trained or {key: each for key, each in covered.items() if each.requires_grad}
     both = sum(each.numel() for key, each in trained.items() if key in covered)
@@ -120,6 +121,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     learned = [each for key, each in trained.items() if key in covered]
     surplus = _state_bytes(torch, window.optimizers) - STATE_COPIES[optimizer] * _bytes_of(learned)
     held = outside_bytes(torch, list(modules.values()), answering) + max(surplus, 0)
+    held += _bytes_of([each for key, each in covered.items() if key not in own])
     return {
         "torch_version": str(torch.__version__),
         "networks": _names(list(modules.values())),
@@ -140,9 +142,17 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
         "recomputes": recorder.recomputes,
+        "differentiates_twice": recorder.differentiates_twice,
         "step_s": window.step_s,
         "wait_s": window.wait_s,
     }
+
+
+def _computed_with(calls: list[Call]) -> dict[int, Any]:
+    """The parameters of each network in its first call: those of later ones may be made of them, as in MAML."""
+    first = {id(call.module): call for call in reversed(calls) if call.has_parameters}
+    found = [call.parameters or list(call.module.parameters()) for call in first.values()]
+    return {id(each): each for parameters in found for each in parameters}
 
 
 def _names(modules: list[Any]) -> list[str]:

@@ -41,6 +41,7 @@ AMBIGUOUS = [
     "val sweep {0}/400",
     "downloading {0}/400",
     "reading {0}/400",
+    "processing {0}/400",
     "lr 1e-{0}/400",
     "pull 40%|####   | {0}/400 [00:01<00:02, 3.5file/s]",
     "loss 1/3 at {0}",
