@@ -33,8 +33,8 @@ class Call:
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
         is_transformed: Whether torch.func made it, which hands in tensors that cannot be looked into afterwards.
-        parameters: What it computed with, which are not the network's own where torch.func calls it with others; empty
-            = not known.
+        parameters: The leaves that it computed with, which are not the network's own where torch.func calls it with
+            others; empty = not known.
         samples: Largest first dimension of an input; 0 = no input has any.
     """
 
@@ -47,7 +47,7 @@ class Call:
         self.is_transformed = _is_in_transform(torch)
         parameters = list(self.module.parameters())
         self.has_parameters = bool(parameters)
-        self.parameters = [] if self.is_transformed else parameters
+        self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
         self.samples = max((int(each.shape[0]) for each in given), default=0)
 
