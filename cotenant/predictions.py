@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2
 
 GUESS_TIMEOUT_S: Final = 0.5
-_NAMES: Final = {"device": "a100", "optimizer": "adam", "precision": "bf16"}
+_NAMES: Final = {"device": "a100", "optimizer": "adam", "precision": "bf16", "device_memory": "40GiB"}
 _EXAMPLE: Final = "e.g. predict(model, torch.randn(32, 3, 224, 224))"
 _AS_CALLED: Final = (
     "give what it is called with, on its device: a tensor, a tuple of arguments, or a dictionary of names"
@@ -101,17 +102,18 @@ def predict(
     Raises:
         CotenantError: The network, its inputs, a setting or the device is refused; the message says what and why.
     """
-    _check_kinds(batch_size, {"device": device, "optimizer": optimizer, "precision": precision})
+    texts = {"device": device, "optimizer": optimizer, "precision": precision, "device_memory": device_memory}
+    _check_kinds(batch_size, texts)
     with tempfile.TemporaryDirectory(prefix="cotenant-export-") as folder:
         path = model_or_path
         if not isinstance(path, str | os.PathLike):
             path, found = _export(model_or_path, inputs, Path(folder))
-            batch_size = batch_size or found
+            batch_size = found if batch_size is None else batch_size
         if batch_size is None:
             raise InputError("no batch size is given", remedy="e.g. batch_size=64")
         request = prediction_pb2.PredictJobRequest(
             graph_sha256=hash_of(Path(path)),
-            settings=job_settings(batch_size=batch_size, optimizer=optimizer, precision=precision),
+            settings=job_settings(batch_size=int(batch_size), optimizer=optimizer, precision=precision),
             device=device or resolve_settings({}).settings.device,
             device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
             find_largest_batch_size=True,
@@ -134,15 +136,18 @@ def _check_kinds(batch_size: object, texts: Mapping[str, object]) -> None:
     Raises:
         InputError: One is refused.
     """
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+    # A column of a data frame holds whole numbers of numpy.
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, Integral)):
         raise InputError(f"batch_size={batch_size!r} is no whole number", remedy="e.g. batch_size=64")
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise InputError(f"{name}={text!r} is no name", remedy=f"e.g. {name}={_NAMES[name]!r}")
+            raise InputError(f"{name}={text!r} is no text", remedy=f"e.g. {name}={_NAMES[name]!r}")
 
 
 def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa: ANN401
     torch = sys.modules.get("torch")
+    if isinstance(model, type):
+        raise InputError(f"{model.__name__} is a class", remedy=f"make a network of it, e.g. {model.__name__}(...)")
     if torch is None or not isinstance(model, torch.nn.Module):
         raise InputError(f"{type(model).__name__} is neither a path nor a torch.nn.Module", remedy="give one of them")
     if inputs is None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from cotenant_profiler.convert_command import convert
@@ -74,6 +75,7 @@ def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -
     ("model", "inputs", "told"),
     [
         (object(), None, "neither a path nor a torch.nn.Module"),
+        (torch.nn.Linear, torch.randn(4, 2), "Linear is a class"),
         (torch.nn.Linear(2, 2), None, "needs example inputs"),
         (torch.nn.Linear(2, 2), (3,), "no tensor is among the inputs"),
         (torch.nn.Linear(2, 2), [[1.0, 2.0]], "no tensor is among the inputs"),
@@ -99,6 +101,7 @@ def test_what_cannot_be_predicted_is_refused_with_its_cause(model: object, input
         {"optimizer": torch.optim.Adam},
         {"precision": torch.float16},
         {"device": torch.device("cuda")},
+        {"device_memory": 40},
     ],
 )
 def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(settings: dict[str, Any]) -> None:
@@ -111,6 +114,11 @@ def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(set
 def test_the_helper_of_scripts_loads_nothing_of_it() -> None:
     line = "import sys, cotenant.job; assert not {'grpc', 'click', 'cotenant.predictions'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False, timeout=60).returncode == 0
+
+
+def test_a_batch_size_may_come_from_a_data_frame(predictor: FakePredictor) -> None:
+    (size,) = pandas.DataFrame({"batch": [24]}).batch
+    assert package.predict(GRAPHS / "mlp.onnx", batch_size=size).batch_size == 24
 
 
 def test_every_question_names_the_graph_by_its_hash(predictor: FakePredictor) -> None:
