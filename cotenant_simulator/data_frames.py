@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from cotenant.extras import missing_extra_line
 from cotenant_simulator.comparison.experiment import POLICIES_MAX, SEED_MAX, SEEDS_MAX, Scenarios
 from cotenant_simulator.comparison.figures import JOB_COLUMNS, POLICY_COLUMNS, job_row, policy_rows, run_row
-from cotenant_simulator.comparison.options import options_of
+from cotenant_simulator.comparison.options import is_whole_number, options_of
 from cotenant_simulator.comparison.runs import Runs, run_all
 from cotenant_simulator.errors import InputError, TraceError
 
@@ -145,15 +145,14 @@ def _named(policies: Any) -> Mapping[str, Any]:  # noqa: ANN401 (what the caller
 
 
 def _seeds(seeds: Any) -> Sequence[int]:  # noqa: ANN401 (what the caller has)
-    is_number = isinstance(seeds, int) and not isinstance(seeds, bool)
-    asked = range(min(seeds, SEEDS_MAX + 1)) if is_number else seeds
+    asked = range(min(int(seeds), SEEDS_MAX + 1)) if is_whole_number(seeds) else seeds
     if isinstance(asked, str | bytes) or not isinstance(asked, Iterable):
         raise InputError(f"seeds is {seeds!r:.100}, neither a number of seeds nor a list of them")
     found: dict[int, None] = {}
     for seed in asked:
-        if type(seed) is not int or not 0 <= seed <= SEED_MAX:
+        if not is_whole_number(seed) or not 0 <= seed <= SEED_MAX:
             raise InputError(f"seeds holds {seed!r:.100}, not a whole number from 0 to {SEED_MAX:,}")
-        found[seed] = None
+        found[int(seed)] = None
         if len(found) > SEEDS_MAX:
             break
     if not 1 <= len(found) <= SEEDS_MAX:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy
 import pandas
 import pytest
 
@@ -103,6 +104,17 @@ def test_an_own_class_is_a_policy_by_its_name(frame: pandas.DataFrame) -> None:
     assert ended.LastFirst.idxmax() == "job-1"
     assert ended.fifo.idxmax() == "job-2"
     assert ended.Fifo.tolist() == ended.fifo.tolist()
+
+
+def test_seeds_and_settings_may_be_numbers_of_numpy(frame: pandas.DataFrame) -> None:
+    settings: dict[str, Any] = {
+        "cluster": "1x2",
+        "gpu_counts": list(numpy.array([2, 1])),
+        "restart_s": numpy.float32(5),
+    }
+    found = cotenant_simulator.simulate(frame, "fifo", seeds=numpy.arange(2), **settings)
+    assert found.runs.seed.tolist() == [0, 1]
+    assert len(cotenant_simulator.simulate(frame, "fifo", seeds=numpy.int64(2), **settings).runs) == 2
 
 
 def test_warnings_are_in_the_answer(frame: pandas.DataFrame) -> None:
@@ -206,6 +218,7 @@ def test_decisions_that_are_impossible_are_counted_and_the_first_is_shown(frame:
         ({"seeds": 10**9}, "1000000000 are not 1 to 1,000 seeds"),
         ({"seeds": 2.5}, "seeds is 2.5, neither a number of seeds nor a list"),
         ({"seeds": True}, "seeds is True, neither"),
+        ({"seeds": [True]}, "seeds holds True, not a whole number"),
         ({"seeds": [1, -1]}, "seeds holds -1, not a whole number from 0"),
         ({"seeds": "1,2"}, "seeds is '1,2', neither"),
         ({"speed": 3}, "there is no argument 'speed'; there are cluster, predictions"),
