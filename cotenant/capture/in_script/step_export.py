@@ -236,10 +236,14 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
     for bag in bags:
         bag.forward = functools.partial(_look_up_bag, torch, bag)
     give_back = _spell_out_transformers(torch)
+    distribution = torch.distributions.Distribution
+    validates = distribution._validate_args
+    distribution.set_default_validate_args(False)  # it looks into numbers, which an export has not
     own = [(call.module, vars(call.module).get("forward")) for call in calls]
     try:
         return _export_somehow(torch, calls, size, dimension)
     finally:
+        distribution.set_default_validate_args(validates)
         give_back()
         for module, forward in own:
             vars(module).pop("forward", None)

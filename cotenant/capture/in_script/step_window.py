@@ -53,7 +53,7 @@ class Call:
 
     def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output."""
-        self.outputs = tensors_of(torch, _detached(torch, output))
+        self.outputs = [each.detach() for each in outputs_of(torch, output)]
 
 
 def _is_in_transform(torch: Any) -> bool:
@@ -72,6 +72,17 @@ def tensors_of(torch: Any, values: Any) -> list[Any]:
     """Returns the tensors of nested values, in order."""
     leaves = torch.utils._pytree.tree_flatten(values)[0]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def outputs_of(torch: Any, values: Any) -> list[Any]:
+    """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
+    found: list[Any] = []
+    for leaf in torch.utils._pytree.tree_flatten(values)[0]:
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, torch.distributions.Distribution) or hasattr(leaf, "__dataclass_fields__"):
+            found += outputs_of(torch, list(vars(leaf).values()))
+    return found
 
 
 class Step:

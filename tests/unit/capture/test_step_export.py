@@ -8,6 +8,7 @@ import pytest
 import torch
 from cotenant_profiler.convert_command import convert
 from torch import Tensor, nn
+from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
@@ -63,6 +64,24 @@ def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
     vars(network)["forward"] = lambda rows: 2 * rows  # as libraries do
     export_network(torch, network, (sample,), {}, tmp_path)
     assert torch.equal(network(sample), 2 * sample)
+
+
+class Actor(nn.Module):
+    """As agents are written: what it answers is a distribution of actions, and their value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.actions, self.value = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(8, 1)
+
+    def forward(self, seen: Tensor) -> tuple[Categorical, Tensor]:
+        known = self.body(seen).tanh()
+        return Categorical(logits=self.actions(known)), self.value(known)
+
+
+def test_a_network_that_answers_with_a_distribution_is_exported_with_what_makes_it(tmp_path: Path) -> None:
+    assert macs(Actor(), torch.ones(2, 6), tmp_path) == 2 * (6 * 8 + 8 * 5 + 8 * 1)
+    with pytest.raises(ValueError, match="constraint"):
+        Categorical(logits=torch.tensor([torch.nan]))  # as before
 
 
 class Tagger(nn.Module):
