@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+RECORDS_DEEP = 3
+"""So far records within records are looked into: one may refer to itself."""
+
 
 def unwrapped(module: Any) -> Any:
     """Returns the network inside of wrappers for several devices and for compilation."""
@@ -74,14 +77,17 @@ def tensors_of(torch: Any, values: Any) -> list[Any]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def outputs_of(torch: Any, values: Any) -> list[Any]:
+def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
     """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
     found: list[Any] = []
     for leaf in torch.utils._pytree.tree_flatten(values)[0]:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
-        elif isinstance(leaf, torch.distributions.Distribution) or hasattr(leaf, "__dataclass_fields__"):
-            found += outputs_of(torch, list(vars(leaf).values()))
+        elif depth and not isinstance(leaf, type):
+            names = getattr(leaf, "__dataclass_fields__", ())
+            if isinstance(leaf, torch.distributions.Distribution):
+                names = vars(leaf)
+            found += outputs_of(torch, [getattr(leaf, name, None) for name in names], depth - 1)
     return found
 
 
