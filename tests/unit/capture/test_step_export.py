@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +65,32 @@ def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
     vars(network)["forward"] = lambda rows: 2 * rows  # as libraries do
     export_network(torch, network, (sample,), {}, tmp_path)
     assert torch.equal(network(sample), 2 * sample)
+
+
+class Speller(nn.Module):
+    """As language models are trained that are handed their states from one piece of a text to the next."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(_WORDS, _WIDTH)
+        self.cells = nn.LSTM(_WIDTH, 8, 2, batch_first=batch_first)
+
+    def forward(self, letters: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Any]:
+        answer: tuple[Tensor, Any] = self.cells(self.letters(letters), state)
+        return answer
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.cells._flat_weights")  # of every recurrent network
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_states_of_a_recurrent_network_are_no_batch_of_as_many_as_it_has_layers(
+    batch_first: bool, tmp_path: Path
+) -> None:
+    letters = torch.ones((5, 12) if batch_first else (12, 5), dtype=torch.long)
+    state = (torch.zeros(2, 5, 8), torch.zeros(2, 5, 8))
+    network = Speller(batch_first=batch_first)
+    assert export_network(torch, network, (letters, state), {}, tmp_path) == 5
+    one, two = (describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(size).forward_macs for size in (5, 10))
+    assert two == 2 * one > 0
 
 
 class Actor(nn.Module):
