@@ -14,10 +14,12 @@ A list of records is what a data frame is made of: `pandas.DataFrame([cotenant.p
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -30,6 +32,7 @@ from cotenant.capture.in_script.step_window import tensors_of
 from cotenant.cli.settings import point_at_state, resolve_settings
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError
+from cotenant.job_settings import BATCH_SIZE_MAX
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
 from cotenant.prediction_verdict import verdict_of
@@ -42,6 +45,8 @@ _EXAMPLE: Final = "e.g. predict(model, torch.randn(32, 3, 224, 224))"
 _AS_CALLED: Final = (
     "give what it is called with, on its device: a tensor, a tuple of arguments, or a dictionary of names"
 )
+_TORCH_TRACES: Final = "torch._subclasses.fake_tensor"
+"""It logs a traceback for every network that does not take its inputs."""
 _BY_HAND: Final = "export it by hand (docs/training_scripts.md), and give the file"
 
 
@@ -139,6 +144,8 @@ def _check_kinds(batch_size: object, texts: Mapping[str, object]) -> None:
     # A column of a data frame holds whole numbers of numpy.
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, Integral)):
         raise InputError(f"batch_size={batch_size!r} is no whole number", remedy="e.g. batch_size=64")
+    if batch_size is not None and not 1 <= int(batch_size) <= BATCH_SIZE_MAX:
+        raise InputError(f"batch_size={batch_size} is not from 1 to {BATCH_SIZE_MAX:,}", remedy="e.g. batch_size=64")
     for name, text in texts.items():
         if not isinstance(text, str):
             raise InputError(f"{name}={text!r} is no text", remedy=f"e.g. {name}={_NAMES[name]!r}")
@@ -159,7 +166,8 @@ def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa:
     programs.require_programs("`cotenant.predict` of a module", [PROFILER])
     modes = [(part, part.training) for part in model.modules()]
     try:
-        batch_size = export_network(torch, model, args, named, folder)
+        with _silent(_TORCH_TRACES):
+            batch_size = export_network(torch, model, args, named, folder)
     except Exception as error:  # whatever torch.export has against a network
         raise _refusal(torch, model, args, named, error) from error
     finally:
@@ -168,6 +176,17 @@ def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa:
     graph = folder / "graph.onnx"
     graph.write_bytes(convert(folder, str(torch.__version__)))
     return graph, batch_size
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keeps a logger from telling what is told here in one sentence."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
 
 
 def _refusal(torch: Any, model: Any, args: Any, named: Mapping[str, Any], error: Exception) -> InputError:  # noqa: ANN401

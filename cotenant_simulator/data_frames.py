@@ -89,7 +89,8 @@ def simulate(
         try:
             runs = run_all(experiment, has_jobs=True, scenarios=Scenarios(experiment))
         except TraceError as error:
-            raise InputError(str(error).replace(str(Path(folder) / _FRAME_FILE), "the data frame")) from error
+            told = str(error).replace(str(Path(folder) / _FRAME_FILE), "the data frame")
+            raise InputError(f"{told}{_columns_needed(trace)}") from error
     return _as_frames(frames, runs)
 
 
@@ -123,6 +124,12 @@ def _written(frames: Any, trace: Any, folder: Path) -> Path:  # noqa: ANN401 (wh
     numbered = trace if "job_id" in trace.columns else trace.assign(job_id=range(len(trace)))
     numbered.to_csv(path, index=False)
     return path
+
+
+def _columns_needed(trace: Any) -> str:  # noqa: ANN401 (what the caller has)
+    """Return what to add where a data frame lacks every column by which a format is known; empty = it has one."""
+    lacks = not isinstance(trace, str | PathLike) and not {"submit_time_s", "duration_s"} <= set(trace.columns)
+    return "; a job list needs the columns submit_time_s, duration_s and num_gpus" if lacks else ""
 
 
 def _named(policies: Any) -> Mapping[str, Any]:  # noqa: ANN401 (what the caller has)

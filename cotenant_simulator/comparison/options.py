@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
@@ -131,9 +132,10 @@ class Options:
 
     def _number(self, name: str, *, most: float) -> float:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= most:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        if not 0 <= number <= most:
             raise InputError(f"{name} is {value!r:.100}, not a number from 0 to {most:g}")
-        return float(value)
+        return number
 
     def _path(self, name: str) -> Path | None:
         value = getattr(self, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,8 @@ def test_what_cannot_be_predicted_is_refused_with_its_cause(model: object, input
         {"batch_size": "64"},
         {"batch_size": 6.5},
         {"batch_size": True},
+        {"batch_size": 0},
+        {"batch_size": 10**9},
         {"optimizer": torch.optim.Adam},
         {"precision": torch.float16},
         {"device": torch.device("cuda")},
@@ -114,6 +117,21 @@ def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(set
 def test_the_helper_of_scripts_loads_nothing_of_it() -> None:
     line = "import sys, cotenant.job; assert not {'grpc', 'click', 'cotenant.predictions'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False, timeout=60).returncode == 0
+
+
+def test_a_refusal_comes_without_tracebacks_of_torch() -> None:
+    told: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = told.append  # type: ignore[method-assign]
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(listener)
+    try:
+        with pytest.raises(InputError, match="does not run on these inputs here"):
+            package.predict(torch.nn.Linear(2, 2), torch.randn(4, 3))
+    finally:
+        logger.removeHandler(listener)
+    assert told == []
+    assert not logger.disabled
 
 
 def test_a_batch_size_may_come_from_a_data_frame(predictor: FakePredictor) -> None:

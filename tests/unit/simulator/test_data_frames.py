@@ -114,7 +114,8 @@ def test_seeds_and_settings_may_be_numbers_of_numpy(frame: pandas.DataFrame) -> 
     }
     found = cotenant_simulator.simulate(frame, "fifo", seeds=numpy.arange(2), **settings)
     assert found.runs.seed.tolist() == [0, 1]
-    assert len(cotenant_simulator.simulate(frame, "fifo", seeds=numpy.int64(2), **settings).runs) == 2
+    two: Any = numpy.int64(2)
+    assert len(cotenant_simulator.simulate(frame, "fifo", seeds=two, **settings).runs) == 2
 
 
 def test_warnings_are_in_the_answer(frame: pandas.DataFrame) -> None:
@@ -172,7 +173,8 @@ def test_a_frame_without_jobs_or_with_other_columns_is_refused(frame: pandas.Dat
         cotenant_simulator.simulate(frame[:0], "fifo")
     with pytest.raises(InputError, match="the data frame: is of no known format; its columns are a, job_id; known are"):
         cotenant_simulator.simulate(pandas.DataFrame({"a": [1]}), "fifo")
-    with pytest.raises(InputError, match="the data frame: is of no known format"):
+    needed = "a job list needs the columns submit_time_s, duration_s and num_gpus"
+    with pytest.raises(InputError, match=f"the data frame: is of no known format.*; {needed}"):
         cotenant_simulator.simulate(pandas.DataFrame(), "fifo")
 
 
