@@ -31,7 +31,7 @@ from cotenant.capture.in_script.step_export import export_network
 from cotenant.capture.in_script.step_window import tensors_of
 from cotenant.cli.settings import point_at_state, resolve_settings
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
-from cotenant.client_errors import InputError
+from cotenant.client_errors import InputError, PermissionDeniedError
 from cotenant.job_settings import BATCH_SIZE_MAX
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
@@ -45,6 +45,7 @@ _EXAMPLE: Final = "e.g. predict(model, torch.randn(32, 3, 224, 224))"
 _AS_CALLED: Final = (
     "give what it is called with, on its device: a tensor, a tuple of arguments, or a dictionary of names"
 )
+_FROM_META: Final = 'call model.to_empty(device="cpu") first: the numbers in it are not looked at'
 _TORCH_TRACES: Final = "torch._subclasses.fake_tensor"
 """It logs a traceback for every network that does not take its inputs."""
 _BY_HAND: Final = "export it by hand (docs/training_scripts.md), and give the file"
@@ -159,10 +160,15 @@ def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa:
         raise InputError(f"{type(model).__name__} is neither a path nor a torch.nn.Module", remedy="give one of them")
     if inputs is None:
         raise InputError("a network needs example inputs", remedy=_EXAMPLE)
+    if any(each.is_meta for each in model.parameters()):
+        raise InputError("the network's weights are on the device meta, which holds none", remedy=_FROM_META)
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     args = () if named else inputs if isinstance(inputs, tuple) else (inputs,)
-    if not tensors_of(torch, (args, named)):
+    tensors = tensors_of(torch, (args, named))
+    if not tensors:
         raise InputError(f"no tensor is among the inputs ({type(inputs).__name__})", remedy=_EXAMPLE)
+    if not all(each.numel() for each in tensors):
+        raise InputError("the inputs hold no sample", remedy=_EXAMPLE)
     programs.require_programs("`cotenant.predict` of a module", [PROFILER])
     modes = [(part, part.training) for part in model.modules()]
     try:
@@ -207,13 +213,19 @@ def _ask(questions: Questions) -> Answers:
     resolved = resolve_settings({})
     options = resolved.settings.channel_options(resolved.settings.predictor)
     channel = open_channel(options)
-    if resolved.is_default("predictor") and not is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
-        point_at_state()
-        return ask_offline(questions)
-    client = PredictorClient(
-        channel, address=options.address, timeout_s=resolved.settings.timeout_s, tls=options.tls_files()
-    )
-    return ask_service(questions, client)
+    is_guessed = resolved.is_default("predictor")
+    if not is_guessed or is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
+        client = PredictorClient(
+            channel, address=options.address, timeout_s=resolved.settings.timeout_s, tls=options.tls_files()
+        )
+        try:
+            return ask_service(questions, client)
+        except PermissionDeniedError:
+            # The usual port may be that of another user's `cotenant up`.
+            if not is_guessed:
+                raise
+    point_at_state()
+    return ask_offline(questions)
 
 
 def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Prediction:

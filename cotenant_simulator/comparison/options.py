@@ -132,7 +132,7 @@ class Options:
 
     def _number(self, name: str, *, most: float) -> float:
         value = getattr(self, name)
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
         if not 0 <= number <= most:
             raise InputError(f"{name} is {value!r:.100}, not a number from 0 to {most:g}")
         return number

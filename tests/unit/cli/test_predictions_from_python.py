@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pandas
 import pytest
 import torch
@@ -17,7 +18,8 @@ from cotenant_profiler.convert_command import convert
 
 import cotenant as package
 from cotenant import predictions, programs
-from cotenant.client_errors import InputError
+from cotenant.client_errors import InputError, PermissionDeniedError
+from cotenant.prediction_questions import Answers
 from cotenant.v1 import prediction_pb2
 from predictor_service.features.graph_description import describe_graph
 from tests.support.cases import for_each
@@ -82,8 +84,9 @@ def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -
         (torch.nn.Linear(2, 2), [[1.0, 2.0]], "no tensor is among the inputs"),
         (torch.nn.Linear(2, 2), torch.randn(4, 3), "the network does not run on these inputs here"),
         (torch.nn.Linear(2, 2), [torch.randn(4, 2)], "does not run on these inputs here: .* must be Tensor, not list"),
-        (torch.nn.Linear(2, 2, device="meta"), torch.randn(4, 2), "does not run on these inputs here"),
+        (torch.nn.Linear(2, 2, device="meta"), torch.randn(4, 2), "weights are on the device meta"),
         (Undecided(), torch.randn(4, 2), "torch.export refused the network"),
+        (torch.nn.Linear(2, 2), torch.randn(0, 2), "the inputs hold no sample"),
         (GRAPHS / "mlp.onnx", None, "no batch size"),
         (GRAPHS / "absent.onnx", None, "no batch size"),
     ],
@@ -119,10 +122,41 @@ def test_the_helper_of_scripts_loads_nothing_of_it() -> None:
     assert subprocess.run([sys.executable, "-c", line], check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_predictor_that_knows_nobody_here_is_another_users_unless_it_was_named(
+    is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionDeniedError("it answers callers that it knows only", code=grpc.StatusCode.UNAUTHENTICATED)
+
+    monkeypatch.delenv("COTENANT_PREDICTOR", raising=False)
+    if is_named:
+        monkeypatch.setenv("COTENANT_PREDICTOR", "127.0.0.1:1")
+    monkeypatch.setattr(predictions, "is_serving", lambda *_, timeout_s: True)
+    monkeypatch.setattr(predictions, "ask_service", refuse)
+    monkeypatch.setattr(predictions, "point_at_state", lambda: None)
+    answer = prediction_pb2.PredictJobResponse(device="offline")
+    monkeypatch.setattr(predictions, "ask_offline", lambda _: Answers(jobs=[answer]))
+    if is_named:
+        with pytest.raises(PermissionDeniedError):
+            package.predict(GRAPHS / "mlp.onnx", batch_size=8)
+    else:
+        assert package.predict(GRAPHS / "mlp.onnx", batch_size=8).device == "offline"
+
+
+class Listener(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record)
+
+
 def test_a_refusal_comes_without_tracebacks_of_torch() -> None:
-    told: list[logging.LogRecord] = []
-    listener = logging.Handler()
-    listener.emit = told.append  # type: ignore[method-assign]
+    listener = Listener()
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     logger.addHandler(listener)
     try:
@@ -130,7 +164,7 @@ def test_a_refusal_comes_without_tracebacks_of_torch() -> None:
             package.predict(torch.nn.Linear(2, 2), torch.randn(4, 3))
     finally:
         logger.removeHandler(listener)
-    assert told == []
+    assert listener.told == []
     assert not logger.disabled
 
 
