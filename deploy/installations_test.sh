@@ -117,7 +117,7 @@ try_python() {
         tests+=(tests/unit/capture)
     else
         say "without torch: $(tail -n 1 "$folder/torch.txt")"
-        mapfile -t without < <(grep -rlE '^(import|from) torch' tests/unit | sed 's/^/--ignore=/')
+        mapfile -t without < <(grep -rlE '^(import|from) (torch|cotenant_profiler)' tests/unit | sed 's/^/--ignore=/')
     fi
     "${pip[@]}" install -c constraints.txt "$wheel[all]"
     try_wheel "$folder/venv/bin/cotenant" "$has_torch"
