@@ -6,10 +6,10 @@ the clone, against an empty state with one stand-in device. Both accept a slowdo
 whole: a stranger reads that in the reason of the second job. Lightning draws with rich where that is installed: its
 script gets TTY_COMPATIBLE=1, as docs/training_scripts.md says. With `--plain` two other scripts take their place, which
 need torch alone, wait for their input in loops of their own and accept the usual 20 %; with `--transformers` a Trainer
-of transformers and a loop of accelerate, which wait for their input as well. They are co-located once both train there:
-one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine that may be busy:
-`load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import baseline of the
-stand-in, with what the process says of itself at its end.
+of transformers and a loop of accelerate, which wait for their input and accept 300 % as well. They are co-located once
+both train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine
+that may be busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import
+baseline of the stand-in, with what the process says of itself at its end.
 """
 
 from __future__ import annotations
@@ -257,15 +257,15 @@ def _plain_scripts(first: int, second: int) -> dict[str, _Script]:
 
 def _transformers_scripts(first: int, second: int) -> dict[str, _Script]:
     return {
-        "reviews": _Script(text=_TRAINER, words=(str(first),), steps=200 * first, max_slowdown="0.5"),
-        "frames": _Script(text=_ACCELERATED, words=("--epochs", str(second)), steps=100 * second, max_slowdown="0.5"),
+        "reviews": _Script(text=_TRAINER, words=(str(first),), steps=200 * first, max_slowdown="3"),
+        "frames": _Script(text=_ACCELERATED, words=("--epochs", str(second)), steps=100 * second, max_slowdown="3"),
     }
 
 
 _PAIRS: Final = {
     "lightning": _Pair(scripts=_library_scripts, epochs=(12, 6), libraries="torch, lightning, tqdm"),
     "plain": _Pair(scripts=_plain_scripts, epochs=(40, 80), libraries="torch"),
-    "transformers": _Pair(scripts=_transformers_scripts, epochs=(6, 12), libraries="torch, transformers, accelerate"),
+    "transformers": _Pair(scripts=_transformers_scripts, epochs=(12, 24), libraries="torch, transformers, accelerate"),
 }
 
 
