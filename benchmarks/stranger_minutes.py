@@ -5,9 +5,10 @@ They run in a Python of their own (COTENANT_STRANGERS_PYTHON, or --python: one w
 the clone, against an empty state with one stand-in device. Both accept a slowdown of 300 %, since each uses the core
 whole: a stranger reads that in the reason of the second job. Lightning draws with rich where that is installed: its
 script gets TTY_COMPATIBLE=1, as docs/training_scripts.md says. With `--plain` two other scripts take their place, which
-need torch alone, wait for their input in loops of their own and accept the usual 20 %. They are co-located once both
-train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine that
-may be busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import
+need torch alone, wait for their input in loops of their own and accept the usual 20 %; with `--transformers` a Trainer
+of transformers and a loop of accelerate, which wait for their input and accept 300 % as well. They are co-located once
+both train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine
+that may be busy: `load` is its load average. `memory_error_ratio` compares the peak that was measured, with the import
 baseline of the stand-in, with what the process says of itself at its end.
 """
 
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -125,6 +126,66 @@ for epoch in range(int(sys.argv[1])):
 print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
+_TRAINER: Final = """
+import resource, sys, time
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+class Reviews(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1600
+
+    def __getitem__(self, index):
+        time.sleep(0.015)  # a tokenizer
+        ids = torch.arange(index, index + 32) % 300
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[0] % 3}
+
+if __name__ == "__main__":
+    config = BertConfig(vocab_size=300, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                        intermediate_size=128, max_position_embeddings=64, num_labels=3)
+    arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=8, num_train_epochs=int(sys.argv[1]),
+                                  learning_rate=1e-4, logging_steps=50, save_strategy="no", report_to=[])
+    Trainer(model=BertForSequenceClassification(config), args=arguments, train_dataset=Reviews()).train()
+    print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+_ACCELERATED: Final = """
+import argparse, resource, time
+import torch
+from accelerate import Accelerator
+
+class Frames(torch.utils.data.Dataset):
+    def __len__(self):
+        return 800
+
+    def __getitem__(self, index):
+        time.sleep(0.02)  # a decoder
+        return torch.rand(3, 24, 24), index % 5
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, required=True)
+epochs = parser.parse_args().epochs
+accelerator = Accelerator(gradient_accumulation_steps=2)
+network = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 24, 5, stride=2), torch.nn.GELU(), torch.nn.Conv2d(24, 48, 3, stride=2), torch.nn.GELU(),
+    torch.nn.Flatten(), torch.nn.LazyLinear(5))
+network(torch.zeros(1, 3, 24, 24))
+optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+loader = torch.utils.data.DataLoader(Frames(), batch_size=4)
+network, optimizer, loader = accelerator.prepare(network, optimizer, loader)
+done = 0
+for epoch in range(epochs):
+    for frames, labels in loader:
+        with accelerator.accumulate(network):
+            loss = torch.nn.functional.cross_entropy(network(frames), labels)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            done += 1
+            accelerator.print(f"epoch {epoch} step {done}/{epochs * 100} loss {loss.item():.3f}", flush=True)
+print("own peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Script:
@@ -137,19 +198,30 @@ class _Script:
     variables: tuple[str, ...] = ()
 
 
-def main(python: str = "", *, is_plain: bool = False, epochs: Sequence[int] = ()) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Two scripts: how they are made of their epochs, how many these are by default, and what they import."""
+
+    scripts: Callable[[int, int], dict[str, _Script]]
+    epochs: tuple[int, int]
+    libraries: str
+
+
+def main(python: str = "", *, pair: str = "lightning", epochs: Sequence[int] = ()) -> dict[str, Any]:
     """Returns the minutes until both jobs share the device, and what was right about each.
 
     Args:
         python: Runs the scripts; empty = COTENANT_STRANGERS_PYTHON, or this one for the plain scripts.
-        is_plain: Those that need torch alone.
-        epochs: Of the first and of the second script, 400 and 200 steps each; plain ones have 100 and 50.
+        pair: lightning | plain | transformers.
+        epochs: Of the first and of the second script: of 400 and 200 steps, plain ones of 100 and 50, those of
+            transformers and accelerate of 200 and 100.
     """
-    python = python or (sys.executable if is_plain else os.environ.get(VARIABLE, ""))
-    libraries = "import torch" if is_plain else "import lightning, tqdm"
-    if not python or subprocess.run([python, "-c", libraries], check=False, capture_output=True).returncode:
-        return {"skipped": f"no Python with torch, lightning and tqdm; name one in {VARIABLE}, or ask for --plain"}
-    scripts = _plain_scripts(*(epochs or (40, 80))) if is_plain else _library_scripts(*(epochs or (12, 6)))
+    asked = _PAIRS[pair]
+    python = python or (sys.executable if pair == "plain" else os.environ.get(VARIABLE, ""))
+    needed = f"import {asked.libraries}"
+    if not python or subprocess.run([python, "-c", needed], check=False, capture_output=True).returncode:
+        return {"skipped": f"no Python with {asked.libraries}; name one in {VARIABLE}, or ask for --plain"}
+    scripts = asked.scripts(*(epochs or asked.epochs))
     with tempfile.TemporaryDirectory(prefix="stranger-") as root:
         folder = Path(root)
         (folder / "state").mkdir()
@@ -181,6 +253,20 @@ def _plain_scripts(first: int, second: int) -> dict[str, _Script]:
         "series": _Script(text=_BAR, words=("--updates", str(updates)), steps=updates, max_slowdown="0.2"),
         "words": _Script(text=_EPOCHS, words=(str(second),), steps=50 * second, max_slowdown="0.2"),
     }
+
+
+def _transformers_scripts(first: int, second: int) -> dict[str, _Script]:
+    return {
+        "reviews": _Script(text=_TRAINER, words=(str(first),), steps=200 * first, max_slowdown="3"),
+        "frames": _Script(text=_ACCELERATED, words=("--epochs", str(second)), steps=100 * second, max_slowdown="3"),
+    }
+
+
+_PAIRS: Final = {
+    "lightning": _Pair(scripts=_library_scripts, epochs=(12, 6), libraries="torch, lightning, tqdm"),
+    "plain": _Pair(scripts=_plain_scripts, epochs=(40, 80), libraries="torch"),
+    "transformers": _Pair(scripts=_transformers_scripts, epochs=(12, 24), libraries="torch, transformers, accelerate"),
+}
 
 
 def _submit_both(
@@ -288,6 +374,9 @@ if __name__ == "__main__":
     unwind_when_ended()
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default="", help=f"Runs the scripts. [default: {VARIABLE}]")
-    parser.add_argument("--plain", action="store_true", help="Two scripts that need torch alone.")
-    asked = parser.parse_args()
-    print(json.dumps(main(asked.python, is_plain=asked.plain), indent=2))
+    parser.add_argument("--plain", dest="pair", action="store_const", const="plain", help="They need torch alone.")
+    parser.add_argument("--transformers", dest="pair", action="store_const", const="transformers")
+    parser.add_argument("--epochs", type=int, nargs=2, default=(), metavar=("FIRST", "SECOND"))
+    parser.set_defaults(pair="lightning")
+    given = parser.parse_args()
+    print(json.dumps(main(given.python, pair=given.pair, epochs=given.epochs), indent=2))

@@ -14,11 +14,14 @@ A list of records is what a data frame is made of: `pandas.DataFrame([cotenant.p
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +31,8 @@ from cotenant.capture.in_script.step_export import export_network
 from cotenant.capture.in_script.step_window import tensors_of
 from cotenant.cli.settings import point_at_state, resolve_settings
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
-from cotenant.client_errors import InputError
+from cotenant.client_errors import InputError, PermissionDeniedError
+from cotenant.job_settings import BATCH_SIZE_MAX
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
 from cotenant.prediction_verdict import verdict_of
@@ -36,11 +40,14 @@ from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2
 
 GUESS_TIMEOUT_S: Final = 0.5
-_NAMES: Final = {"device": "a100", "optimizer": "adam", "precision": "bf16"}
+_NAMES: Final = {"device": "a100", "optimizer": "adam", "precision": "bf16", "device_memory": "40GiB"}
 _EXAMPLE: Final = "e.g. predict(model, torch.randn(32, 3, 224, 224))"
 _AS_CALLED: Final = (
     "give what it is called with, on its device: a tensor, a tuple of arguments, or a dictionary of names"
 )
+_FROM_META: Final = 'call model.to_empty(device="cpu") first: the numbers in it are not looked at'
+_TORCH_TRACES: Final = "torch._subclasses.fake_tensor"
+"""It logs a traceback for every network that does not take its inputs."""
 _BY_HAND: Final = "export it by hand (docs/training_scripts.md), and give the file"
 
 
@@ -101,17 +108,18 @@ def predict(
     Raises:
         CotenantError: The network, its inputs, a setting or the device is refused; the message says what and why.
     """
-    _check_kinds(batch_size, {"device": device, "optimizer": optimizer, "precision": precision})
+    texts = {"device": device, "optimizer": optimizer, "precision": precision, "device_memory": device_memory}
+    _check_kinds(batch_size, texts)
     with tempfile.TemporaryDirectory(prefix="cotenant-export-") as folder:
         path = model_or_path
         if not isinstance(path, str | os.PathLike):
             path, found = _export(model_or_path, inputs, Path(folder))
-            batch_size = batch_size or found
+            batch_size = found if batch_size is None else batch_size
         if batch_size is None:
             raise InputError("no batch size is given", remedy="e.g. batch_size=64")
         request = prediction_pb2.PredictJobRequest(
             graph_sha256=hash_of(Path(path)),
-            settings=job_settings(batch_size=batch_size, optimizer=optimizer, precision=precision),
+            settings=job_settings(batch_size=int(batch_size), optimizer=optimizer, precision=precision),
             device=device or resolve_settings({}).settings.device,
             device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
             find_largest_batch_size=True,
@@ -134,27 +142,38 @@ def _check_kinds(batch_size: object, texts: Mapping[str, object]) -> None:
     Raises:
         InputError: One is refused.
     """
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+    # A column of a data frame holds whole numbers of numpy.
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, Integral)):
         raise InputError(f"batch_size={batch_size!r} is no whole number", remedy="e.g. batch_size=64")
+    if batch_size is not None and not 1 <= int(batch_size) <= BATCH_SIZE_MAX:
+        raise InputError(f"batch_size={batch_size} is not from 1 to {BATCH_SIZE_MAX:,}", remedy="e.g. batch_size=64")
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise InputError(f"{name}={text!r} is no name", remedy=f"e.g. {name}={_NAMES[name]!r}")
+            raise InputError(f"{name}={text!r} is no text", remedy=f"e.g. {name}={_NAMES[name]!r}")
 
 
 def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa: ANN401
     torch = sys.modules.get("torch")
+    if isinstance(model, type):
+        raise InputError(f"{model.__name__} is a class", remedy=f"make a network of it, e.g. {model.__name__}(...)")
     if torch is None or not isinstance(model, torch.nn.Module):
         raise InputError(f"{type(model).__name__} is neither a path nor a torch.nn.Module", remedy="give one of them")
     if inputs is None:
         raise InputError("a network needs example inputs", remedy=_EXAMPLE)
+    if any(each.is_meta for each in model.parameters()):
+        raise InputError("the network's weights are on the device meta, which holds none", remedy=_FROM_META)
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     args = () if named else inputs if isinstance(inputs, tuple) else (inputs,)
-    if not tensors_of(torch, (args, named)):
+    tensors = tensors_of(torch, (args, named))
+    if not tensors:
         raise InputError(f"no tensor is among the inputs ({type(inputs).__name__})", remedy=_EXAMPLE)
+    if not all(each.numel() for each in tensors):
+        raise InputError("the inputs hold no sample", remedy=_EXAMPLE)
     programs.require_programs("`cotenant.predict` of a module", [PROFILER])
     modes = [(part, part.training) for part in model.modules()]
     try:
-        batch_size = export_network(torch, model, args, named, folder)
+        with _silent(_TORCH_TRACES):
+            batch_size = export_network(torch, model, args, named, folder)
     except Exception as error:  # whatever torch.export has against a network
         raise _refusal(torch, model, args, named, error) from error
     finally:
@@ -163,6 +182,17 @@ def _export(model: Any, inputs: Any, folder: Path) -> tuple[Path, int]:  # noqa:
     graph = folder / "graph.onnx"
     graph.write_bytes(convert(folder, str(torch.__version__)))
     return graph, batch_size
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keeps a logger from telling what is told here in one sentence."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
 
 
 def _refusal(torch: Any, model: Any, args: Any, named: Mapping[str, Any], error: Exception) -> InputError:  # noqa: ANN401
@@ -183,13 +213,19 @@ def _ask(questions: Questions) -> Answers:
     resolved = resolve_settings({})
     options = resolved.settings.channel_options(resolved.settings.predictor)
     channel = open_channel(options)
-    if resolved.is_default("predictor") and not is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
-        point_at_state()
-        return ask_offline(questions)
-    client = PredictorClient(
-        channel, address=options.address, timeout_s=resolved.settings.timeout_s, tls=options.tls_files()
-    )
-    return ask_service(questions, client)
+    is_guessed = resolved.is_default("predictor")
+    if not is_guessed or is_serving(channel, timeout_s=GUESS_TIMEOUT_S):
+        client = PredictorClient(
+            channel, address=options.address, timeout_s=resolved.settings.timeout_s, tls=options.tls_files()
+        )
+        try:
+            return ask_service(questions, client)
+        except PermissionDeniedError:
+            # The usual port may be that of another user's `cotenant up`.
+            if not is_guessed:
+                raise
+    point_at_state()
+    return ask_offline(questions)
 
 
 def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Prediction:

@@ -369,12 +369,14 @@ class Attempt:
         return_code = (record or {}).get("return_code")
         place = read_integer(record, "failed_rank", -1)
         failed_rank = self.ranks[place] if 0 <= place < len(self.ranks) else None
-        tail = read_tail(self.directory, _CLASSIFIED_TAIL_BYTES, self.log_name(failed_rank))
+        tail = read_tail(self.directory, _CLASSIFIED_TAIL_BYTES, self.log_name(failed_rank)).decode("utf-8", "replace")
+        if read_integer(record, "dropped_log_bytes"):  # a full disk took no more, and the shim knows the end
+            tail = read_text(record, "log_tail")
         return ExitFacts(
             return_code=return_code if isinstance(return_code, int) else None,
             cause=read_text(record, "cause"),
             oom_kills=read_integer(record, "oom_kills"),
-            log_tail=tail.decode("utf-8", "replace"),
+            log_tail=tail,
             checkpoint_is_new=self._checkpoint_is_new(),
             reported_failure=self.track.failure,
             failed_rank=failed_rank,

@@ -29,8 +29,14 @@ _MISSING_COMMAND = re.compile(
     r"|cannot execute[^\r\n]{0,100}|Exec format error))\s*$"
 )
 _CANNOT_START = re.compile(r"(?m)^cotenant: cannot start ([^\r\n]{1,300})$")
-# As the last line only: a script may print one that it caught.
+# At the end only: a script may print one that it caught. Further lines of a message are indented.
+_EXCEPTION = re.compile(
+    r"(?m)^Traceback \(most recent call last\):\r?\n(?:[ \t][^\n]{0,1000}\n)+"
+    r"([A-Za-z_][\w.]{0,100}(?:: [^\r\n]{1,200})?)[^\n]{0,4000}(?:\n[ \t][^\n]{0,1000}){0,40}\s{0,4}\Z"
+)
 _MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")
+_WRONG_ARGUMENTS = re.compile(r"(?m)^[^\s:][^:\r\n]{0,200}: (error: [^\r\n]{1,200})\s*\Z")
+_WRONG_ARGUMENTS_CODE = 2
 _NO_INPUT = re.compile(r"(?m)^EOFError: EOF when reading a line\s*\Z")
 _MEANINGS = {
     _NOT_FOUND_CODE: "a command was not found, as shells say it",
@@ -79,15 +85,19 @@ def describe(exit_class: str, facts: ExitFacts) -> str:
         doubt = "; no checkpoint manifest newer than the request, so nothing new is resumed"
     asked = _ASKED_FOR.findall(facts.log_tail) if exit_class == "gpu_oom" else []
     allocation = f"; it tried to allocate {asked[-1]}" if asked else ""
-    missing = _what_is_missing(facts) if exit_class == "error" else ""
+    missing = _what_was_wrong(facts) if exit_class == "error" else ""
     return f"{ending}{cause}{doubt}{allocation}{missing}"
 
 
-def _what_is_missing(facts: ExitFacts) -> str:
-    """Return the command, module or input without which the program could not go on, as its log names it."""
+def _what_was_wrong(facts: ExitFacts) -> str:
+    """Return the command, module, input or argument that was missing, or the exception, as the log's end names it."""
     if _NO_INPUT.search(facts.log_tail):
         return ": it asked for input, and a job has no standard input; give it as arguments or in a file"
-    kinds = (_CANNOT_START, _MISSING_COMMAND) if facts.return_code in _MEANINGS else (_MISSING_MODULE,)
+    kinds: tuple[re.Pattern[str], ...] = (_MISSING_MODULE, _EXCEPTION)
+    if facts.return_code in _MEANINGS:
+        kinds = (_CANNOT_START, _MISSING_COMMAND)
+    elif facts.return_code == _WRONG_ARGUMENTS_CODE:
+        kinds = (_WRONG_ARGUMENTS,)
     named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
     said = named or _MEANINGS.get(facts.return_code or 0, "")
     return f": {said}" if said else ""

@@ -19,6 +19,7 @@ from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.job_processes import start_ticks
 from cotenant_agent.job_users import JobUsers, Owner, hand_over
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
+from cotenant_agent.lost_output import keep_room as keep_room_for_lost
 from cotenant_agent.memory_watchdog import claimed_bytes, surge_bytes
 from cotenant_agent.parameter_blocks import leave_assignment
 from cotenant_agent.processes import Processes, read_boot_id
@@ -138,6 +139,7 @@ class Launcher:
         seal = Seal.draw() if self._rules.seals else None
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
         keep_room(directory.stop, directory.exit)
+        keep_room_for_lost(str(directory.log))
         _write_lease(attempt, deadline_boot_ms, grace_ms)
         write_json(directory.spec, attempt.sealed(directory.spec, spec))
         return attempt

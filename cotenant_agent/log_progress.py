@@ -6,6 +6,7 @@ What is read at once, kept of a line, searched, and spent on searching is bounde
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import math
 import os
@@ -19,12 +20,14 @@ from typing import NamedTuple
 
 from cotenant_agent.durable_files import read_integer
 from cotenant_agent.loss_recognition import printed_loss
+from cotenant_agent.lost_output import read_lost
 from cotenant_agent.printed_numbers import integer_of, total_behind
 from cotenant_agent.progress import ProgressReport, is_counter
 from cotenant_agent.progress_recognition import (
     GROWING_VALUES_MIN,
     SAMPLE_GROUP,
     STEP_GROUP,
+    find_loop,
     is_other_work,
     rank_of_counter,
     recognised,
@@ -32,13 +35,15 @@ from cotenant_agent.progress_recognition import (
     steps_of_last_epoch,
     steps_of_samples,
 )
-from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
+from cotenant_agent.step_counting import LOOP_MARK, PrintedStep, StepCounter, label_of
 from cotenant_agent.system_clock import wall_ms
 
 _READ_BYTES = 1 << 18
 _READS_AT_END_MAX = 16
 _AGE_MS_MAX = 2_000
-_LINE_END = re.compile("[\r\n]+")
+_LINE_END = re.compile("([\r\n]+)")
+_WRITES_OVER = re.compile("\r(?!\r*\n)")
+"""In the end of a line: the next one is written over it. Windows ends a line with both characters."""
 _LINE_LIMIT = 8192
 """Of a longer line the end is searched."""
 _WINDOW = 2048
@@ -60,6 +65,11 @@ _MATCHES_MAX = 20_000
 class _Found(NamedTuple):
     printed: PrintedStep
     loss: float | None
+
+
+class _Line(NamedTuple):
+    text: str
+    is_written_over: bool
 
 
 class LogProgress:
@@ -84,17 +94,19 @@ class LogProgress:
         self._recognises, self._batch_size, self._steps_total = not pattern, batch_size, steps_total
         values_min = 1 if pattern else GROWING_VALUES_MIN
         self._rest = ""
+        self._is_written_over = False
         self._windows = self._lines = 0
         self._timeouts = 0
         self._loss: float | None = None
         self._epoch = 0
         self._counter = StepCounter(values_min)
-        self._inode, self._offset = 0, 0
+        self._inode = self._offset = self._lost_bytes = self._newly_lost_bytes = 0
         self._written_wall_ms = self._reported_at_ns = 0
         with contextlib.suppress(ValueError):
             record = record if isinstance(record, Mapping) else {}
             self._counter = StepCounter.from_record(record, values_min)
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
+            self._lost_bytes = read_integer(record, "lost_bytes")
 
     @property
     def unseen_at_end(self) -> int:
@@ -110,8 +122,11 @@ class LogProgress:
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""
-        offset = max(0, self._offset - len(self._rest.encode()))
-        return {"inode": self._inode, "offset": offset, **self._counter.to_record()}
+        rest_bytes = len(self._rest.encode())
+        of_lost_bytes = min(rest_bytes, self._newly_lost_bytes)
+        offset = max(0, self._offset - rest_bytes + of_lost_bytes)
+        place = {"inode": self._inode, "offset": offset, "lost_bytes": self._lost_bytes - of_lost_bytes}
+        return {**place, **self._counter.to_record()}
 
     def read(self, now_ns: int) -> list[ProgressReport]:
         """The newest progress since the last reading, if any; 256 KiB at most are read."""
@@ -121,9 +136,9 @@ class LogProgress:
         """The same of all that an ended job has written, its last line included; 4 MiB at most, and then the end."""
         found = False
         for _ in range(_READS_AT_END_MAX):
-            before = (self._inode, self._offset)
+            before = (self._inode, self._offset, self._lost_bytes)
             found = self._search_next() or found
-            if (self._inode, self._offset) == before:
+            if (self._inode, self._offset, self._lost_bytes) == before:
                 break
         else:
             self.skip_to_end()
@@ -149,15 +164,17 @@ class LogProgress:
         return [ProgressReport(step=self._counter.steps, at_ns=at_ns, epoch=self._epoch, loss=self._loss)]
 
     def _search_next(self) -> bool:
-        text = self._new_content().decode("utf-8", "replace") if self._expression else ""
-        return bool(text) and self._search_text(text)
+        logged, lost = (self._new_content(), self._new_lost_content()) if self._expression else (b"", b"")
+        content = logged + lost
+        self._newly_lost_bytes = len(lost) if content else self._newly_lost_bytes
+        return bool(content) and self._search_text(content.decode("utf-8", "replace"))
 
     def _search_text(self, text: str) -> bool:
         """Count the steps of all lines that end here; whether there were any."""
         text = self._rest + text
         if self._pattern is None and self._expression and not text.isspace():
             self._pattern = re.compile(self._expression)  # takes longer than a search may
-        *lines, rest = _LINE_END.split(text)
+        lines, rest = self._split(text)
         self._rest, self._windows, self._lines = "", 0, 0
         found: deque[_Found] = deque(maxlen=_MATCHES_MAX)
         try:
@@ -170,10 +187,19 @@ class LogProgress:
             self._take(item)
         return bool(found)
 
-    def _search_lines(self, lines: Sequence[str], rest: str, found: deque[_Found]) -> None:
+    def _split(self, text: str) -> tuple[list[_Line], str]:
+        """The lines that have ended, and what is left."""
+        *parts, rest = _LINE_END.split(text)
+        lines = []
+        for content, end in zip(parts[::2], parts[1::2], strict=True):
+            begins_over, self._is_written_over = self._is_written_over, _WRITES_OVER.search(end) is not None
+            lines.append(_Line(content, begins_over or self._is_written_over))
+        return lines, rest
+
+    def _search_lines(self, lines: Sequence[_Line], rest: str, found: deque[_Found]) -> None:
         """Add what whole lines show to `found`, and keep what is left of the one that has not ended."""
         for line in lines:
-            self._search_line(line[-_LINE_LIMIT:], found, is_whole=True)
+            self._search_line(line.text[-_LINE_LIMIT:], found, is_whole=True, is_written_over=line.is_written_over)
             self._lines += 1
         if len(rest) > _LINE_LIMIT:
             # A line without an end, as of a script that prints blanks between its steps.
@@ -181,7 +207,7 @@ class LogProgress:
             rest = rest[self._search_line(rest, found, is_whole=False) :]
         self._rest = rest
 
-    def _take_timeout(self, lines: Sequence[str], rest: str, found: deque[_Found]) -> None:
+    def _take_timeout(self, lines: Sequence[_Line], rest: str, found: deque[_Found]) -> None:
         """Count a bad expression's failure; after too much text for a good one search the newest lines at least."""
         if self._windows <= _WINDOWS_EXPECTED:
             self._timeouts += 1
@@ -193,7 +219,7 @@ class LogProgress:
         with contextlib.suppress(TimeoutError), _time_limit():
             self._search_lines(newest, rest, found)
 
-    def _search_line(self, line: str, found: deque[_Found], *, is_whole: bool) -> int:
+    def _search_line(self, line: str, found: deque[_Found], *, is_whole: bool, is_written_over: bool = False) -> int:
         """Add what the line shows to `found`; returns how much of it need not be searched again."""
         start = 0
         while is_whole or len(line) - start >= _WINDOW:
@@ -202,6 +228,8 @@ class LogProgress:
             settled = len(window) if is_last else _WINDOW - _OVERLAP
             end = self._search_window(window, settled, found)
             if is_last:
+                if is_written_over and self._recognises and not start and not end:
+                    found.extend(_loop(line))
                 return len(line)
             start += max(end, settled - _OVERLAP)
         return start
@@ -242,6 +270,12 @@ class LogProgress:
                     return content
             return self._read_on(newest) if newest >= 0 else b""
 
+    def _new_lost_content(self) -> bytes:
+        """What a full disk has kept out of the log since the last reading, as far as it is kept."""
+        self._lost_bytes, content = read_lost(str(self._path), self._lost_bytes)
+        self._written_wall_ms = wall_ms() if content else self._written_wall_ms
+        return content
+
     def _read_on(self, descriptor: int) -> bytes:
         found = os.fstat(descriptor)
         if found.st_ino != self._inode or found.st_size < self._offset:
@@ -264,6 +298,19 @@ def _open_quietly(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _loop(line: str) -> list[_Found]:
+    """What a line that is written over counts in words that are not known."""
+    match = find_loop(line)
+    if match is None:
+        return []
+    before = line[: match.start(STEP_GROUP)][-_LABEL_REACH:]
+    item = _read_match(match, STEP_GROUP, before, 0)
+    if item is None or is_other_work(item.printed.label):
+        return []
+    printed = dataclasses.replace(item.printed, label=LOOP_MARK + item.printed.label)
+    return [_Found(printed, printed_loss(before, line[match.end() :]))]
 
 
 def _surest(shown: list[_Found], steps_total: int) -> list[_Found]:

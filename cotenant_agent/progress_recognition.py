@@ -10,6 +10,9 @@ batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000
 and bars of images, samples or examples. Numbers with a unit behind them are measurements, and bars of downloads, of
 preparing data and of validation are named by their words or units.
 
+A line that is written over again and again shows a loop in any words, as in `sweep 12/400`: only where it counts one by
+one from its beginning, to at least 20, since fewer, or what is printed line by line, may be epochs, devices or files.
+
 What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does with rich), or epochs or
 episodes alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import re
 
-from cotenant_agent.printed_numbers import INSIDE, INTEGER, LOOSE, NUMBER, forms_of
+from cotenant_agent.printed_numbers import INSIDE, INTEGER, LOOSE, NUMBER, forms_of, integer_of, total_behind
 
 GROWING_VALUES_MIN = 2
 """So many growing numbers a counter shows before it counts."""
@@ -71,9 +74,29 @@ _SAMPLES = (
     rf"|{_DIGIT}(?=[0-9]{{1,15}}/[0-9]{{1,15}} {_SAMPLES_TIMES}))"
 )
 
+# Behind any word, or none. Times, sizes and dates are no counts.
+_NO_LOOP = (
+    rf"{_NO_STEPS}|/|[.:,][0-9]| ?(?:%|[mun]?s|secs?|seconds?|mins?|minutes?|h|hours?|samples?|images?|epochs?)\b"
+)
+_LOOP = re.compile(
+    rf"(?i)(?:^|(?<=[^\W\d_])) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
+    rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
+)
+_DIGITS = re.compile("[0-9]")
+_LOOP_TOTAL_MIN = 20
+"""What ends earlier may be epochs, folds or devices."""
+
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|eval|valid|test|predict|infer|pre-?process"
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
+)
+
+# What has many steps, is read or made before training, or is no count; what else there is may be a loop's unit.
+_OUTER_LOOP = re.compile(
+    r"(?i)\b(?:epo[ckq]|époque|época|эпох|エポック|episod|épisode|round|runde|fold|trial|seed|repeat|generation"
+    r"|gpu|device|rank|worker|node|file|shard|chunk|part|page|row|line|item|record|document|example|frame|video|user"
+    r"|read|writ|copy|pars|decod|encod|convert|render|build|creat|augment|resiz|process|unpack|unzip|upload|import"
+    r"|sampl|imag|day|week|month|time|eta|elapsed|warm|val\b)"
 )
 
 # Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
@@ -174,6 +197,22 @@ def rank_of_counter(label: str) -> int:
         label: The words.
     """
     return next((rank for rank, words in _SURENESS if words.search(label) is not None), 1)
+
+
+def find_loop(text: str) -> re.Match[str] | None:
+    """Returns where a line that is written over shows how far a loop is, whatever its unit is called: `sweep 12/400`.
+
+    Args:
+        text: The line; of several counts the last one is meant, which is the inner one.
+    """
+    found = next(reversed(list(_LOOP.finditer(text))), None)
+    if found is None:
+        return None
+    step, end = integer_of(found[STEP_GROUP]), found.end(STEP_GROUP)
+    # Of `epoch 3: sweep 12/400` the words behind the last number name the unit.
+    unit = _DIGITS.split(text[: found.start(STEP_GROUP)])[-1]
+    is_loop = total_behind(text, end, step) >= max(step, _LOOP_TOTAL_MIN)
+    return found if is_loop and _OUTER_LOOP.search(unit) is None else None
 
 
 def is_other_work(label: str) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 
+from cotenant_agent.lost_output import KEPT_BYTES, note_lost
 from cotenant_agent.system_clock import boot_ms
 
 CUT_SUFFIX = ".cut"
@@ -18,7 +19,7 @@ _DRAIN_MS = 1000
 
 
 class RotatingLog:
-    """Two files of at most `limit_bytes` each; a full disk loses output, never the job."""
+    """Two files of at most `limit_bytes` each; a full disk loses output, but for its newest end, never the job."""
 
     def __init__(self, limit_bytes: int, name: str = "out.log") -> None:
         self._limit_bytes = limit_bytes
@@ -26,6 +27,7 @@ class RotatingLog:
         self._descriptor = self._open()
         self._size_bytes = os.fstat(self._descriptor).st_size
         self.dropped_bytes = 0
+        self._dropped_end = b""
         self.tail = b""
 
     def write(self, output: bytes) -> None:
@@ -33,7 +35,7 @@ class RotatingLog:
         self.tail = (self.tail + output)[-_TAIL_BYTES:]
         while output:
             if self._size_bytes >= self._limit_bytes and not self._rotate():
-                self.dropped_bytes += len(output)
+                self._drop(output)
                 return
             room = self._limit_bytes - self._size_bytes
             part, output = output[:room], output[room:]
@@ -45,7 +47,13 @@ class RotatingLog:
         written = 0
         with contextlib.suppress(OSError):
             written = os.write(self._descriptor, part)
-        self.dropped_bytes += len(part) - written
+        if written < len(part):
+            self._drop(part[written:])
+
+    def _drop(self, output: bytes) -> None:
+        self.dropped_bytes += len(output)
+        self._dropped_end = (self._dropped_end + output)[-KEPT_BYTES:]
+        note_lost(self._name, self.dropped_bytes, self._dropped_end)
 
     def _rotate(self) -> bool:
         """Go on in a new file; whether there is one."""

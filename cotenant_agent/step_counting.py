@@ -19,6 +19,12 @@ _BARS_MAX = 16
 _FIELDS_ONCE = 7
 """Of a bar in what earlier agents have left: without `distance` and `passes`."""
 _LABEL_LIMIT = 64
+_LOOP_VALUES_MIN = 8
+LOOP_MARK = "\r"
+"""Before the label of a count whose unit is not known: it counts only where most of its numbers are printed.
+
+Samples, bytes and what is printed now and then grow by more than one.
+"""
 _WORD = re.compile(r"[^\W\d_]{3,}")
 # Of colours, cursors and titles, whose text is nothing that a bar says.
 _TERMINAL_ORDER = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,128}\x07)")
@@ -184,12 +190,15 @@ class StepCounter:
             return max(self.interval, from_zero)
         return max(self.interval or self._distance_by_clock(), from_zero) * bar.passes
 
-    def _counts(self, bar: _Bar) -> bool:
+    def _counts(self, label: str, bar: _Bar) -> bool:
+        if label.startswith(LOOP_MARK):
+            is_one_by_one = bar.first <= 1 and 2 * bar.values > bar.peak - bar.first
+            return is_one_by_one and bar.values >= _LOOP_VALUES_MIN
         return bar.values >= self._values_min or bar.base > 0
 
     def _furthest(self) -> tuple[int, _Bar]:
         """The bar that counts, behind its total."""
-        bars = ((total, bar) for (_, total), bar in self._bars.items() if self._counts(bar))
+        bars = ((total, bar) for (label, total), bar in self._bars.items() if self._counts(label, bar))
         return max(bars, key=lambda item: item[1].steps, default=(0, _Bar()))
 
     def take(self, printed: PrintedStep) -> bool:
@@ -201,7 +210,7 @@ class StepCounter:
         if len(self._bars) > _BARS_MAX:
             del self._bars[next(iter(self._bars))]
         bar.take(printed)
-        if not self._counts(bar):
+        if not self._counts(printed.label, bar):
             return False
         is_furthest = bar.steps >= self.steps
         if bar.steps > self.steps:

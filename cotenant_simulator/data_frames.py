@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from cotenant.extras import missing_extra_line
 from cotenant_simulator.comparison.experiment import POLICIES_MAX, SEED_MAX, SEEDS_MAX, Scenarios
 from cotenant_simulator.comparison.figures import JOB_COLUMNS, POLICY_COLUMNS, job_row, policy_rows, run_row
-from cotenant_simulator.comparison.options import options_of
+from cotenant_simulator.comparison.options import is_whole_number, options_of
 from cotenant_simulator.comparison.runs import Runs, run_all
 from cotenant_simulator.errors import InputError, TraceError
 
@@ -89,7 +89,8 @@ def simulate(
         try:
             runs = run_all(experiment, has_jobs=True, scenarios=Scenarios(experiment))
         except TraceError as error:
-            raise InputError(str(error).replace(str(Path(folder) / _FRAME_FILE), "the data frame")) from error
+            told = str(error).replace(str(Path(folder) / _FRAME_FILE), "the data frame")
+            raise InputError(f"{told}{_columns_needed(trace)}") from error
     return _as_frames(frames, runs)
 
 
@@ -125,6 +126,12 @@ def _written(frames: Any, trace: Any, folder: Path) -> Path:  # noqa: ANN401 (wh
     return path
 
 
+def _columns_needed(trace: Any) -> str:  # noqa: ANN401 (what the caller has)
+    """Return what to add where a data frame lacks every column by which a format is known; empty = it has one."""
+    lacks = not isinstance(trace, str | PathLike) and not {"submit_time_s", "duration_s"} <= set(trace.columns)
+    return "; a job list needs the columns submit_time_s, duration_s and num_gpus" if lacks else ""
+
+
 def _named(policies: Any) -> Mapping[str, Any]:  # noqa: ANN401 (what the caller has)
     """Return the policies by name, each once: a name stands for itself, a class or an object for its class's name."""
     asked = [name.strip() for name in policies.split(",")] if isinstance(policies, str) else policies
@@ -145,15 +152,14 @@ def _named(policies: Any) -> Mapping[str, Any]:  # noqa: ANN401 (what the caller
 
 
 def _seeds(seeds: Any) -> Sequence[int]:  # noqa: ANN401 (what the caller has)
-    is_number = isinstance(seeds, int) and not isinstance(seeds, bool)
-    asked = range(min(seeds, SEEDS_MAX + 1)) if is_number else seeds
+    asked = range(min(int(seeds), SEEDS_MAX + 1)) if is_whole_number(seeds) else seeds
     if isinstance(asked, str | bytes) or not isinstance(asked, Iterable):
         raise InputError(f"seeds is {seeds!r:.100}, neither a number of seeds nor a list of them")
     found: dict[int, None] = {}
     for seed in asked:
-        if type(seed) is not int or not 0 <= seed <= SEED_MAX:
+        if not is_whole_number(seed) or not 0 <= seed <= SEED_MAX:
             raise InputError(f"seeds holds {seed!r:.100}, not a whole number from 0 to {SEED_MAX:,}")
-        found[seed] = None
+        found[int(seed)] = None
         if len(found) > SEEDS_MAX:
             break
     if not 1 <= len(found) <= SEEDS_MAX:

@@ -210,6 +210,11 @@ def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[b
             "activations are computed again in the backward pass (activation checkpointing)",
         ),
         (
+            result["differentiates_twice"],
+            "gradients are differentiated themselves (create_graph): what this keeps and computes is not counted, so "
+            "that a step takes longer and needs more memory than predicted",
+        ),
+        (
             result["closures"] > 1,
             f"{result['optimizer_class']} evaluates its closure up to {result['closures']} times a step: a step takes "
             "as much longer than predicted",

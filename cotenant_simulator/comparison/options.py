@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -124,15 +126,16 @@ class Options:
         counts: Any = self.gpu_counts
         if isinstance(counts, str) or not isinstance(counts, Sequence):
             raise InputError(f"gpu_counts is {counts!r:.100}, not e.g. [1, 2, 4, 8]")
-        if any(type(count) is not int or not 1 <= count <= GPU_COUNT_MAX for count in counts):
+        if any(not is_whole_number(count) or not 1 <= count <= GPU_COUNT_MAX for count in counts):
             raise InputError(f"gpu_counts holds something else than whole numbers from 1 to {GPU_COUNT_MAX:,}")
-        return sorted(set(counts))
+        return sorted({int(count) for count in counts})
 
     def _number(self, name: str, *, most: float) -> float:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+        if not 0 <= number <= most:
             raise InputError(f"{name} is {value!r:.100}, not a number from 0 to {most:g}")
-        return float(value)
+        return number
 
     def _path(self, name: str) -> Path | None:
         value = getattr(self, name)
@@ -142,6 +145,11 @@ class Options:
 
 
 _EXAMPLES = {"cluster": "4x8", "predictions": "oracle or noise:0.3"}
+
+
+def is_whole_number(value: object) -> bool:
+    """Whether a caller's value is one: also of numpy, as a range or a column of it holds."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def options_of(given: Mapping[str, Any]) -> Options:

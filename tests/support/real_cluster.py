@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.agent import end_jobs
+from tests.support.interruptions import ended_when_killed
 from tests.support.loaded_programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +50,7 @@ def real_cluster(
     command = [*program, "up", "--state-dir", str(state_dir), "--predictor-port", "0", "--scheduler-port", "0"]
     command += [*standin, "--allow-directory", str(ROOT), *flags]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(state_dir / "config"), "COLUMNS": "80"}
-    with (state_dir / "up.err").open("w") as errors:
+    with (state_dir / "up.err").open("w") as errors, ended_when_killed(state_dir):
         process = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
         )

@@ -112,6 +112,51 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                 """,
             settings=(18, "adamw", "fp32", 1),
         ),
+        "weights_in_a_dictionary": Stranger(
+            source="""
+                import torch
+                from torch import nn
+                from torch.func import functional_call
+
+                def make():
+                    torch.manual_seed(0)
+                    return nn.Sequential(nn.Linear(30, 50), nn.ELU(), nn.Linear(50, 2)), (torch.randn(4, 30),), {}
+
+                if __name__ == "__main__":
+                    net, _, _ = make()
+                    weights = {name: each.detach().clone().requires_grad_() for name, each in net.named_parameters()}
+                    optimizer = torch.optim.Adamax(weights.values(), lr=0.002)
+                    for step in range(100):
+                        loss = functional_call(net, weights, (torch.randn(36, 30),)).square().mean()
+                        optimizer.zero_grad(); loss.backward(); optimizer.step()
+                """,
+            settings=(36, "adam", "fp32", 1),
+        ),
+        "learns_to_learn": Stranger(
+            source="""
+                import torch
+                from torch import nn
+                from torch.func import functional_call
+
+                net = nn.Sequential(nn.Linear(1, 40), nn.ReLU(), nn.Linear(40, 1))
+                names = [name for name, _ in net.named_parameters()]
+                optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
+                for outer in range(100):
+                    total = 0
+                    for task in range(3):
+                        weights = list(net.parameters())
+                        for inner in range(2):
+                            x = torch.randn(10, 1)
+                            loss = (functional_call(net, dict(zip(names, weights)), (x,)) - x.sin()).square().mean()
+                            found = torch.autograd.grad(loss, weights, create_graph=True)
+                            weights = [each - 0.01 * slope for each, slope in zip(weights, found)]
+                        x = torch.randn(10, 1)
+                        total += (functional_call(net, dict(zip(names, weights)), (x,)) - x.sin()).square().mean()
+                    optimizer.zero_grad(); total.backward(); optimizer.step()
+                """,
+            settings=(10, "adam", "fp32", 1),
+            has_one_network=False,
+        ),
         "gradients_of_samples": Stranger(
             source="""
                 import torch

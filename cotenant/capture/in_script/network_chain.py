@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .step_window import Call, tensor_key, tensors_of
+from .step_window import Call, outputs_of, tensor_key, tensors_of
 
 
 def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dimension: int) -> tuple[Any, Any, Any]:
@@ -42,7 +42,7 @@ def _with_plain_output(torch: Any, network: Any) -> Any:
 
     @functools.wraps(forward)
     def tensors_alone(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        return tuple(tensors_of(torch, forward(*args, **kwargs)))
+        return tuple(outputs_of(torch, forward(*args, **kwargs)))
 
     network.forward = tensors_alone
     return network
@@ -108,7 +108,7 @@ def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any:
             for call, (structure, sources) in zip(calls, wiring.plans):  # noqa: B905 (Python 3.8 has no strict)
                 leaves = [_fetch(source, tensors, outputs, size) for source in sources]
                 args, kwargs = unflatten(leaves, structure)
-                outputs.append(tensors_of(torch, call.module(*args, **kwargs)))
+                outputs.append(outputs_of(torch, call.module(*args, **kwargs)))
             return tuple(each for made in outputs for each in made)
 
     return Chain()

@@ -37,6 +37,7 @@ class Recorder:
         answering: Networks that were called without learning after the first step.
         is_writing: Whether the export has begun.
         recomputes: Whether networks were called again in a backward pass, as activation checkpointing does.
+        differentiates_twice: Whether gradients were asked for that can be differentiated again.
     """
 
     def __init__(self, torch: Any, folder: Path) -> None:
@@ -45,6 +46,7 @@ class Recorder:
         self.requested: Any = None
         self.is_writing = False
         self.recomputes = False
+        self.differentiates_twice = False
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.backward_passes = 0
@@ -60,10 +62,11 @@ class Recorder:
         self._undo: list[Any] = []
 
     def install(self) -> None:
-        """Puts the recorder in place of four functions of torch."""
+        """Puts the recorder in place of five functions of torch."""
         torch = self.torch
         self._replace(torch.nn.Module, "__call__", self._watched_call)
         self._replace(torch.autograd, "backward", self._watched_backward)
+        self._replace(torch.autograd, "grad", self._watched_gradients)
         self._replace(torch.optim.Optimizer, "__init__", self._watched_optimizer)
         hooks = sys.modules["torch.optim.optimizer"]  # the package hides it
         hooks.register_optimizer_step_pre_hook(self._before_step)
@@ -137,6 +140,7 @@ class Recorder:
 
     def _watched_backward(self, own: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
+            self.differentiates_twice |= _creates_graph(3, args, kwargs)
             self.backward_passes += not self._backward_depth
             self._backward_depth += 1
             try:
@@ -145,6 +149,13 @@ class Recorder:
                 self._backward_depth -= 1
 
         return backward
+
+    def _watched_gradients(self, own: Any) -> Any:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            self.differentiates_twice |= _creates_graph(4, args, kwargs)
+            return own(*args, **kwargs)
+
+        return grad
 
     def _watched_optimizer(self, own: Any) -> Any:
         recorder = self
@@ -197,6 +208,11 @@ class Recorder:
             trace = traceback.format_exc(limit=-3)
             result = {"status": "failed", "reason": "export", "detail": f"{error}"[:2000], "trace": trace[-4000:]}
         write_result(self.folder, result)
+
+
+def _creates_graph(place: int, args: Any, kwargs: Any) -> bool:
+    """Whether a call asks for gradients that can be differentiated, which is its argument at that place."""
+    return bool(args[place] if len(args) > place else kwargs.get("create_graph"))
 
 
 def write_nothing() -> None:

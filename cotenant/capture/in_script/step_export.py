@@ -108,7 +108,8 @@ def _stop_training(torch: Any, module: Any, drops: Any) -> None:
 def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     torch = recorder.torch
     modules = {id(call.module): call.module for call in window.calls if call.has_parameters}
-    covered = {id(each): each for module in modules.values() for each in module.parameters()}
+    own = {id(each): each for module in modules.values() for each in module.parameters()}
+    covered = _computed_with(window.calls)
     trained = {id(each): each for each in _trained(window.optimizers)}
     trained = trained or {key: each for key, each in covered.items() if each.requires_grad}
     both = sum(each.numel() for key, each in trained.items() if key in covered)
@@ -120,6 +121,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     learned = [each for key, each in trained.items() if key in covered]
     surplus = _state_bytes(torch, window.optimizers) - STATE_COPIES[optimizer] * _bytes_of(learned)
     held = outside_bytes(torch, list(modules.values()), answering) + max(surplus, 0)
+    held += _bytes_of([each for key, each in covered.items() if key not in own])
     return {
         "torch_version": str(torch.__version__),
         "networks": _names(list(modules.values())),
@@ -140,9 +142,17 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
         "recomputes": recorder.recomputes,
+        "differentiates_twice": recorder.differentiates_twice,
         "step_s": window.step_s,
         "wait_s": window.wait_s,
     }
+
+
+def _computed_with(calls: list[Call]) -> dict[int, Any]:
+    """The parameters of each network in its first call: those of later ones may be made of them, as in MAML."""
+    first = {id(call.module): call for call in reversed(calls) if call.has_parameters}
+    found = [call.parameters or list(call.module.parameters()) for call in first.values()]
+    return {id(each): each for parameters in found for each in parameters}
 
 
 def _names(modules: list[Any]) -> list[str]:
@@ -202,17 +212,35 @@ def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
 
 def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:
     """The number of samples and the dimension in which they lie: what a loader says where a tensor has it."""
-    shapes = [tuple(each.shape) for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls])]
-    shapes = [shape for shape in shapes if shape]
+    tensors = [each for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls]) if each.dim()]
+    states = {id(each): each for call in calls for each in _recurrent_states(torch, call.module, tensors)}
+    shapes = [tuple(each.shape) for each in tensors if id(each) not in states] or [
+        tuple(each.shape) for each in tensors
+    ]
     if not shapes:
         return None
+    # States of a recurrent network, as scripts hand them from one piece of a text to the next, hold it for certain.
+    certain = [int(each.shape[1]) for each in states.values()]
     for dimension in (0, 1):
         sizes = [shape[dimension] for shape in shapes if len(shape) > dimension]
-        for size in reversed(loader_sizes):
+        for size in (*certain, *reversed(loader_sizes)):
             if size > 1 and size in sizes:
                 return size, dimension
     sizes = [shape[0] for shape in shapes]
     return max(sizes, key=sizes.count), 0
+
+
+def _recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]:
+    """Those of the tensors that have the shape of a state of its cells, whose second dimension is the batch."""
+    found = []
+    for cells in network.modules():
+        if isinstance(cells, torch.nn.RNNBase):
+            layers = cells.num_layers * (2 if cells.bidirectional else 1)
+            widths = (cells.hidden_size, cells.proj_size)
+            found += [
+                each for each in tensors if each.dim() == 3 and each.shape[0] == layers and each.shape[2] in widths
+            ]
+    return found
 
 
 def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str], list[Call]]:
@@ -226,10 +254,14 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
     for bag in bags:
         bag.forward = functools.partial(_look_up_bag, torch, bag)
     give_back = _spell_out_transformers(torch)
+    distribution = torch.distributions.Distribution
+    validates = distribution._validate_args
+    distribution.set_default_validate_args(False)  # it looks into numbers, which an export has not
     own = [(call.module, vars(call.module).get("forward")) for call in calls]
     try:
         return _export_somehow(torch, calls, size, dimension)
     finally:
+        distribution.set_default_validate_args(validates)
         give_back()
         for module, forward in own:
             vars(module).pop("forward", None)
@@ -310,10 +342,12 @@ def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) ->
     size, dimension = batch
     size = max(size, 2)
     symbol = torch.export.Dim("batch", min=1)
+    states = {id(each) for each in _recurrent_states(torch, module, tensors_of(torch, (args, kwargs)))}
 
     def spec(leaf: Any) -> Any:
-        is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension
-        return {dimension: symbol} if is_tensor and leaf.shape[dimension] == size else None
+        place = 1 if id(leaf) in states else dimension
+        is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim() > place
+        return {place: symbol} if is_tensor and leaf.shape[place] == size else None
 
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = torch.utils._pytree.tree_map(spec, dict(bound))

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+RECORDS_DEEP = 3
+"""So far records within records are looked into: one may refer to itself."""
+
 
 def unwrapped(module: Any) -> Any:
     """Returns the network inside of wrappers for several devices and for compilation."""
@@ -33,6 +36,8 @@ class Call:
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
         is_transformed: Whether torch.func made it, which hands in tensors that cannot be looked into afterwards.
+        parameters: The leaves that it computed with, which are not the network's own where torch.func calls it with
+            others; empty = not known.
         samples: Largest first dimension of an input; 0 = no input has any.
     """
 
@@ -43,13 +48,15 @@ class Call:
         self.group = group
         self.inside_step = inside_step
         self.is_transformed = _is_in_transform(torch)
-        self.has_parameters = any(True for _ in self.module.parameters())
+        parameters = list(self.module.parameters())
+        self.has_parameters = bool(parameters)
+        self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
         self.samples = max((int(each.shape[0]) for each in given), default=0)
 
     def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output."""
-        self.outputs = tensors_of(torch, _detached(torch, output))
+        self.outputs = [each.detach() for each in outputs_of(torch, output)]
 
 
 def _is_in_transform(torch: Any) -> bool:
@@ -68,6 +75,20 @@ def tensors_of(torch: Any, values: Any) -> list[Any]:
     """Returns the tensors of nested values, in order."""
     leaves = torch.utils._pytree.tree_flatten(values)[0]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
+    """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
+    found: list[Any] = []
+    for leaf in torch.utils._pytree.tree_flatten(values)[0]:
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif depth and not isinstance(leaf, type):
+            names = getattr(leaf, "__dataclass_fields__", ())
+            if isinstance(leaf, torch.distributions.Distribution):
+                names = vars(leaf)
+            found += outputs_of(torch, [getattr(leaf, name, None) for name in names], depth - 1)
+    return found
 
 
 class Step:

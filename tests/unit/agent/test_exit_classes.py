@@ -4,6 +4,10 @@ from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.records import ExitFacts
 from tests.support.cases import for_each
 
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n    ~~~~^^\n'
+    '  File "train.py", line 2, in main\n    raise\n'
+)
 OOM_TEXT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
@@ -79,6 +83,24 @@ def test_a_signal_is_named() -> None:
             "exit code 1: it asked for input, and a job has no standard input; give it as arguments or in a file",
         ),
         (1, "ModuleNotFoundError: No module named 'tqdm'\nstopping\n", "exit code 1"),
+        (
+            1,
+            f"{TRACEBACK}FloatingPointError: loss is nan at step 30\n",
+            "exit code 1: FloatingPointError: loss is nan at step 30",
+        ),
+        (1, f"{TRACEBACK}RuntimeError: sizes of a:\n\tsize 3\n", "exit code 1: RuntimeError: sizes of a:"),
+        (1, f"{TRACEBACK}queue.Empty\n", "exit code 1: queue.Empty"),
+        (1, f"{TRACEBACK}{TRACEBACK}lab.Diverged: at 7", "exit code 1: lab.Diverged: at 7"),
+        (1, f"{TRACEBACK}ValueError: {'x' * 900}\n", f"exit code 1: ValueError: {'x' * 200}"),
+        (1, f"{TRACEBACK}ValueError: caught\nlogged, going on\n", "exit code 1"),
+        (1, "ValueError: as somebody prints it\n", "exit code 1"),
+        (
+            2,
+            "usage: train.py [-h] outdir\ntrain.py: error: the following arguments are required: outdir\n",
+            "exit code 2: error: the following arguments are required: outdir",
+        ),
+        (2, "train.py: error: none of that\nstopping\n", "exit code 2"),
+        (1, "train.py: error: loss too high\n", "exit code 1"),
         (1, "run.sh: line 3: foo: command not found\n", "exit code 1"),
     ],
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cotenant_profiler.convert_command import convert
 from torch import Tensor, nn
+from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
@@ -64,6 +66,50 @@ def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
     vars(network)["forward"] = lambda rows: 2 * rows  # as libraries do
     export_network(torch, network, (sample,), {}, tmp_path)
     assert torch.equal(network(sample), 2 * sample)
+
+
+class Speller(nn.Module):
+    """As language models are trained that are handed their states from one piece of a text to the next."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(_WORDS, _WIDTH)
+        self.cells = nn.LSTM(_WIDTH, 8, 2, batch_first=batch_first)
+
+    def forward(self, letters: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Any]:
+        answer: tuple[Tensor, Any] = self.cells(self.letters(letters), state)
+        return answer
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.cells._flat_weights")  # of every recurrent network
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_states_of_a_recurrent_network_are_no_batch_of_as_many_as_it_has_layers(
+    batch_first: bool, tmp_path: Path
+) -> None:
+    letters = torch.ones((5, 12) if batch_first else (12, 5), dtype=torch.long)
+    state = (torch.zeros(2, 5, 8), torch.zeros(2, 5, 8))
+    network = Speller(batch_first=batch_first)
+    assert export_network(torch, network, (letters, state), {}, tmp_path) == 5
+    one, two = (describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(size).forward_macs for size in (5, 10))
+    assert two == 2 * one > 0
+
+
+class Actor(nn.Module):
+    """As agents are written: what it answers is a distribution of actions, and their value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.actions, self.value = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(8, 1)
+
+    def forward(self, seen: Tensor) -> tuple[Categorical, Tensor]:
+        known = self.body(seen).tanh()
+        return Categorical(logits=self.actions(known)), self.value(known)
+
+
+def test_a_network_that_answers_with_a_distribution_is_exported_with_what_makes_it(tmp_path: Path) -> None:
+    assert macs(Actor(), torch.ones(2, 6), tmp_path) == 2 * (6 * 8 + 8 * 5 + 8 * 1)
+    with pytest.raises(ValueError, match="constraint"):
+        Categorical(logits=torch.tensor([torch.nan]))  # as before
 
 
 class Tagger(nn.Module):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import logging
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pandas
 import pytest
 import torch
 from cotenant_profiler.convert_command import convert
 
 import cotenant as package
 from cotenant import predictions, programs
-from cotenant.client_errors import InputError
+from cotenant.client_errors import InputError, PermissionDeniedError
+from cotenant.prediction_questions import Answers
 from cotenant.v1 import prediction_pb2
 from predictor_service.features.graph_description import describe_graph
 from tests.support.cases import for_each
@@ -74,13 +78,15 @@ def test_a_device_of_unknown_memory_fits_neither_nor(predictor: FakePredictor) -
     ("model", "inputs", "told"),
     [
         (object(), None, "neither a path nor a torch.nn.Module"),
+        (torch.nn.Linear, torch.randn(4, 2), "Linear is a class"),
         (torch.nn.Linear(2, 2), None, "needs example inputs"),
         (torch.nn.Linear(2, 2), (3,), "no tensor is among the inputs"),
         (torch.nn.Linear(2, 2), [[1.0, 2.0]], "no tensor is among the inputs"),
         (torch.nn.Linear(2, 2), torch.randn(4, 3), "the network does not run on these inputs here"),
         (torch.nn.Linear(2, 2), [torch.randn(4, 2)], "does not run on these inputs here: .* must be Tensor, not list"),
-        (torch.nn.Linear(2, 2, device="meta"), torch.randn(4, 2), "does not run on these inputs here"),
+        (torch.nn.Linear(2, 2, device="meta"), torch.randn(4, 2), "weights are on the device meta"),
         (Undecided(), torch.randn(4, 2), "torch.export refused the network"),
+        (torch.nn.Linear(2, 2), torch.randn(0, 2), "the inputs hold no sample"),
         (GRAPHS / "mlp.onnx", None, "no batch size"),
         (GRAPHS / "absent.onnx", None, "no batch size"),
     ],
@@ -96,9 +102,12 @@ def test_what_cannot_be_predicted_is_refused_with_its_cause(model: object, input
         {"batch_size": "64"},
         {"batch_size": 6.5},
         {"batch_size": True},
+        {"batch_size": 0},
+        {"batch_size": 10**9},
         {"optimizer": torch.optim.Adam},
         {"precision": torch.float16},
         {"device": torch.device("cuda")},
+        {"device_memory": 40},
     ],
 )
 def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(settings: dict[str, Any]) -> None:
@@ -111,6 +120,57 @@ def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(set
 def test_the_helper_of_scripts_loads_nothing_of_it() -> None:
     line = "import sys, cotenant.job; assert not {'grpc', 'click', 'cotenant.predictions'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_predictor_that_knows_nobody_here_is_another_users_unless_it_was_named(
+    is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionDeniedError("it answers callers that it knows only", code=grpc.StatusCode.UNAUTHENTICATED)
+
+    monkeypatch.delenv("COTENANT_PREDICTOR", raising=False)
+    if is_named:
+        monkeypatch.setenv("COTENANT_PREDICTOR", "127.0.0.1:1")
+    monkeypatch.setattr(predictions, "is_serving", lambda *_, timeout_s: True)
+    monkeypatch.setattr(predictions, "ask_service", refuse)
+    monkeypatch.setattr(predictions, "point_at_state", lambda: None)
+    answer = prediction_pb2.PredictJobResponse(device="offline")
+    monkeypatch.setattr(predictions, "ask_offline", lambda _: Answers(jobs=[answer]))
+    if is_named:
+        with pytest.raises(PermissionDeniedError):
+            package.predict(GRAPHS / "mlp.onnx", batch_size=8)
+    else:
+        assert package.predict(GRAPHS / "mlp.onnx", batch_size=8).device == "offline"
+
+
+class Listener(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record)
+
+
+def test_a_refusal_comes_without_tracebacks_of_torch() -> None:
+    listener = Listener()
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(listener)
+    try:
+        with pytest.raises(InputError, match="does not run on these inputs here"):
+            package.predict(torch.nn.Linear(2, 2), torch.randn(4, 3))
+    finally:
+        logger.removeHandler(listener)
+    assert listener.told == []
+    assert not logger.disabled
+
+
+def test_a_batch_size_may_come_from_a_data_frame(predictor: FakePredictor) -> None:
+    (size,) = pandas.DataFrame({"batch": [24]}).batch
+    assert package.predict(GRAPHS / "mlp.onnx", batch_size=size).batch_size == 24
 
 
 def test_every_question_names_the_graph_by_its_hash(predictor: FakePredictor) -> None:

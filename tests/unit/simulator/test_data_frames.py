@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy
 import pandas
 import pytest
 
@@ -105,6 +106,18 @@ def test_an_own_class_is_a_policy_by_its_name(frame: pandas.DataFrame) -> None:
     assert ended.Fifo.tolist() == ended.fifo.tolist()
 
 
+def test_seeds_and_settings_may_be_numbers_of_numpy(frame: pandas.DataFrame) -> None:
+    settings: dict[str, Any] = {
+        "cluster": "1x2",
+        "gpu_counts": list(numpy.array([2, 1])),
+        "restart_s": numpy.float32(5),
+    }
+    found = cotenant_simulator.simulate(frame, "fifo", seeds=numpy.arange(2), **settings)
+    assert found.runs.seed.tolist() == [0, 1]
+    two: Any = numpy.int64(2)
+    assert len(cotenant_simulator.simulate(frame, "fifo", seeds=two, **settings).runs) == 2
+
+
 def test_warnings_are_in_the_answer(frame: pandas.DataFrame) -> None:
     found = cotenant_simulator.simulate(frame, "sjf,tetris", cluster="1x4", seeds=2)
     told = "\n".join(found.warnings)
@@ -160,7 +173,8 @@ def test_a_frame_without_jobs_or_with_other_columns_is_refused(frame: pandas.Dat
         cotenant_simulator.simulate(frame[:0], "fifo")
     with pytest.raises(InputError, match="the data frame: is of no known format; its columns are a, job_id; known are"):
         cotenant_simulator.simulate(pandas.DataFrame({"a": [1]}), "fifo")
-    with pytest.raises(InputError, match="the data frame: is of no known format"):
+    needed = "a job list needs the columns submit_time_s, duration_s and num_gpus"
+    with pytest.raises(InputError, match=f"the data frame: is of no known format.*; {needed}"):
         cotenant_simulator.simulate(pandas.DataFrame(), "fifo")
 
 
@@ -206,6 +220,7 @@ def test_decisions_that_are_impossible_are_counted_and_the_first_is_shown(frame:
         ({"seeds": 10**9}, "1000000000 are not 1 to 1,000 seeds"),
         ({"seeds": 2.5}, "seeds is 2.5, neither a number of seeds nor a list"),
         ({"seeds": True}, "seeds is True, neither"),
+        ({"seeds": [True]}, "seeds holds True, not a whole number"),
         ({"seeds": [1, -1]}, "seeds holds -1, not a whole number from 0"),
         ({"seeds": "1,2"}, "seeds is '1,2', neither"),
         ({"speed": 3}, "there is no argument 'speed'; there are cluster, predictions"),
