@@ -292,7 +292,9 @@ class Policy(Protocol):
     A policy whose mind may change without any fact, as time goes by, has the parameter `interval_ms` and is then asked
     at every multiple of it while jobs wait or run. It may have `next_look_ms(view) -> int | None` besides: the first
     instant at which time alone may change its last answer, None = no such instant. Then it is asked at the next
-    multiple after every fact, and after that not before that instant.
+    multiple after every fact, and after that not before that instant. By `heeds_report(lost_ratio=...) -> bool` it may
+    say, too, whether the report of a running job that has lost this share of its steps per second is a fact to it; one
+    by which a prediction changes always is.
 
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.
