@@ -36,6 +36,8 @@ class LongRunning:
         self._taken = ledger.taken_gpu_ids()  # which grows as the round gives GPUs away
         self._given_away = 0
         arrays = self._view.index.counted_arrays
+        # Every job counts as it is; on GPUs that are given away in this round there will be others.
+        self._is_whole = measures is None and not self._view.protected_job_ids and not self._view.kept_gpu_ids
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
@@ -63,31 +65,36 @@ class LongRunning:
         return reach_ms
 
     def _find_reach_ms(self, gpus: int) -> float:
-        if gpus == 1:
-            return float(self._least_ms.max())
         if self._view.nodes_per_job_max == 1:
-            return float(self._of_nodes(gpus).max(initial=-inf))
+            return float((self._of_nodes(gpus) if gpus > 1 else self._least_ms).max(initial=-inf))
         if self._in_order is None:
             self._in_order = self._least_ms.copy()
             self._in_order.sort()  # numpy's function of this name costs three calls more, in every round
+            if self._is_whole:
+                self._view.index.note_order(self._in_order)
         return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
 
     def nodes(self, gpus: int, remaining_ms: float) -> Iterator[tuple[float, str]]:
         """Yield the nodes with so many GPUs whose jobs run as long, those that run longest first, and how long."""
-        first = -1
+        known: list[int] = []
         if gpus == 1 and self._by_node is None and len(self._least_ms) > 1:
-            # A job of one GPU rarely wants to know more than this, which takes a tenth of the time.
+            # A job of one GPU rarely wants to know more than the first two, which take a tenth of the time.
             self._close_given_away()
-            position = int(self._least_ms[:-1].argmax())
-            first, limit_ms = int(self._node_of[position]), float(self._least_ms[position])
-            if limit_ms < remaining_ms:
-                return
-            yield limit_ms, self._node_ids[first]
+            left = self._least_ms
+            for _ in range(2):
+                position = int(left.argmax())
+                limit_ms = float(left[position])
+                if limit_ms < remaining_ms or limit_ms == -inf:
+                    return
+                known.append(int(self._node_of[position]))
+                yield limit_ms, self._node_ids[known[-1]]
+                left = self._least_ms.copy()
+                left[self._slots[known[0]]] = -inf
         limits_ms = self._of_nodes(gpus)
         (numbers,) = (limits_ms >= remaining_ms).nonzero()
         numbers = numbers[(-limits_ms[numbers]).argsort(kind="stable")]
         for number, limit_ms in zip(numbers.tolist(), limits_ms[numbers].tolist(), strict=True):
-            if number != first:
+            if number not in known:
                 yield limit_ms, self._node_ids[number]
 
     def unheld(self, node_id: str) -> Sequence[str]:
@@ -119,6 +126,7 @@ class LongRunning:
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
+        self._is_whole = False
         opened = [self._position_of[gpu_id] for gpu_id in left]
         if opened:
             self._least_ms[opened] = inf
