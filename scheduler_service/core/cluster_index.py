@@ -8,9 +8,6 @@ from functools import cached_property
 from math import inf
 from weakref import ref
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.empty_cluster import EmptyCluster
 from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays, load_of
@@ -135,13 +132,6 @@ class FreshIndex:
         """How long the one job on each GPU still runs."""
         return self._times.at(self._view.now_ms)
 
-    def open_at_most(self, remaining_ms: float) -> int | None:
-        """Nothing is known of earlier instants."""
-        return None
-
-    def note_order(self, in_order: NDArray[np.float64]) -> None:
-        """No later instant will ask."""
-
     @property
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had."""
@@ -184,13 +174,12 @@ class KeptIndex:
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
         self._services: ServiceTimes | None = None
-        self._read_times: KeptRemainingTimes | None = None
         self.kept_answers: dict[object, object] = {}
         self.turn_memo: dict[object, object] = {}
 
     def of(self, view: SchedulingView) -> KeptIndex:
         """Return itself for the newest view; one that was made before it is read no more."""
-        self._view, self._services, self._read_times = view, None, None
+        self._view, self._services = view, None
         return self
 
     @property
@@ -247,17 +236,6 @@ class KeptIndex:
     def remaining_times(self) -> RemainingTimes:
         """How long the one job on each GPU still runs, brought up to date."""
         return self._times.read(self._present, self.counted_arrays).at(self._present.now_ms)
-
-    def open_at_most(self, remaining_ms: float) -> int | None:
-        """Return how many GPUs at most hold one job that still runs so long, or none or several, without a look."""
-        if self._read_times is None:  # a round asks several times
-            self._read_times = self._times.read(self._present, self.counted_arrays)
-        held = self._read_times.held_at_most(remaining_ms)
-        return None if held is None else held + len(self._state.usable_gpus) - len(self.single_job_gpu_ids)
-
-    def note_order(self, in_order: NDArray[np.float64]) -> None:
-        """Note the remaining times of all GPUs, ascending, for later instants."""
-        self._times.read(self._present, self.counted_arrays).note_order(in_order)
 
     @property
     def service_times(self) -> ServiceTimes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
@@ -66,9 +65,6 @@ class KeptRemainingTimes:
         self._services = tuple(self._known[6:])
         self._job_of = np.zeros(size, dtype=np.intp)
         self._has_unknown = False
-        # As they were at an earlier instant, ascending, and what was put since: no job runs longer by now.
-        self._in_order: NDArray[np.float64] | None = None
-        self._put_since_ms: list[float] = []
 
     def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float, is_now: bool = False) -> None:
         """Note a job on the GPUs that it has for itself.
@@ -102,21 +98,6 @@ class KeptRemainingTimes:
         else:
             self._known[:, positions] = np.array([*values, *service], dtype=np.float64)[:, np.newaxis]
         self._job_of[positions] = positions[0]
-        if self._in_order is not None and known_ms[1] == inf:
-            for _ in alone:
-                insort(self._put_since_ms, max(values[0], values[2]) * known_ms[0])
-
-    def note_order(self, in_order: NDArray[np.float64]) -> None:
-        """Note how long the one job on each GPU still runs now, ascending; of other GPUs infinity or none."""
-        self._in_order = in_order[: in_order.searchsorted(inf)]
-        self._put_since_ms.clear()
-
-    def held_at_most(self, remaining_ms: float) -> int | None:
-        """Return on how many GPUs at most one job still runs so long; None = that needs a look at all of them."""
-        if self._in_order is None or self._has_unknown:
-            return None
-        before = len(self._in_order) - int(self._in_order.searchsorted(remaining_ms))
-        return before + len(self._put_since_ms) - bisect_left(self._put_since_ms, remaining_ms)
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""

@@ -24,9 +24,6 @@ from scheduler_service.core.records import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from scheduler_service.core.change_log import ChangeLog
     from scheduler_service.core.gpu_arrays import GpuArrays
     from scheduler_service.core.open_gpus import FreePlaces
@@ -200,12 +197,6 @@ class ClusterIndex(Protocol):
     @property
     def remaining_times(self) -> RemainingTimes:
         """How long the one job on each GPU still runs, at the positions of `arrays`."""
-
-    def open_at_most(self, remaining_ms: float) -> int | None:
-        """Return how many GPUs at most hold one job that still runs so long, or none or several; None = as above."""
-
-    def note_order(self, in_order: NDArray[np.float64]) -> None:
-        """Note the remaining times of all GPUs, ascending and infinite where they are of no meaning, for that."""
 
     @property
     def service_times(self) -> ServiceTimes:

@@ -83,7 +83,6 @@ class _LongerMakeRoom:
     def __init__(self, policy: Srtf, ledger: Ledger, *, in_columns: bool) -> None:
         self._view = ledger.view
         self._ledger, self._policy, self._in_columns = ledger, policy, in_columns
-        self._has_looked = False
         self._speeds = shape_speeds(ledger.view)
         self._is_ordered = not policy.aging_ms
         self._hopeless: set[object] = set()
@@ -99,23 +98,11 @@ class _LongerMakeRoom:
 
     @cached_property
     def _long_running(self) -> LongRunning:
-        self._has_looked = True
         return LongRunning(self._ledger)
 
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """See `RoomMaker.may_make_room`."""
-        least_ms = turn[0] + self._policy.preemption_gain_min_ms
-        return turn[0] < inf and self._may_reach(gpus, least_ms) and least_ms <= self._long_running.reach_ms(gpus)
-
-    def _may_reach(self, gpus: int, least_ms: float) -> bool:
-        """Return whether jobs on so many GPUs may run so long: in most rounds that only start a job none do.
-
-        What was known when all were last looked at, and of those that came since, is enough to say so.
-        """
-        if self._has_looked:
-            return True
-        open_count = self._view.index.open_at_most(least_ms)
-        return open_count is None or open_count - len(self._ledger.taken_gpu_ids()) >= gpus
+        return turn[0] < inf and turn[0] + self._policy.preemption_gain_min_ms <= self._long_running.reach_ms(gpus)
 
     def has_failed(self, shape: object) -> bool:
         """See `RoomMaker.has_failed`."""

@@ -36,8 +36,6 @@ class LongRunning:
         self._taken = ledger.taken_gpu_ids()  # which grows as the round gives GPUs away
         self._given_away = 0
         arrays = self._view.index.counted_arrays
-        # Every job counts as it is; on GPUs that are given away in this round there will be others.
-        self._is_whole = measures is None and not self._view.protected_job_ids and not self._view.kept_gpu_ids
         measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
@@ -65,13 +63,13 @@ class LongRunning:
         return reach_ms
 
     def _find_reach_ms(self, gpus: int) -> float:
+        if gpus == 1:
+            return float(self._least_ms.max())
         if self._view.nodes_per_job_max == 1:
-            return float((self._of_nodes(gpus) if gpus > 1 else self._least_ms).max(initial=-inf))
+            return float(self._of_nodes(gpus).max(initial=-inf))
         if self._in_order is None:
             self._in_order = self._least_ms.copy()
             self._in_order.sort()  # numpy's function of this name costs three calls more, in every round
-            if self._is_whole:
-                self._view.index.note_order(self._in_order)
         return float(self._in_order[-gpus]) if gpus < len(self._in_order) else -inf
 
     def nodes(self, gpus: int, remaining_ms: float) -> Iterator[tuple[float, str]]:
@@ -126,7 +124,6 @@ class LongRunning:
 
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
-        self._is_whole = False
         opened = [self._position_of[gpu_id] for gpu_id in left]
         if opened:
             self._least_ms[opened] = inf

@@ -54,8 +54,8 @@ def test_tiresias_is_asked_when_a_job_has_earned_its_start_and_when_one_leaves_i
 
 
 def test_tiresias_heeds_no_report() -> None:
-    play = playing("tiresias")
-    ring(play, MINUTE_MS)
+    play = playing("tiresias", run_min_ms=150_000)
+    assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
     assert wakes(play.report(events.JobStarted, "first")) == []
     assert wakes(play.report(events.JobProgressed, "first", steps_done=5, window_steps=5, window_ms=500)) == []
 
