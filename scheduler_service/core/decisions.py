@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.job_shapes import shape_of
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, JobRequest, Reason
@@ -48,7 +49,7 @@ class Placement(Decision):
     memory_surge: MemorySurge | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class Start(Placement):
     """Start a pending job there, with this many samples per GPU and pass.
 
@@ -69,7 +70,7 @@ class MeasuringStart(Start):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class Stop(Decision):
     """Stop a running job."""
 
@@ -110,14 +111,14 @@ class Resume(Decision):
     """Let a paused job go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class Hold(Decision):
     """Leave a pending job waiting; `until_ms` 0 = until something changes."""
 
     until_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class HoldMany(Decision):
     """The same hold for many pending jobs: a long queue behind a full cluster costs one object, not thousands.
 
@@ -140,7 +141,7 @@ class Queued(Protocol):
         """What its owner asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class HoldRest(Decision):
     """The same hold for all other pending jobs: its cost does not depend on how many there are.
 

@@ -128,7 +128,7 @@ class SchedulerEngine:
             InvalidTransition: The fact cannot happen to this job now (a bug); nothing was changed.
             PolicyError: `PolicyChosen` names a policy that cannot be built; nothing was changed.
         """
-        step = EventEffects()
+        step, predictions = EventEffects(), self._state.predictions.changes.count
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
         if step.left:
@@ -141,7 +141,10 @@ class SchedulerEngine:
         if may_ask and (self._state.running or self._has_ready_jobs()):
             if step.is_decision_due:
                 self._decide(step)
-            step.wakes_at_ms += next_looks.find_looks(self._policy, event, step, self._state.now_ms, self._view)
+            is_new = self._state.predictions.changes.count > predictions
+            step.wakes_at_ms += next_looks.find_looks(
+                self._policy, event, step, self._state, self._view, is_prediction_new=is_new
+            )
         if self._pair_refresh_ms:
             refresh_pairs(self._state, self._pair_refresh_ms, step)
         if self._stall_ms and self._state.running:

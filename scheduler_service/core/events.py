@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cotenant.job_settings import JobSettings
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.records import JobPrediction, JobRequest, Node, PairPrediction
 
 
@@ -62,7 +63,7 @@ class CommandGiven(Event):
     actor: Actor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class JobSubmitted(CommandGiven):
     """A user handed in a job.
 
@@ -212,7 +213,7 @@ class GpuHealthChanged(Event):
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class JobStarted(PartReport):
     """The agent confirmed that the process runs; for the first node of a gang across nodes see `GangAttempt`."""
 
@@ -243,7 +244,7 @@ class PreparationEnded(PreparationReport):
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class JobProgressed(AttemptReport):
     """Work done and measured since the last report.
 
@@ -299,7 +300,7 @@ class PauseRefused(PartReport):
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class JobStopped(PartReport):
     """The process has ended because it was told to, or checkpointed; its GPUs are free."""
 
@@ -311,7 +312,7 @@ class JobStopped(PartReport):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class JobFinished(PartReport):
     """The process ended with success."""
 
@@ -378,16 +379,13 @@ class RestoreConfirmed(CommandGiven):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownAttemptsFound(CommandGiven):
-    """A joining node runs what an earlier incarnation ordered after the backup; each is stopped with a checkpoint.
-
-    The stop is ordered by the `NodeJoined` that follows.
-    """
+    """A joining node runs what an earlier incarnation ordered after the backup: the next `NodeJoined` stops it."""
 
     node_id: str
     attempts: tuple[RunningAttempt, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class TimerFired(Event):
     """An instant asked for by WakeAt has come."""
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler_service.core.copied_record import CopiedRecord, quick_record
+from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import Assignment, Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class JobEvent:
     """One noteworthy fact in a job's life."""
 

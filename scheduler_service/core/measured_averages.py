@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.records import PairPrediction
 
 Sizes = tuple[int, int]
@@ -17,7 +18,7 @@ PAST_WEIGHT_RATIO = 0.9
 """Weight of the past in a moving average (OJPP Eq. 18)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class SoloStep:
     """Step time of a key alone on its GPUs, over every window measured so far.
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from scheduler_service.core.capacity import Resident, expected_bytes, opportunistic, resident_on
 from scheduler_service.core.colocation_slowdown import ALONE, ExpectedSlowdown, PlacementSlowdown, placement_slowdown
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.decisions import (
     LEAVES,
     PAUSES,
@@ -50,7 +51,7 @@ class Rejection:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class CheckedPlan:
     """What may be carried out.
 

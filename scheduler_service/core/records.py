@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
 from scheduler_service.core.replica_terms import NO_REPLICAS, ReplicaTerms
 
@@ -79,7 +80,7 @@ class Level(StrEnum):
     FALLBACK = "fallback"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class Reason:
     """Why something is as it is, as data.
 
@@ -219,7 +220,7 @@ class JobRequest:
             object.__setattr__(self, "terms", NO_TERMS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class Assignment:
     """A share of one GPU given to one rank."""
 

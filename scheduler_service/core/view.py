@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
-from scheduler_service.core.copied_record import CopiedRecord, quick_record
+from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.interference_curves import InterferenceCurve
 from scheduler_service.core.inventory import Inventory
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scheduler_service.core.remaining_times import RemainingTimes, ServiceTimes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class PendingJob:
     """A job that waits."""
 
@@ -97,7 +97,7 @@ class RunningJob(CopiedRecord):
         return self.pause is not None and self.pause.paused_at_ms > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class GpuView:
     """A GPU with what it holds.
 
@@ -115,7 +115,7 @@ class GpuView:
     memory_surge_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class HostUse:
     """What the jobs on a node occupy of its host."""
 
@@ -292,7 +292,9 @@ class Policy(Protocol):
     A policy whose mind may change without any fact, as time goes by, has the parameter `interval_ms` and is then asked
     at every multiple of it while jobs wait or run. It may have `next_look_ms(view) -> int | None` besides: the first
     instant at which time alone may change its last answer, None = no such instant. Then it is asked at the next
-    multiple after every fact, and after that not before that instant.
+    multiple after every fact, and after that not before that instant. By `heeds_report(lost_ratio=...) -> bool` it may
+    say, too, whether the report of a running job that has lost this share of its steps per second is a fact to it; one
+    by which a prediction changes always is.
 
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.

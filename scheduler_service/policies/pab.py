@@ -62,6 +62,10 @@ class PerformanceAwareBinPacking:
         ends_ms = [newest.started_at_ms + self.warm_up_ms for newest in judged if newest is not None]
         return min((end_ms for end_ms in ends_ms if end_ms > view.now_ms), default=None)
 
+    def heeds_report(self, *, lost_ratio: float) -> bool:
+        """Return whether a job has lost too much; see `Policy`."""
+        return lost_ratio >= self.drop_ratio
+
     def _victims(self, view: SchedulingView) -> Iterator[tuple[RunningJob, float]]:
         """Yield the running jobs that lost too much, each with the share of its steps per second that it lost."""
         lost = {job_id: ratio for job_id, ratio in view.index.lost_ratios.items() if ratio >= self.drop_ratio}

@@ -17,7 +17,8 @@ Where we differ:
     bounds that: a job that has waited so long goes first, and none passes it.
 
 Cost:
-    Sorting the queue, then one look at the nodes with free GPUs for every different shape of job.
+    Sorting the queue, then one look at the nodes with free GPUs for every different shape of job. Of a long queue, or
+    on a large cluster, only the jobs are looked at that may start; the others share one reason.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 
 
@@ -48,6 +50,10 @@ class Sjf:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
         round_ = ExclusiveRound(view)
+        is_grouped = length_queue.is_grouped(view) and not view.explain and not self.aging_ms
+        lengths = view.index.lengths if is_grouped and round_.closed() is None else None
+        if lengths is not None:
+            return length_queue.decide_long_queue(view, lengths, round_)
         return decide_shortest_first(
             view, self.aging_ms, round_.decide, round_.is_impossible, round_.candidates, closed=round_.closed
         )

@@ -125,8 +125,8 @@ class Tiresias:
             return None
         if self.promote_ratio or bool((arrays.jobs_on > 1).any()):
             return view.now_ms
-        times, limits = view.index.service_times, np.array([*self.limits_gpu_ms, inf])
-        left_gpu_ms = limits[np.searchsorted(limits, times.attained_gpu_ms, side="right")] - times.attained_gpu_ms
+        times, limits = view.index.service_times, _limits_in_column(self.limits_gpu_ms)
+        left_gpu_ms = limits[limits.searchsorted(times.attained_gpu_ms, side="right")] - times.attained_gpu_ms
         leaves_ms = view.now_ms + np.divide(
             left_gpu_ms, times.gpus, out=np.full(len(times.gpus), inf), where=times.gpus > 0
         )
@@ -134,6 +134,10 @@ class Tiresias:
         earned_ms = np.where(earned_ms > view.now_ms, earned_ms, inf)
         first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=arrays.jobs_on == 1))
         return ceil(first_ms) if first_ms < inf else None
+
+    def heeds_report(self, *, lost_ratio: float) -> bool:
+        """Return False: GPU time passes at a known pace, whatever is reported; see `Policy`."""
+        return False
 
     def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
         """Return where a job stands among all, first come first."""
@@ -185,9 +189,17 @@ class _Places:
         is_first = np.zeros(len(is_alone), dtype=np.bool_)
         is_first[times.job_of[is_alone]] = True
         found = np.flatnonzero(is_first)
-        measures = _measures_of(self._policy, times)[found]
+        measures = self.measures[found]
         order = measures.argsort()
         return measures[order].tolist(), found[order].tolist()
+
+    @cached_property
+    def measures(self) -> NDArray[np.float64]:
+        """Queue and submission of the one job on each GPU as one number, by position."""
+        times = self._view.index.service_times
+        levels = _limits_in_column(self._policy.limits_gpu_ms).searchsorted(times.attained_gpu_ms, side="right")
+        found: NDArray[np.float64] = levels * _LEVEL_MS + times.submitted_at_ms
+        return found
 
     def _job_at(self, position: int) -> str:
         return self._view.gpus[self._arrays.gpu_ids[position]].job_ids[0]
@@ -252,7 +264,9 @@ class _MoreServedMakeRoom:
 
     @cached_property
     def _late(self) -> LongRunning:
-        return LongRunning(self._ledger, _measure(self._policy, self._view))
+        times = self._view.index.service_times
+        is_protected = self._view.now_ms - times.started_at_ms < _earned_ms(self._policy, times)
+        return LongRunning(self._ledger, np.where(is_protected, -inf, self._places.measures))
 
     def _rank(self, job_id: str) -> float | None:
         is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
@@ -310,23 +324,15 @@ def _measure_of(place: Turn) -> float:
     return level * _LEVEL_MS + submitted_at_ms
 
 
-def _measures_of(policy: Tiresias, times: ServiceTimes) -> NDArray[np.float64]:
-    """Return the same of the one job on each GPU, by position."""
-    levels = np.searchsorted(policy.limits_gpu_ms, times.attained_gpu_ms, side="right")
-    found: NDArray[np.float64] = levels * _LEVEL_MS + times.submitted_at_ms
-    return found
-
-
-def _measure(policy: Tiresias, view: SchedulingView) -> NDArray[np.float64]:
-    """Return the same; -inf where the job has not yet earned back its start."""
-    times = view.index.service_times
-    is_protected = view.now_ms - times.started_at_ms < _earned_ms(policy, times)
-    return np.where(is_protected, -inf, _measures_of(policy, times))
-
-
 @lru_cache(maxsize=64)
 def _limits_gpu_ms(queues: int, first_gpu_ms: int, growth_ratio: float) -> tuple[float, ...]:
     return tuple(first_gpu_ms * growth_ratio**place for place in range(queues - 1))
+
+
+@lru_cache(maxsize=64)
+def _limits_in_column(limits_gpu_ms: tuple[float, ...]) -> NDArray[np.float64]:
+    """Return the same, and after the last one infinity."""
+    return np.array([*limits_gpu_ms, inf])
 
 
 def _earned_ms(policy: Tiresias, times: ServiceTimes) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Runs of SRTF and Tiresias that pass over what they can, against runs that look at every job and GPU: equal orders."""
+"""Runs of SJF, SRTF, Tiresias that pass over what they can, against runs that look at every job and GPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import pytest
 from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.events import Event
+from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.placement import length_queue, long_running
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from tests.support.cases import sampled
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
 POLICIES = {
+    "sjf": {},
     "srtf": {},
     "tiresias": {"queues": 3, "queue_limit_gpu_ms": 600_000, "run_min_ms": 60_000, "run_per_cost_ratio": 2.0},
 }
@@ -78,12 +82,28 @@ def orders(
     return found
 
 
-@pytest.mark.parametrize(("policy", "seed", "nodes_max"), sampled(product(POLICIES, (0, 1), (0, 1, 2)), 5))
+@pytest.mark.parametrize(("policy", "seed", "nodes_max"), sampled(product(POLICIES, (0, 1), (0, 1, 2)), 6))
 def test_passing_over_changes_no_order(policy: str, seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tiresias looks every minute as long as a job waits: one too wide for its nodes would wait for ever.
-    trace = long_queue(seed) if policy == "srtf" else long_queue(seed, widths=(1, 1, 1, 2, 4))
+    trace = long_queue(seed) if policy != "tiresias" else long_queue(seed, widths=(1, 1, 1, 2, 4))
     plain = orders(policy, trace, monkeypatch, long_min=NEVER, columns_min=NEVER, nodes_max=nodes_max)
-    assert any(not gpu_ids for _, _, gpu_ids in plain)
+    assert any(not gpu_ids for _, _, gpu_ids in plain) is (policy != "sjf")
     for long_min, columns_min in ((ALWAYS, NEVER), (NEVER, ALWAYS)):
         found = orders(policy, trace, monkeypatch, long_min=long_min, columns_min=columns_min, nodes_max=nodes_max)
         assert found == plain
+
+
+def test_few_jobs_of_a_long_queue_are_looked_at_by_sjf(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide, looked_at = ExclusiveRound.decide, list[str]()
+
+    def counted(self: ExclusiveRound, job: PendingJob) -> Decision:
+        looked_at.append(job.request.job_id)
+        return decide(self, job)
+
+    monkeypatch.setattr(ExclusiveRound, "decide", counted)
+    trace, looks = long_queue(0), list[int]()
+    for long_min in (NEVER, ALWAYS):
+        orders("sjf", trace, monkeypatch, long_min=long_min, columns_min=NEVER, nodes_max=0)
+        looks.append(len(looked_at))
+        looked_at.clear()
+    assert looks[1] < looks[0] / 3

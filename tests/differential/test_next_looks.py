@@ -8,8 +8,8 @@ import pytest
 
 from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import GIB, Trace
-from scheduler_service.core.commands import Command, LaunchJob, StopJob
-from scheduler_service.core.events import Event
+from scheduler_service.core.commands import Command, LaunchJob, StopJob, WakeAt
+from scheduler_service.core.events import Event, JobProgressed, JobStarted
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from scheduler_service.policies.tiresias import Tiresias
 from tests.support.cases import sampled
@@ -67,3 +67,17 @@ def test_fewer_looks_give_the_same_orders(policy: str, seed: int, monkeypatch: p
     at_every_multiple, more_facts = run_once(policy, trace)
     assert found == at_every_multiple
     assert facts < more_facts
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_few_reports_lead_to_another_look(policy: str) -> None:
+    reports, heeded = list[Event](), list[Event]()
+
+    def note(event: Event, commands: list[Command]) -> None:
+        if isinstance(event, JobProgressed | JobStarted):
+            reports.append(event)
+            heeded.extend(event for order in commands if isinstance(order, WakeAt))
+
+    _, parameters = POLICIES[policy]
+    simulation(mixed(0), cluster="2x4", policy=policy, parameters=parameters, observe=note, charges=CHARGES).run()
+    assert len(heeded) < len(reports) / 4

@@ -8,11 +8,11 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Protocol
 
 from scheduler_service.core.capacity import resident_on
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
@@ -36,7 +36,7 @@ _ANY_GPU = "any GPU"
 """Instead of the shape of a job that every GPU would do for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class MadeRoom:
     """What lets a job start once the GPUs chosen for it are free.
 

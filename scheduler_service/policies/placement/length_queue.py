@@ -35,7 +35,7 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
     round_.recall_impossible(partial(_known_impossible, view))
-    candidates, has_shrunk = _candidates(queue, round_, None), False
+    candidates, has_shrunk, is_full = _candidates(queue, round_, None), False, not round_.widest()
     while candidates:
         turn = heappop(candidates)
         # A start takes chances and gives none: only those that had one before are asked whether they still do.
@@ -50,8 +50,10 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
             # Nor does room that is made, where no GPU is left over: nearly always.
             decisions.append(decision)
             has_shrunk = True
-            later = queue.next_after(turn)
-            if later is not None:
+            if not is_full and not round_.widest():
+                # All that could have started were candidates; by width those are soon found that still have a chance.
+                candidates, has_shrunk, is_full = _candidates(queue, round_, turn), False, True
+            elif (later := queue.next_after(turn)) is not None:
                 heappush(candidates, later)
     if len(decisions) == len(view.pending):
         return decisions

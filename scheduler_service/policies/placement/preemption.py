@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from itertools import chain
@@ -11,6 +10,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
+from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest
@@ -21,7 +21,7 @@ from scheduler_service.policies.ordering.shortest_first import has_aged
 from scheduler_service.policies.placement.long_running import LongRunning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class PreemptionPlan:
     """GPUs that can be had, some of them later.
 

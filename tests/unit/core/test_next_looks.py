@@ -32,11 +32,15 @@ def test_a_policy_that_says_nothing_of_time_is_asked_at_every_multiple() -> None
     assert wakes(ring(play, 2 * MINUTE_MS)) == [3 * MINUTE_MS]
 
 
-def test_after_a_timer_that_changed_nothing_pab_is_asked_when_something_is_reported() -> None:
-    play = playing("pab")
+def test_pab_heeds_the_report_of_a_job_that_has_lost_too_much_and_no_other() -> None:
+    play, found = playing("pab"), list[list[int]]()
     assert wakes(ring(play, MINUTE_MS)) == []
-    reported = play.report(events.JobStarted, "first")
-    assert wakes(reported) == [2 * MINUTE_MS]
+    assert wakes(play.report(events.JobStarted, "first")) == []
+    for steps_done, window_ms in ((10, 10_000), (20, 10_000), (30, 10_000), (40, 50_000)):
+        window = {"steps_done": steps_done, "window_steps": 10, "window_ms": window_ms}
+        found.append(wakes(play.report(events.JobProgressed, "first", after_ms=window_ms, **window)))
+    assert play.engine.state.lost_ratios["first"] > 0.5
+    assert found == [[], [], [], [-(-play.now_ms // MINUTE_MS) * MINUTE_MS]]
 
 
 def test_tiresias_is_asked_when_a_job_has_earned_its_start_and_when_one_leaves_its_queue() -> None:
@@ -47,6 +51,13 @@ def test_tiresias_is_asked_when_a_job_has_earned_its_start_and_when_one_leaves_i
     [at_ms] = wakes(ring(play, 3 * MINUTE_MS))
     assert at_ms - MINUTE_MS < started_at_ms + QUEUE_LIMIT_MS <= at_ms
     assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
+
+
+def test_tiresias_heeds_no_report() -> None:
+    play = playing("tiresias", run_min_ms=150_000)
+    assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
+    assert wakes(play.report(events.JobStarted, "first")) == []
+    assert wakes(play.report(events.JobProgressed, "first", steps_done=5, window_steps=5, window_ms=500)) == []
 
 
 def test_tiresias_is_not_asked_while_no_job_waits() -> None:
