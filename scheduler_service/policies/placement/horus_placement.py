@@ -23,7 +23,7 @@ from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.class_prices import (
-    AlikeGpus,
+    AlikeChanges,
     ClassCosts,
     NearClass,
     NearestClasses,
@@ -298,13 +298,13 @@ class HorusPlacement:
             return host_reason(request)
         if not request.cpu_cores and not request.host_memory_bytes:
             return self._nearest_known(request)
-        alike = (self._view.gpus[gpu_id] for gpu_id in self._alike().gpu_ids)
+        alike = (self._view.gpus[gpu_id] for gpu_id in self._changes().alike.gpu_ids)
         obstacles = [one for one in map(partial(self._option, request), alike) if isinstance(one, Reason)]
         return nearest_obstacle(obstacles) if obstacles else self._full
 
     def _nearest_known(self, request: JobRequest) -> Reason:
         """Return the same where hosts refuse nothing: then a class that was priced needs no other look."""
-        known, alike = self._known_costs(request), self._alike()
+        known, alike = self._known_costs(request), self._changes().alike
         for place in known.nearness.unknown(alike):
             self._look_at_class(request, int(alike.numbers[place]), alike.gpu_ids[place])
         nearest = known.nearness.nearest_few(alike)
@@ -327,7 +327,7 @@ class HorusPlacement:
             if not isinstance(found, Reason):
                 return self._full
             known.keep_reason(number, entry, request.job_id, reason := found)
-        known.waited = NearestClasses(self._priced.alike.version, nearest, farthest)
+        known.waited = NearestClasses(self._priced.alike_changes.version, nearest, farthest)
         return reason
 
     def _still_waits(self, request: JobRequest) -> Reason | None:
@@ -335,13 +335,13 @@ class HorusPlacement:
 
         From one decision to the next few GPUs change what they hold. None = all classes are to be looked at.
         """
-        known, alike = self._known_costs(request), self._priced.alike
+        known = self._known_costs(request)
         if (waited := known.waited) is None or not self._open_count:
             return None
-        self._alike()
-        if (came := alike.came_since(waited.version)) is None:
+        changes = self._changes()
+        if (came := changes.came_since(waited.version)) is None:
             return None
-        nearest = alike.left_of(waited.nearest)
+        nearest = changes.left_of(waited.nearest)
         costs = self._unasked_costs(request) if request.gpus == 1 else self._costs_of_classes(request)
         for number, gpu_id in came:
             if costs[number] < inf:
@@ -351,9 +351,10 @@ class HorusPlacement:
                 insort(nearest, (order, gpu_id))
         return self._nearest_reason(request, nearest, waited.farthest) if nearest else None
 
-    def _alike(self) -> AlikeGpus:
-        """Return the load classes that are left, each with its first GPU."""
-        return self._priced.alike.follow(self._columns, self._loads_now())
+    def _changes(self) -> AlikeChanges:
+        """Return the load classes that are left and how they came."""
+        self._priced.alike_changes.follow(self._columns, self._loads_now())
+        return self._priced.alike_changes
 
     def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
         self._loads = self._told = None
