@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler_service.core.capacity import Resident, too_large_alone
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PairSlowdowns, expected_slowdowns
+from scheduler_service.core.capacity import Resident, is_reliable, too_large_alone
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PairSlowdowns, expected_slowdowns, is_sure
 from scheduler_service.core.records import Gpu, JobRequest, Reason, Share
-from scheduler_service.core.view import Predictions
+from scheduler_service.core.view import Predictions, RunningJob
 
 DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN", "RANGE_NOT_CALIBRATED"})
 """Why jobs do not share that might once more is known of them."""
@@ -42,6 +42,32 @@ def consented_slowdowns(
     return found
 
 
+def would_refuse(
+    incoming_job: Resident, resident: Resident | RunningJob, gpu: Gpu, predictions: Predictions, most_ratio: float
+) -> bool:
+    """Say whether two jobs surely slow one of them down too much, a tenth of the work of saying why; False = unsure.
+
+    Args:
+        incoming_job: The job that would come.
+        resident: The one job that is there.
+        gpu: Where they would share.
+        predictions: What is predicted.
+        most_ratio: Slowdown beyond which the caller refuses, too, whatever they accept.
+    """
+    (key, other_key), device = (incoming_job.request.key, resident.request.key), gpu.device
+    if not (is_reliable(predictions.job(key, device)) and is_reliable(predictions.job(other_key, device))):
+        return False
+    sizes = incoming_job.micro_batch_size, resident.micro_batch_size
+    own = predictions.pair(key, other_key, device, *sizes)
+    if own is None or not is_sure(own):
+        return False
+    if own.slowdown_ratio > min(incoming_job.request.max_slowdown_ratio, most_ratio):
+        return True
+    other = predictions.pair(other_key, key, device, *sizes[::-1])
+    limit_ratio = min(resident.request.max_slowdown_ratio, most_ratio)
+    return other is not None and is_sure(other) and other.slowdown_ratio > limit_ratio
+
+
 class PairConsent:
     """`consented_slowdowns` of two jobs at many micro-batches of the incoming one: as `PairSlowdowns`.
 
@@ -66,8 +92,12 @@ class PairConsent:
         if self._refusal is not None:
             return self._refusal
         found = own, other = self._slowdowns.at(micro_batch_size)
-        is_sure = own.doubt is None and other.doubt is None
-        if is_sure and own.ratio <= self._limits[0] and other.ratio <= self._limits[1]:
+        if (
+            own.doubt is None
+            and other.doubt is None
+            and own.ratio <= self._limits[0]
+            and other.ratio <= self._limits[1]
+        ):
             return found
         for victim, slowdown in zip(self._everyone, found, strict=True):
             obstacle = _victim_obstacle(victim, slowdown, self._everyone, self._gpu)
