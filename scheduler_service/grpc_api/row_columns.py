@@ -61,8 +61,9 @@ class RowColumns:
 
 def _unstated_fields(merged: Message) -> Mapping[str, Any]:
     """Return the fields that a message does not state, each with the value that it then has; None = a message."""
+    kind: Any = type(merged)
     stated = {field.name for field, _ in merged.ListFields()}
-    return {name: value for name, value in _values_unstated(type(merged)).items() if name not in stated}
+    return {name: value for name, value in _values_unstated(kind).items() if name not in stated}
 
 
 @cache

@@ -85,7 +85,7 @@ class AlikeChanges:
 
     def __init__(self) -> None:
         self.version = 0
-        self._loads = b""
+        self._class_of: Positions = np.zeros(0, dtype=np.intp)
         self._alike: AlikeGpus | None = None
         self._firsts: dict[int, str] = {}
         self._came: deque[Sequence[tuple[int, str]]] = deque(maxlen=CHANGES_MAX)
@@ -99,17 +99,16 @@ class AlikeChanges:
             self._alike = AlikeGpus(np.array(numbers, dtype=np.intp), [self._firsts[number] for number in numbers])
         return self._alike
 
-    def follow(self, columns: GpuArrays, loads: bytes) -> None:
+    def follow(self, columns: GpuArrays) -> None:
         """Note which load classes are left.
 
         Args:
             columns: The GPUs, the same ones every time.
-            loads: The class of each, as bytes.
         """
-        if loads == self._loads:
-            return
         class_of = columns.class_of
-        firsts = _changed_firsts(class_of, np.frombuffer(self._loads, dtype=class_of.dtype))
+        if np.array_equal(class_of, self._class_of):
+            return
+        firsts = _changed_firsts(class_of, self._class_of)
         came: list[tuple[int, str]] = []
         for number, position in firsts.items():
             if position is None:
@@ -117,7 +116,7 @@ class AlikeChanges:
             elif self._firsts.get(number) != columns.gpu_ids[position]:
                 self._firsts[number] = columns.gpu_ids[position]
                 came.append((number, columns.gpu_ids[position]))
-        self._loads, self._alike = loads, None
+        self._class_of, self._alike = class_of.copy(), None
         self._came.append(came)
         self.version += 1
         self._came_since.clear()

@@ -28,7 +28,7 @@ def test_classes_that_are_left_are_those_that_a_look_at_every_gpu_finds(moved_co
     gpus, changes, generator = arrays(), AlikeChanges(), np.random.default_rng(moved_count)
     seen: dict[int, dict[int, str]] = {}
     for _ in range(60):
-        changes.follow(gpus, gpus.class_of.tobytes())
+        changes.follow(gpus)
         seen[changes.version] = now = firsts_of(gpus)
         alike = changes.alike
         assert dict(zip(alike.numbers.tolist(), alike.gpu_ids, strict=True)) == now
@@ -48,10 +48,10 @@ def test_one_start_is_followed_without_a_look_at_the_class_of_every_gpu(monkeypa
         looks.append(1)
         return unique(*args, **named)  # type: ignore[call-overload]
 
-    changes.follow(gpus, gpus.class_of.tobytes())
+    changes.follow(gpus)
     monkeypatch.setattr(np, "unique", counted)
     for position in range(50):
         gpus.class_of[position] = 1 + position % 7
-        changes.follow(gpus, gpus.class_of.tobytes())
+        changes.follow(gpus)
     assert changes.version == 51
     assert not looks
