@@ -27,7 +27,7 @@ class GpuColumns:
     """
 
     gpus: Sequence[Gpu]
-    gpu_ids: Sequence[str]
+    gpu_ids: list[str]
     node_ids: Sequence[str]
     kinds: Sequence[Kind]
 

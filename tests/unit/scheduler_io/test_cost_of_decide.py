@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.grpc_api.decide import decide
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.placement.horus_prices import HorusPrices
@@ -92,11 +93,10 @@ def test_ojpp_finds_why_gpus_refuse_a_job_only_where_it_has_to_wait(
     running: int, asked_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    consented = ojpp_packing.consented_slowdowns
 
     def counted(*args: object) -> object:
         asked.append(args)
-        return consented(*args)  # type: ignore[arg-type]
+        return consented_slowdowns(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ojpp_packing, "consented_slowdowns", counted)
     given = snapshot(gpus=64, running=running, pending=1)
