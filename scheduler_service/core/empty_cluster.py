@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from scheduler_service.core.gpu_arrays import GpuArrays, build_empty_arrays
-from scheduler_service.core.gpu_columns import GpuColumns, columns_of
-from scheduler_service.core.inventory import Inventory, count_columns, count_gpus
+from scheduler_service.core.inventory import Inventory, count_gpus, count_listed
+from scheduler_service.core.listed_gpus import ListedGpus, list_gpus
 from scheduler_service.core.records import Node
 from scheduler_service.core.view import GpuView, SchedulingView
 
@@ -24,7 +24,7 @@ class EmptyCluster:
     """
 
     def __init__(
-        self, gpus: Mapping[str, GpuView], nodes: Mapping[str, Node], columns: GpuColumns | None = None
+        self, gpus: Mapping[str, GpuView], nodes: Mapping[str, Node], columns: ListedGpus | None = None
     ) -> None:
         self.gpus, self.nodes, self._columns = gpus, nodes, columns
 
@@ -44,9 +44,9 @@ class EmptyCluster:
         columns = self._columns
         if columns is None:
             return count_gpus(self.gpus.values())
-        return count_columns(columns.gpus, columns.kinds, columns.node_ids)
+        return count_listed(columns.gpus, columns.kinds, columns.node_ids)
 
     @cached_property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays."""
-        return build_empty_arrays(self._columns or columns_of(self.gpus.values()), self.nodes)
+        return build_empty_arrays(self._columns or list_gpus(self.gpus.values()), self.nodes)

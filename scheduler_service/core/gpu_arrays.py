@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.gpu_columns import GpuColumns, columns_of
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.listed_gpus import ListedGpus, list_gpus
 from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
@@ -74,7 +74,7 @@ class GpuArrays:
         notes: What policies worked out about classes, each under a name of its own; it goes when the columns go.
     """
 
-    def __init__(self, columns: GpuColumns, nodes: Mapping[str, Node]) -> None:
+    def __init__(self, columns: ListedGpus, nodes: Mapping[str, Node]) -> None:
         gpu_ids, node_ids = columns.gpu_ids, sorted(nodes)
         self.position_of = dict(zip(gpu_ids, range(len(gpu_ids)), strict=True))
         self.number_of = dict(zip(node_ids, range(len(node_ids)), strict=True))
@@ -204,13 +204,13 @@ _OF_JOB = attrgetter(
 
 def build_arrays(view: SchedulingView) -> GpuArrays:
     """Build the columns of a view from its records."""
-    columns = build_empty_arrays(columns_of(view.gpus.values()), view.nodes)
+    columns = build_empty_arrays(list_gpus(view.gpus.values()), view.nodes)
     columns.put_loads(view, [entry for entry in view.gpus.values() if _is_loaded(entry)])
     columns.put_hosts(view)
     return columns
 
 
-def build_empty_arrays(columns: GpuColumns, nodes: Mapping[str, Node]) -> GpuArrays:
+def build_empty_arrays(columns: ListedGpus, nodes: Mapping[str, Node]) -> GpuArrays:
     """Build the arrays of GPUs as if they held nothing.
 
     Args:

@@ -61,10 +61,10 @@ def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:
     """Count GPUs by kind; kinds come in the order of their names."""
     placed = [*entries]
     gpus = [entry.gpu for entry in placed]
-    return count_columns(gpus, [*map(kind_of, gpus)], [entry.node_id for entry in placed])
+    return count_listed(gpus, [*map(kind_of, gpus)], [entry.node_id for entry in placed])
 
 
-def count_columns(gpus: Sequence[Gpu], kinds: Sequence[Kind], node_ids: Sequence[str]) -> Inventory:
+def count_listed(gpus: Sequence[Gpu], kinds: Sequence[Kind], node_ids: Sequence[str]) -> Inventory:
     """Count GPUs of which kind and node are known already.
 
     Args:

@@ -9,7 +9,7 @@ from operator import and_, lt
 
 from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.empty_cluster import EmptyCluster
-from scheduler_service.core.gpu_columns import GpuColumns
+from scheduler_service.core.listed_gpus import ListedGpus
 from scheduler_service.core.records import Gpu, Node
 from scheduler_service.core.view import GpuView
 from scheduler_service.grpc_api.row_columns import RowColumns
@@ -77,7 +77,7 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
     views = make_records(GpuView, len(taken), gpu=taken, node_id=of_taken)
     empty = dict(zip(open_ids, views, strict=True))
     is_in_order = all(map(lt, node_ids, node_ids[1:]))
-    columns = GpuColumns(taken, open_ids, of_taken, kinds) if is_in_order else None
+    columns = ListedGpus(taken, open_ids, of_taken, kinds) if is_in_order else None
     return SnapshotNodes(
         usable=usable,
         gpus=dict(zip(gpu_ids, made, strict=True)),

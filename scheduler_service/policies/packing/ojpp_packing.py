@@ -25,8 +25,8 @@ from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import consented_slowdowns, would_refuse
-from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.core.sharing_consent import SureRefusals, consented_slowdowns
+from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
@@ -179,9 +179,13 @@ class OjppPacking:
         gpu_ids = list(self._in_use.get(kind, ()))
         if not self._rules.prefers_devices_in_use:
             gpu_ids += [gpu_id for on_node in free.values() for gpu_id in on_node]
+        theta_max = self._rules.theta_max
+        most_ratio = inf if theta_max is None else theta_max + ROUNDING_RATIO
+        sure = SureRefusals(worker, self._inventory.gpus[kind], self._view.predictions, most_ratio)
         devices: list[Device] = []
         for entry in map(self._view.gpus.__getitem__, gpu_ids):
-            if self._surely_refuses(worker, entry):
+            there = self._only_job(entry)
+            if there is not None and sure.include(there):
                 refusals.unasked.append((worker, entry))
                 continue
             found = self._device(worker, entry)
@@ -252,13 +256,10 @@ class OjppPacking:
             code="PEAK_EXCEEDS_GPU", numbers={"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
         )
 
-    def _surely_refuses(self, worker: Resident, entry: GpuView) -> bool:
-        """Say whether the one job on a GPU and a worker are known to slow each other down too much (consent, Eq. 7)."""
-        if len(entry.job_ids) != 1 or self._ledger.job_count(entry.gpu.gpu_id) > 1:
-            return False
-        there, theta_max = self._running[entry.job_ids[0]], self._rules.theta_max
-        most_ratio = inf if theta_max is None else theta_max + ROUNDING_RATIO
-        return would_refuse(worker, there, entry.gpu, self._view.predictions, most_ratio)
+    def _only_job(self, entry: GpuView) -> RunningJob | None:
+        """Return the one job on a GPU; None = there are more or none, or one of this round."""
+        is_only = len(entry.job_ids) == 1 and self._ledger.job_count(entry.gpu.gpu_id) == 1
+        return self._running[entry.job_ids[0]] if is_only else None
 
     def _device(self, worker: Resident, entry: GpuView) -> Device | Reason:
         """Check all that does not depend on where the job's other workers go (Algorithm 2 line 6)."""

@@ -16,8 +16,8 @@ _GPU_ID, _KIND = attrgetter("gpu_id"), attrgetter("device", "memory_bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class GpuColumns:
-    """Whatever they hold.
+class ListedGpus:
+    """What they are, whatever they hold.
 
     Attributes:
         gpus: The GPUs.
@@ -32,11 +32,11 @@ class GpuColumns:
     kinds: Sequence[Kind]
 
 
-def columns_of(entries: Iterable[GpuView]) -> GpuColumns:
+def list_gpus(entries: Iterable[GpuView]) -> ListedGpus:
     """Return the columns of GPUs that come in any order."""
     in_order = _in_order(entries)
     gpus = [entry.gpu for entry in in_order]
-    return GpuColumns(gpus, [*map(_GPU_ID, gpus)], [*map(_NODE_ID, in_order)], [*map(_KIND, gpus)])
+    return ListedGpus(gpus, [*map(_GPU_ID, gpus)], [*map(_NODE_ID, in_order)], [*map(_KIND, gpus)])
 
 
 def _in_order(entries: Iterable[GpuView]) -> list[GpuView]:
