@@ -37,7 +37,7 @@ def _plain(value: object) -> object:
     return [*value] if is_listed else value  # type: ignore[misc]
 
 
-class Asked:
+class CountingRow:
     """A row that counts the fields that are asked of it."""
 
     def __init__(self, row: scheduling_pb2.SnapshotJob) -> None:
@@ -51,7 +51,7 @@ class Asked:
 
 def test_what_no_row_states_is_asked_of_none() -> None:
     rows = [scheduling_pb2.SnapshotJob(job_id="a", gpus=2), scheduling_pb2.SnapshotJob(job_id="b", priority=3)]
-    asked = [Asked(row) for row in rows]
+    asked = [CountingRow(row) for row in rows]
     columns = RowColumns(asked, merged(rows))  # type: ignore[arg-type]
     assert (columns["gpus"], columns["priority"], columns["queue"]) == ([2, 0], [0, 3], ["", ""])
     assert (columns["cpu_cores"], columns["allowed_devices"]) == ([0.0, 0.0], [(), ()])
