@@ -23,7 +23,7 @@ from scheduler_service.core.remaining_times import (
     build_remaining_times,
 )
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.view import HostUse, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 
 UNUSED_CLASSES_MAX = 10_000
 """Classes beyond the number of GPUs after which everything is built anew, since classes are never forgotten."""
@@ -60,6 +60,11 @@ class FreshIndex:
         return self._empty if self._empty is not None and self._empty.is_of(self._view) else None
 
     @cached_property
+    def _occupied(self) -> Sequence[GpuView]:
+        """The GPUs that are not as they are when they hold nothing, where that cluster is known."""
+        return () if self._known_empty is None else self._known_empty.occupied_in(self._view)
+
+    @cached_property
     def _open(self) -> OpenGpus:
         found = OpenGpus()
         found.rebuild(self._view.gpus.values())
@@ -68,8 +73,11 @@ class FreshIndex:
     @cached_property
     def free_gpu_ids(self) -> AbstractSet[str]:
         """GPUs that hold nothing and release nothing; where they lie costs five times as much to find."""
-        gpus = self._view.gpus.items()
-        return dict.fromkeys([name for name, one in gpus if not one.job_ids and not one.is_releasing]).keys()
+        gpus = self._view.gpus
+        # Of a known cluster only the GPUs that hold something need a look.
+        looked_at = gpus.values() if self._known_empty is None else self._occupied
+        taken = {one.gpu.gpu_id for one in looked_at if one.job_ids or one.is_releasing}
+        return dict.fromkeys([name for name in gpus if name not in taken]).keys()
 
     @cached_property
     def single_job_gpu_ids(self) -> AbstractSet[str]:
@@ -114,7 +122,7 @@ class FreshIndex:
         if self._known_empty is None:
             return build_arrays(self._view)
         arrays = self._known_empty.arrays.for_one_view()
-        arrays.put_loads(self._view, self._known_empty.occupied_in(self._view))
+        arrays.put_loads(self._view, self._occupied)
         arrays.put_hosts(self._view)
         return arrays
 

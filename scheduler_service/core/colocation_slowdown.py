@@ -180,9 +180,9 @@ class PairSlowdowns:
             (key, other_key), device, pair = self._keys, self._device, self._predictions.pair
             other_size = self._resident.micro_batch_size
             own = pair(key, other_key, device, micro_batch_size, other_size)
-            if own is not None and _is_sure(own):
+            if own is not None and is_sure(own):
                 other = pair(other_key, key, device, other_size, micro_batch_size)
-                if other is not None and _is_sure(other):
+                if other is not None and is_sure(other):
                     return _without_doubt(own), _without_doubt(other)
         incoming_job = replace(self._incoming_job, micro_batch_size=micro_batch_size)
         (_, one), (_, two) = expected_slowdowns((incoming_job, self._resident), self._gpu, self._predictions)
@@ -193,7 +193,7 @@ def _sure_slowdown(victim: Resident, other: Resident, gpu: Gpu, predictions: Pre
     """Return the slowdown of a job by one other, both reliably known alone; None = of the pair too little is known."""
     sizes = victim.micro_batch_size, other.micro_batch_size
     pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
-    return _without_doubt(pair) if pair is not None and _is_sure(pair) else None
+    return _without_doubt(pair) if pair is not None and is_sure(pair) else None
 
 
 def _outranks_fair_turns(victim: Resident, other: Resident, gpu: Gpu, predictions: Predictions) -> bool:
@@ -203,10 +203,11 @@ def _outranks_fair_turns(victim: Resident, other: Resident, gpu: Gpu, prediction
     """
     sizes = victim.micro_batch_size, other.micro_batch_size
     pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
-    return pair is not None and (pair.level is Level.OBSERVED or _is_sure(pair))
+    return pair is not None and (pair.level is Level.OBSERVED or is_sure(pair))
 
 
-def _is_sure(pair: PairPrediction) -> bool:
+def is_sure(pair: PairPrediction) -> bool:
+    """Say whether a slowdown is predicted reliably, as far as the pair goes."""
     return pair.in_domain and pair.level is not Level.FALLBACK
 
 

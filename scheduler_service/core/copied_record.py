@@ -125,8 +125,10 @@ def make_records(record: type[_Record], count: int, /, **columns: Sequence[Any])
         raise ValueError(f"every column must have {count} values")
     made = [*map(object.__new__, repeat(record, count))]
     if issubclass(record, CopiedRecord):
-        values = (defaults | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        deque(map(object.__setattr__, made, repeat("__dict__"), values), maxlen=0)
+        values = [*map(dict.copy, repeat(defaults, count))]
+        for name, column in columns.items():
+            deque(map(dict.__setitem__, values, repeat(name), column), maxlen=0)
+        deque(map(_put_values, made, values), maxlen=0)
         return made
     for name, put in _slots_of(kind).items():
         deque(map(put, made, columns.get(name, repeat(defaults[name]))), maxlen=0)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from scheduler_service.core.gpu_arrays import GpuArrays, build_empty_arrays
-from scheduler_service.core.inventory import Inventory, count_gpus
+from scheduler_service.core.inventory import Inventory, count_gpus, count_listed
+from scheduler_service.core.listed_gpus import ListedGpus, list_gpus
 from scheduler_service.core.records import Node
 from scheduler_service.core.view import GpuView, SchedulingView
 
@@ -19,10 +20,13 @@ class EmptyCluster:
     Args:
         gpus: Healthy GPUs of the nodes as they are when they hold nothing, by id, in node and index order.
         nodes: The nodes by id.
+        columns: The same GPUs, where they are known so; None = they are not.
     """
 
-    def __init__(self, gpus: Mapping[str, GpuView], nodes: Mapping[str, Node]) -> None:
-        self.gpus, self.nodes = gpus, nodes
+    def __init__(
+        self, gpus: Mapping[str, GpuView], nodes: Mapping[str, Node], columns: ListedGpus | None = None
+    ) -> None:
+        self.gpus, self.nodes, self._columns = gpus, nodes, columns
 
     def is_of(self, view: SchedulingView) -> bool:
         """Say whether a view is of all these GPUs; one of this very mapping of nodes has no others."""
@@ -37,9 +41,12 @@ class EmptyCluster:
     @cached_property
     def inventory(self) -> Inventory:
         """What the GPUs are."""
-        return count_gpus(self.gpus.values())
+        columns = self._columns
+        if columns is None:
+            return count_gpus(self.gpus.values())
+        return count_listed(columns.gpus, columns.kinds, columns.node_ids)
 
     @cached_property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays."""
-        return build_empty_arrays(self.gpus.values(), self.nodes)
+        return build_empty_arrays(self._columns or list_gpus(self.gpus.values()), self.nodes)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
 from math import inf
-from operator import attrgetter, ge
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.listed_gpus import ListedGpus, list_gpus
 from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.core.replica_groups import host_share
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
@@ -74,22 +74,23 @@ class GpuArrays:
         notes: What policies worked out about classes, each under a name of its own; it goes when the columns go.
     """
 
-    def __init__(self, entries: Sequence[GpuView], nodes: Mapping[str, Node]) -> None:
-        gpus, node_ids = [entry.gpu for entry in entries], sorted(nodes)
-        gpu_ids = [gpu.gpu_id for gpu in gpus]
+    def __init__(self, columns: ListedGpus, nodes: Mapping[str, Node]) -> None:
+        gpu_ids, node_ids = columns.gpu_ids, sorted(nodes)
         self.position_of = dict(zip(gpu_ids, range(len(gpu_ids)), strict=True))
         self.number_of = dict(zip(node_ids, range(len(node_ids)), strict=True))
-        node_of = np.array([self.number_of[entry.node_id] for entry in entries], dtype=np.intp)
+        numbers = map(self.number_of.__getitem__, columns.node_ids)
+        node_of = np.fromiter(numbers, dtype=np.intp, count=len(gpu_ids))
         self.gpu_ids, self.node_ids, self.node_of = gpu_ids, node_ids, node_of
-        self.kind_of = _numbered([*map(_KIND, gpus)])
+        self.kind_of = _numbered(columns.kinds)
         self.rack_of = _numbered([nodes[node_id].rack_id for node_id in node_ids])
         self.slots = _slots(node_of, len(node_ids))
         self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
         self.classes: list[LoadClass] = []
         self._numbers: dict[object, int] = {}
         self.notes: dict[object, object] = {}
-        self.cpu_free = np.full(len(node_ids), inf)
-        self.host_memory_free = np.full(len(node_ids), inf)
+        in_order = [nodes[node_id] for node_id in node_ids]
+        self.cpu_free = _stated_or_any([node.cpu_cores for node in in_order])
+        self.host_memory_free = _stated_or_any([node.host_memory_bytes for node in in_order])
 
     def put_gpu(self, gpu_id: str, load: LoadClass) -> None:
         """Put a GPU into the class of what it holds."""
@@ -199,49 +200,38 @@ _OF_JOB = attrgetter(
     "memory_reserved_bytes",
 )
 """With the number of its GPUs all of a running job that its load class follows from."""
-_NODE_ID, _PLACE_IN_NODE = attrgetter("node_id"), attrgetter("gpu.index", "gpu.gpu_id")
-_KIND = attrgetter("device", "memory_bytes")
 
 
 def build_arrays(view: SchedulingView) -> GpuArrays:
     """Build the columns of a view from its records."""
-    columns = build_empty_arrays(view.gpus.values(), view.nodes)
+    columns = build_empty_arrays(list_gpus(view.gpus.values()), view.nodes)
     columns.put_loads(view, [entry for entry in view.gpus.values() if _is_loaded(entry)])
     columns.put_hosts(view)
     return columns
 
 
-def build_empty_arrays(entries: Iterable[GpuView], nodes: Mapping[str, Node]) -> GpuArrays:
-    """Build the columns of GPUs as if they held nothing.
+def build_empty_arrays(columns: ListedGpus, nodes: Mapping[str, Node]) -> GpuArrays:
+    """Build the arrays of GPUs as if they held nothing.
 
     Args:
-        entries: The GPUs.
+        columns: The GPUs.
         nodes: Theirs, and others, by id.
     """
-    in_order = _in_order(entries)
-    columns = GpuArrays(in_order, nodes)
+    arrays = GpuArrays(columns, nodes)
     # Those of one kind are in one class; of one kind alone the first class is that of all.
-    is_mixed = bool(columns.kind_of.any())
-    firsts = np.unique(columns.kind_of, return_index=True)[1] if is_mixed else range(min(len(in_order), 1))
-    empty = [GpuView(gpu=in_order[position].gpu, node_id="") for position in firsts]
-    numbers = [columns.number_of_class(load_of(entry, ())) for entry in empty]
+    is_mixed = bool(arrays.kind_of.any())
+    firsts = np.unique(arrays.kind_of, return_index=True)[1] if is_mixed else range(min(len(columns.gpus), 1))
+    empty = [GpuView(gpu=columns.gpus[position], node_id="") for position in firsts]
+    numbers = [arrays.number_of_class(load_of(entry, ())) for entry in empty]
     if is_mixed:
-        columns.class_of = np.array(numbers, dtype=np.intp)[columns.kind_of]
-    for node in nodes.values():
-        columns.put_host(node, _NOTHING)
-    return columns
+        arrays.class_of = np.array(numbers, dtype=np.intp)[arrays.kind_of]
+    return arrays
 
 
-def _in_order(entries: Iterable[GpuView]) -> list[GpuView]:
-    """Return GPUs by node, index and id; those of one node mostly come in this order already."""
-    by_node: dict[str, list[GpuView]] = {}
-    for node_id, run in groupby(entries, _NODE_ID):
-        by_node.setdefault(node_id, []).extend(run)
-    for here in by_node.values():
-        indices = [entry.gpu.index for entry in here]
-        if any(map(ge, indices, indices[1:])):
-            here.sort(key=_PLACE_IN_NODE)
-    return [*chain.from_iterable(by_node[node_id] for node_id in sorted(by_node))]
+def _stated_or_any(amounts: Sequence[float]) -> NDArray[np.float64]:
+    """Return what nodes state of their hosts; one that states nothing has any amount."""
+    stated = np.array(amounts, dtype=np.float64)
+    return np.where(stated > 0, stated, inf)
 
 
 def _is_loaded(entry: GpuView) -> bool:

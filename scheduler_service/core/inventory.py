@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,19 +59,28 @@ def kind_of(gpu: Gpu) -> Kind:
 
 def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:
     """Count GPUs by kind; kinds come in the order of their names."""
-    gpus: dict[Kind, Gpu] = {}
-    on_node: dict[tuple[str, int, str], int] = {}
-    for entry in entries:
-        gpu = entry.gpu
-        place = (gpu.device, gpu.memory_bytes, entry.node_id)
-        if place in on_node:
-            on_node[place] += 1
-        else:
-            on_node[place] = 1
-            gpus.setdefault(place[:2], gpu)
-    count, most_on_node = dict.fromkeys(gpus, 0), dict.fromkeys(gpus, 0)
-    for (device, memory_bytes, _), here in on_node.items():
-        kind = device, memory_bytes
-        count[kind] += here
-        most_on_node[kind] = max(most_on_node[kind], here)
-    return Inventory(gpus=dict(sorted(gpus.items())), count=count, most_on_node=most_on_node)
+    placed = [*entries]
+    gpus = [entry.gpu for entry in placed]
+    return count_listed(gpus, [*map(kind_of, gpus)], [entry.node_id for entry in placed])
+
+
+def count_listed(gpus: Sequence[Gpu], kinds: Sequence[Kind], node_ids: Sequence[str]) -> Inventory:
+    """Count GPUs of which kind and node are known already.
+
+    Args:
+        gpus: The GPUs.
+        kinds: The kind of each.
+        node_ids: The node of each.
+    """
+    firsts = dict(zip(reversed(kinds), reversed(gpus), strict=True))
+    nodes_of: dict[Kind, list[str]] = {kind: [] for kind in dict.fromkeys(kinds)}
+    if len(firsts) > 1:
+        for kind, node_id in zip(kinds, node_ids, strict=True):
+            nodes_of[kind].append(node_id)
+    else:  # as nearly everywhere
+        nodes_of = {kind: [*node_ids] for kind in firsts}
+    return Inventory(
+        gpus=dict(sorted(firsts.items())),
+        count={kind: len(of_kind) for kind, of_kind in nodes_of.items()},
+        most_on_node={kind: max(Counter(of_kind).values()) for kind, of_kind in nodes_of.items()},
+    )

@@ -20,7 +20,7 @@ from scheduler_service.errors import UnknownBaseError
 from scheduler_service.grpc_api.message_columns import unread_rows
 from scheduler_service.grpc_api.row_columns import RowColumns
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
 from scheduler_service.grpc_api.snapshot_pairs import PairRows
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows
 from scheduler_service.grpc_api.snapshot_ranges import job_predictions_are_valid, nodes_are_valid
@@ -77,10 +77,9 @@ class SnapshotBases:
             content: Its nodes, unread.
         """
         nodes = RowColumns(snapshot.nodes)
-        gpus = gpu_rows(nodes)
-        if not nodes_are_valid(nodes, gpus):
+        if not nodes_are_valid(nodes):
             return None
-        self._newest_nodes = content, read_nodes(nodes, gpus)
+        self._newest_nodes = content, read_nodes(nodes)
         return self._newest_nodes[1]
 
     def read_predictions(self, of_jobs: Sequence[bytes], of_pairs: Sequence[bytes]) -> PredictionRows | None:

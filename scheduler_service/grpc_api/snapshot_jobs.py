@@ -43,7 +43,7 @@ def read_jobs(rows: RowColumns) -> list[ReadJob]:
         ReadJob,
         len(rows),
         request=translate_snapshot.requests(rows),
-        limits=[*map(translate_snapshot.stated_limits, rows.rows)],
+        limits=translate_snapshot.stated_limits(rows),
         states_figures=translate_snapshot.figures_are_stated(rows),
     )
 
@@ -68,7 +68,9 @@ class KnownJobs:
         rows = [message.SerializeToString() for message in messages]
         newest, older = self._newest, self._older
         known = [newest.get(row) or older.get(row) for row in rows]
-        unknown = RowColumns(compress(messages, map(not_, known)))
+        is_unknown = [*map(not_, known)]
+        merged = scheduling_pb2.SnapshotJob.FromString(b"".join(compress(rows, is_unknown)))
+        unknown = RowColumns(compress(messages, is_unknown), merged)
         if not rows_of_jobs_are_valid(unknown):
             return None
         new = iter(read_jobs(unknown))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress, repeat
-from operator import and_, attrgetter
-from typing import Final
+from operator import and_, lt
 
 from scheduler_service.core.copied_record import make_records
 from scheduler_service.core.empty_cluster import EmptyCluster
+from scheduler_service.core.listed_gpus import ListedGpus
 from scheduler_service.core.records import Gpu, Node
 from scheduler_service.core.view import GpuView
 from scheduler_service.grpc_api.row_columns import RowColumns
@@ -36,14 +36,6 @@ class SnapshotNodes:
     queues: Mapping[str, frozenset[str]]
 
 
-_GPU_ID: Final = attrgetter("gpu_id")
-
-
-def gpu_rows(nodes: RowColumns) -> RowColumns:
-    """Return the GPUs of all nodes, in node and index order."""
-    return RowColumns(chain.from_iterable(nodes["gpus"]))
-
-
 def describe_unusable(nodes: SnapshotNodes) -> str:
     """Return why no job can start at all; empty = at least one GPU is usable."""
     if nodes.empty.gpus:
@@ -59,13 +51,9 @@ def describe_unusable(nodes: SnapshotNodes) -> str:
     )
 
 
-def read_nodes(nodes: RowColumns, gpus: RowColumns) -> SnapshotNodes:
-    """Read valid rows, column by column: a cluster has thousands of them.
-
-    Args:
-        nodes: The nodes.
-        gpus: Their GPUs, as `gpu_rows` returns them.
-    """
+def read_nodes(nodes: RowColumns) -> SnapshotNodes:
+    """Read valid rows, column by column: a cluster has thousands of them."""
+    gpus = nodes.parts("gpus")  # in node and index order
     gpu_ids, memory_bytes, healthy = gpus["gpu_id"], gpus["memory_bytes"], gpus["healthy"]
     devices = _shared_names(gpus["device"])
     counts = [*map(len, nodes["gpus"])]
@@ -82,11 +70,18 @@ def read_nodes(nodes: RowColumns, gpus: RowColumns) -> SnapshotNodes:
     of_node = [*chain.from_iterable(map(repeat, node_ids, counts))]
     takes_jobs = [*chain.from_iterable(map(repeat, schedulable, counts))]
     usable = dict(compress(zip(node_ids, _nodes(nodes, made, counts), strict=True), schedulable))
-    empty = _empty_gpus(made, of_node, [*map(and_, healthy, takes_jobs)])
+    are_open = [*map(and_, healthy, takes_jobs)]
+    taken, open_ids, of_taken, kinds = (
+        [*compress(column, are_open)] for column in (made, gpu_ids, of_node, zip(devices, memory_bytes, strict=True))
+    )
+    views = make_records(GpuView, len(taken), gpu=taken, node_id=of_taken)
+    empty = dict(zip(open_ids, views, strict=True))
+    is_in_order = all(map(lt, node_ids, node_ids[1:]))
+    columns = ListedGpus(taken, open_ids, of_taken, kinds) if is_in_order else None
     return SnapshotNodes(
         usable=usable,
         gpus=dict(zip(gpu_ids, made, strict=True)),
-        empty=EmptyCluster(empty, usable),
+        empty=EmptyCluster(empty, usable, columns),
         slowdown_ewma_ratios={
             name: ratio for name, ratio in zip(gpu_ids, gpus["slowdown_ewma_ratio"], strict=True) if ratio
         },
@@ -115,12 +110,6 @@ def _nodes(rows: RowColumns, gpus: Sequence[Gpu], counts: Sequence[int]) -> Sequ
         schedulable=rows["schedulable"],
         gpus=[tuple(gpus[end - count : end]) for end, count in zip(ends, counts, strict=True)],
     )
-
-
-def _empty_gpus(gpus: Sequence[Gpu], of_node: Sequence[str], are_open: Sequence[bool]) -> dict[str, GpuView]:
-    taken, node_ids = [*compress(gpus, are_open)], [*compress(of_node, are_open)]
-    views = make_records(GpuView, len(taken), gpu=taken, node_id=node_ids)
-    return dict(zip(map(_GPU_ID, taken), views, strict=True))
 
 
 def _least_memory_bytes(kinds: Iterable[tuple[str, int, bool]]) -> Mapping[str, int]:

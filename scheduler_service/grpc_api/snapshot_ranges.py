@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import chain, compress
+from itertools import compress
 from operator import methodcaller
 from typing import Any, Final
 
@@ -135,13 +135,9 @@ _PARTS: Final = ("settings", "worker_demand", "server_demand")
 _HAS_TRIPLE: Final = methodcaller("HasField", "memory_triple")
 
 
-def nodes_are_valid(nodes: RowColumns, gpus: RowColumns) -> bool:
-    """Say whether no node breaks a rule or has the name of another one, at a tenth of the cost of naming those.
-
-    Args:
-        nodes: The nodes.
-        gpus: All their GPUs.
-    """
+def nodes_are_valid(nodes: RowColumns) -> bool:
+    """Say whether no node breaks a rule or has the name of another one, at a tenth of the cost of naming those."""
+    gpus = nodes.parts("gpus")
     return (
         not repeats(nodes["node_id"])
         and not repeats(gpus["gpu_id"])
@@ -155,8 +151,8 @@ def job_predictions_are_valid(rows: RowColumns) -> bool:
     return (
         _LEVELS.issuperset(rows["level"])
         and _JOB_PREDICTION_RANGES.hold(rows)
-        and _MEMORY_POINT_RANGES.hold(RowColumns(chain.from_iterable(rows["micro_batches"])))
-        and _STEP_POINT_RANGES.hold(RowColumns(chain.from_iterable(rows["step_times"])))
+        and _MEMORY_POINT_RANGES.hold(rows.parts("micro_batches"))
+        and _STEP_POINT_RANGES.hold(rows.parts("step_times"))
         and not any(any(job_prediction_violations(row)) for row in filter(_HAS_TRIPLE, rows.rows))
     )
 
@@ -178,7 +174,7 @@ def running_and_pending_are_valid(
         and not any(one for tenant in snapshot.tenants for one in tenant_violations(tenant))
         and _RUNNING_RANGES.hold(running)
         and _PENDING_RANGES.hold(pending)
-        and gpu_ids >= {part.gpu_id for part in chain.from_iterable(running["assignments"])}
+        and gpu_ids >= set(running.parts("assignments")["gpu_id"])
         and all(map(_holds_once, running["assignments"]))
     )
 

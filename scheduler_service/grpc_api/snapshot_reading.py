@@ -23,7 +23,7 @@ from scheduler_service.grpc_api.snapshot_bases import (
     complete,
 )
 from scheduler_service.grpc_api.snapshot_jobs import KnownJobs, ReadJob, read_jobs
-from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, gpu_rows, read_nodes
+from scheduler_service.grpc_api.snapshot_nodes import SnapshotNodes, read_nodes
 from scheduler_service.grpc_api.snapshot_pairs import PairRows
 from scheduler_service.grpc_api.snapshot_predictions import PredictionRows, SnapshotPredictions
 from scheduler_service.grpc_api.snapshot_ranges import running_and_pending_are_valid
@@ -151,7 +151,7 @@ def _read_valid_rows(
     nodes, jobs = RowColumns(valid.snapshot.nodes), read_jobs(messages)
     return ReadSnapshot(
         valid=valid,
-        nodes=read_nodes(nodes, gpu_rows(nodes)),
+        nodes=read_nodes(nodes),
         messages=messages.rows,
         jobs=jobs,
         running=running,

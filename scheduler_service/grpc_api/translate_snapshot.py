@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, compress, islice
+from itertools import compress, islice
 from operator import attrgetter
 from typing import Final
 
@@ -72,10 +72,13 @@ def figures_are_stated(jobs: RowColumns) -> list[bool]:
     return [*map(any, zip(*figures, strict=True))]
 
 
-def stated_limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits | None:
-    """Read where a job may run; None = anywhere."""
-    if not any(_LIMITING(job)):
-        return None
+def stated_limits(jobs: RowColumns) -> list[PlacementLimits | None]:
+    """Read where jobs may run; None = anywhere."""
+    are_limited = map(any, zip(*map(jobs.__getitem__, _LIMITING), strict=True))
+    return [_limits(job) if is_limited else None for job, is_limited in zip(jobs.rows, are_limited, strict=True)]
+
+
+def _limits(job: scheduling_pb2.SnapshotJob) -> PlacementLimits | None:
     limits = PlacementLimits(
         queue=job.queue,
         node_ids=frozenset(job.allowed_node_ids),
@@ -148,9 +151,7 @@ def requests(rows: RowColumns) -> list[JobRequest]:
 
 _NUMBERS: Final = ("stated_memory_bytes", "stated_step_ms")
 _RATIOS: Final = ("stated_utilization_ratio", "stated_slowdown_ratio")
-_LIMITING: Final = attrgetter(
-    "queue", "allowed_node_ids", "excluded_node_ids", "allowed_devices", "anti_affinity_group"
-)
+_LIMITING: Final = ("queue", "allowed_node_ids", "excluded_node_ids", "allowed_devices", "anti_affinity_group")
 _TERM_NAMES: Final = ("priority", "time_limit_ms", "array_id", "array_index", "array_running_max")
 _TERMS: Final = attrgetter(*_TERM_NAMES)
 
@@ -225,7 +226,7 @@ class RunningRows:
             rows: The jobs.
             asked: What is read of them already.
         """
-        assignments = _assignments(rows["assignments"])
+        assignments = _assignments(rows)
         sizes = [
             size or samples_per_gpu(request, len(parts))
             for size, request, parts in zip(rows["micro_batch_size"], asked, assignments, strict=True)
@@ -271,10 +272,10 @@ class RunningRows:
         return (gpu.memory_bytes, None) if there is None else (there.memory_reserved_bytes, there.memory_surge)
 
 
-def _assignments(stated: Sequence[Sequence[scheduling_pb2.Assignment]]) -> list[tuple[Assignment, ...]]:
-    parts = RowColumns(chain.from_iterable(stated))
+def _assignments(rows: RowColumns) -> list[tuple[Assignment, ...]]:
+    parts = rows.parts("assignments")
     made = iter(make_records(Assignment, len(parts), gpu_id=parts["gpu_id"], rank=parts["rank"]))
-    return [tuple(islice(made, len(held))) for held in stated]
+    return [tuple(islice(made, held)) for held in map(len, rows["assignments"])]
 
 
 _AS_STATED: Final = ("attempt", "submitted_at_ms", "started_at_ms", "steps_done", "attained_gpu_ms", "preemptions")
@@ -286,7 +287,7 @@ _OF_RESERVATION: Final = attrgetter("key", "share", "memory_request_bytes", "mem
 def job_predictions(rows: RowColumns) -> list[JobPrediction]:
     """Read what is known of keys on device types; what was observed was measured alone."""
     levels = [*map(LEVEL_FROM_PROTO.__getitem__, rows["level"])]
-    memory, step_times = _memory_points(rows["micro_batches"]), rows["step_times"]
+    memory, step_times = _memory_points(rows), rows["step_times"]
     activity = zip(rows["sm_activity_ratio"], rows.has("sm_activity_ratio"), strict=True)
     return make_records(
         JobPrediction,
@@ -308,13 +309,13 @@ def job_predictions(rows: RowColumns) -> list[JobPrediction]:
     )
 
 
-def _memory_points(stated: Sequence[Sequence[scheduling_pb2.MicroBatchMemory]]) -> list[dict[int, MemoryPoint]]:
-    points = RowColumns(chain.from_iterable(stated))
+def _memory_points(rows: RowColumns) -> list[dict[int, MemoryPoint]]:
+    points = rows.parts("micro_batches")
     expected_bytes, upper_bytes = points["memory_bytes"], points["memory_bytes_upper_99"]
     upper_bytes = [*map(max, upper_bytes, expected_bytes)]
     made = make_records(MemoryPoint, len(points), memory_bytes=expected_bytes, memory_bytes_upper_99=upper_bytes)
     by_size = zip(points["micro_batch_size"], made, strict=True)
-    return [dict(islice(by_size, len(of))) for of in stated]
+    return [dict(islice(by_size, count)) for count in map(len, rows["micro_batches"])]
 
 
 def _memory_triple(message: scheduling_pb2.SnapshotJobPrediction, is_stated: bool) -> MemoryTriple | None:

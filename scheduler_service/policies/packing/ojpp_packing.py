@@ -9,7 +9,8 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from scheduler_service.core.capacity import (
     Resident,
@@ -24,13 +25,13 @@ from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import consented_slowdowns
-from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.core.sharing_consent import SureRefusals, consented_slowdowns
+from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
 from scheduler_service.policies.packing.packing_orders import DemandOf
-from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, Best, PackingRules
+from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, ROUNDING_RATIO, Best, PackingRules
 from scheduler_service.policies.packing.resulting_interference import WorkerBalance
 from scheduler_service.policies.packing.worker_mapping import WorkerMapper, WorkerMapping
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
@@ -61,6 +62,19 @@ class _Load:
     slowdowns: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    """What keeps GPUs from taking a worker.
+
+    Attributes:
+        reasons: Why some refuse it.
+        unasked: GPUs that surely refuse it, each with the worker; why is found only where it is told.
+    """
+
+    reasons: list[Reason] = field(default_factory=list)
+    unasked: list[tuple[Resident, GpuView]] = field(default_factory=list)
+
+
 def pack(view: SchedulingView, rules: PackingRules, order: Order) -> list[Decision]:
     """Return one decision per pending job, jobs being placed in this order; equal jobs wait as one object."""
     placement = OjppPacking(view, rules)
@@ -80,7 +94,7 @@ class OjppPacking:
         self._view = view
         self._rules = rules
         self._ledger = Ledger(view)
-        self._inventory = view.index.inventory
+        self._inventory, self._running = view.index.inventory, view.index.reported
         self._balance = WorkerBalance(self._ledger)
         self._mapper = WorkerMapper(self._ledger, rules, self._balance)
         self._free = free_by_kind_and_node(view)
@@ -139,13 +153,13 @@ class OjppPacking:
         request = job.request
         if self.closed() is not None:
             return self._full
-        obstacles: list[Reason] = []
+        refusals = _Refusals()
         offers = self._offers_from_arrays(request)
         mapping = self._mapper.map_job(offers)
         if mapping is None:
-            offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
+            offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, refusals)]
             mapping = self._mapper.map_job(offers) if self._packing is None else None
-        return self._wait_reason(request, offers, obstacles) if mapping is None else self._start(mapping)
+        return self._wait_reason(request, offers, refusals) if mapping is None else self._start(mapping)
 
     def _worker(self, request: JobRequest, gpu: Gpu) -> Resident | None:
         prediction = self._view.predictions.job(request.key, gpu.device)
@@ -155,21 +169,28 @@ class OjppPacking:
     def _demand(self, resident: Resident, gpu: Gpu) -> Demand:
         return demand_of(resident, gpu, self._view.predictions, self._rules.alpha)
 
-    def _offers(self, request: JobRequest, kind: Kind, obstacles: list[Reason]) -> list[Offer]:
+    def _offers(self, request: JobRequest, kind: Kind, refusals: _Refusals) -> list[Offer]:
         """Return what a kind of GPUs offers: one node at a time where a job must stay on one, else all together."""
         worker = self._worker_or_obstacle(request, self._inventory.gpus[kind])
         if isinstance(worker, Reason):
-            obstacles.append(worker)
+            refusals.reasons.append(worker)
             return []
-        free = self._free_with_room(worker, kind, obstacles)
+        free = self._free_with_room(worker, kind, refusals.reasons)
         gpu_ids = list(self._in_use.get(kind, ()))
         if not self._rules.prefers_devices_in_use:
             gpu_ids += [gpu_id for on_node in free.values() for gpu_id in on_node]
+        theta_max = self._rules.theta_max
+        most_ratio = inf if theta_max is None else theta_max + ROUNDING_RATIO
+        sure = SureRefusals(worker, self._inventory.gpus[kind], self._view.predictions, most_ratio)
         devices: list[Device] = []
-        for gpu_id in gpu_ids:
-            found = self._device(worker, self._view.gpus[gpu_id])
+        for entry in map(self._view.gpus.__getitem__, gpu_ids):
+            there = self._only_job(entry)
+            if there is not None and sure.include(there):
+                refusals.unasked.append((worker, entry))
+                continue
+            found = self._device(worker, entry)
             if isinstance(found, Reason):
-                obstacles.append(found)
+                refusals.reasons.append(found)
             else:
                 devices.append(found)
         devices.sort(key=lambda device: device.order)
@@ -234,6 +255,11 @@ class OjppPacking:
         return Reason(
             code="PEAK_EXCEEDS_GPU", numbers={"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
         )
+
+    def _only_job(self, entry: GpuView) -> RunningJob | None:
+        """Return the one job on a GPU; None = there are more or none, or one of this round."""
+        is_only = len(entry.job_ids) == 1 and self._ledger.job_count(entry.gpu.gpu_id) == 1
+        return self._running[entry.job_ids[0]] if is_only else None
 
     def _device(self, worker: Resident, entry: GpuView) -> Device | Reason:
         """Check all that does not depend on where the job's other workers go (Algorithm 2 line 6)."""
@@ -300,13 +326,15 @@ class OjppPacking:
             return leftover, 0.0
         return round(max(load.slowdowns), ROUNDING_DIGITS), leftover
 
-    def _wait_reason(self, request: JobRequest, offers: Sequence[Offer], obstacles: Sequence[Reason]) -> Reason:
+    def _wait_reason(self, request: JobRequest, offers: Sequence[Offer], refusals: _Refusals) -> Reason:
         """Return the reason that was nearest to a start."""
         impossible = impossible_reason(self._view, self._inventory, request)
         if impossible is not None:
             return impossible
         widest = max((offer.width for offer in offers), default=0)
         if widest == 0:
+            told = (self._load(worker, entry) for worker, entry in refusals.unasked)
+            obstacles = [*refusals.reasons, *(one for one in told if isinstance(one, Reason))]
             return nearest_obstacle(obstacles) if obstacles else self._full
         if widest < request.gpus:
             return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": widest})

@@ -49,8 +49,8 @@ def search_plan(view: SchedulingView, rules: PackingRules, order: Order, looks_m
 def _attempts(rules: PackingRules, order: Order, seed: int) -> Iterator[Attempt]:
     """Yield ways of packing, the most promising first, then orders drawn by lot."""
     joining = replace(rules, joins_groups=True)
-    filling = replace(joining, best=Best.LEAST_LEFTOVER)
     yield joining, by_width
+    filling = replace(joining, best=Best.LEAST_LEFTOVER)
     yield filling, by_width
     yield rules, order
     yield filling, by_least_gregariousness

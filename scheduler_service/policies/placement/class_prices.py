@@ -25,6 +25,8 @@ NEAREST_KEPT = 8
 """Classes of which is kept that they were nearest, so that another one is known when the first is gone."""
 CHANGES_MAX = 32
 """Changes of load classes after which all of them are looked at again."""
+CLASSES_FOLLOWED_MAX = 32
+"""Classes that lose or get GPUs at once beyond which it costs less to look at all GPUs than for the first of each."""
 REASONS_KEPT = 16
 """GPUs of which is kept why they refuse a shape of job."""
 NO_RANK = 2**62
@@ -83,28 +85,41 @@ class AlikeChanges:
 
     def __init__(self) -> None:
         self.version = 0
-        self._loads: bytes | None = None
-        self._alike = AlikeGpus(np.zeros(0, dtype=np.intp), ())
+        self._class_of: Positions = np.zeros(0, dtype=np.intp)
+        self._alike: AlikeGpus | None = None
         self._firsts: dict[int, str] = {}
         self._came: deque[Sequence[tuple[int, str]]] = deque(maxlen=CHANGES_MAX)
         self._came_since: dict[int, Sequence[tuple[int, str]]] = {}
 
-    def follow(self, columns: GpuArrays, loads: bytes) -> AlikeGpus:
-        """Return the load classes that are left, each with its first GPU.
+    @property
+    def alike(self) -> AlikeGpus:
+        """The load classes that are left, each with its first GPU."""
+        if self._alike is None:
+            numbers = sorted(self._firsts)
+            self._alike = AlikeGpus(np.array(numbers, dtype=np.intp), [self._firsts[number] for number in numbers])
+        return self._alike
+
+    def follow(self, columns: GpuArrays) -> None:
+        """Note which load classes are left.
 
         Args:
-            columns: The GPUs.
-            loads: The class of each, as bytes.
+            columns: The GPUs, the same ones every time.
         """
-        if loads != self._loads:
-            numbers, positions = np.unique(columns.class_of, return_index=True)
-            self._loads = loads
-            self._alike = alike = AlikeGpus(numbers, [columns.gpu_ids[position] for position in positions])
-            before, self._firsts = self._firsts, dict(zip(numbers.tolist(), alike.gpu_ids, strict=True))
-            self._came.append([*(self._firsts.items() - before.items())])
-            self.version += 1
-            self._came_since.clear()
-        return self._alike
+        class_of = columns.class_of
+        if np.array_equal(class_of, self._class_of):
+            return
+        firsts = _changed_firsts(class_of, self._class_of)
+        came: list[tuple[int, str]] = []
+        for number, position in firsts.items():
+            if position is None:
+                self._firsts.pop(number, None)
+            elif self._firsts.get(number) != columns.gpu_ids[position]:
+                self._firsts[number] = columns.gpu_ids[position]
+                came.append((number, columns.gpu_ids[position]))
+        self._class_of, self._alike = class_of.copy(), None
+        self._came.append(came)
+        self.version += 1
+        self._came_since.clear()
 
     def left_of(self, nearest: Sequence[NearClass]) -> list[NearClass]:
         """Return those classes that are left with the same first GPU."""
@@ -119,6 +134,25 @@ class AlikeChanges:
             came = dict.fromkeys(chain.from_iterable(newest))
             self._came_since[version] = known = [one for one in came if self._firsts.get(one[0]) == one[1]]
         return known
+
+
+def _changed_firsts(class_of: Positions, before: Positions) -> dict[int, int | None]:
+    """Return the first position of each load class that lost or got a GPU; None = no GPU is left in it.
+
+    Between two starts these are few: to find the first GPU of all classes takes twenty times as long.
+
+    Args:
+        class_of: The load class, by position.
+        before: The same as it was; empty = unknown.
+    """
+    moved = np.flatnonzero(class_of != before) if len(before) else None
+    numbers = {*class_of[moved].tolist(), *before[moved].tolist()} if moved is not None else set()
+    if moved is not None and len(numbers) <= CLASSES_FOLLOWED_MAX:
+        firsts = {number: int((class_of == number).argmax()) for number in numbers}
+        return {number: first if class_of[first] == number else None for number, first in firsts.items()}
+    left, positions = np.unique(class_of, return_index=True)
+    gone: dict[int, int | None] = dict.fromkeys(np.unique(before).tolist())
+    return gone | dict(zip(left.tolist(), positions.tolist(), strict=True))
 
 
 class NearestClasses(NamedTuple):
@@ -239,13 +273,13 @@ class PricedClasses:
         changes: Of the predictions; after any of them everything is priced anew.
 
     Attributes:
-        alike: The classes that are left.
+        alike_changes: The classes that are left and how they came.
     """
 
     def __init__(self, changes: ChangeLog) -> None:
         self._changes, self._count = changes, changes.count
         self._by_shape: dict[object, ClassCosts] = {}
-        self.alike = AlikeChanges()
+        self.alike_changes = AlikeChanges()
 
     def of(self, shape: object, classes_count: int) -> ClassCosts:
         """Return what is known of a shape."""

@@ -23,7 +23,7 @@ from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.class_prices import (
-    AlikeGpus,
+    AlikeChanges,
     ClassCosts,
     NearClass,
     NearestClasses,
@@ -107,8 +107,10 @@ class HorusPlacement:
         self._full = full_reason(view)
 
     def key(self, job: PendingJob) -> object:
-        """Return the shape of a job."""
-        return shape_of(job.request)
+        """Return the shape of a job, which is found once until another job is asked about."""
+        if self._asked is not job.request:
+            self._asked, self._shape, self._known = job.request, shape_of(job.request), None
+        return self._shape
 
     def closed(self) -> Reason | None:
         """Return why no job can start any more."""
@@ -121,7 +123,7 @@ class HorusPlacement:
     def place(self, job: PendingJob) -> Start | Reason:
         """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
-        self._ask_about(request)
+        self._ask_about(job)
         # Another turn of the same decision may have found that an equal job waits before the very same GPUs.
         reason = self._told_now().get(self._shape)
         if reason is not None:
@@ -139,14 +141,13 @@ class HorusPlacement:
         self._tell(reason)
         return reason
 
-    def _ask_about(self, request: JobRequest) -> ClassCosts:
+    def _ask_about(self, job: PendingJob) -> ClassCosts:
         """Find once what is known of jobs of this shape: a round asks about every shape that waits, in every turn."""
-        self._asked, self._shape = request, shape_of(request)
-        self._known = self._priced.of(self._shape, len(self._columns.classes))
+        self._known = self._priced.of(self.key(job), len(self._columns.classes))
         return self._known
 
     def _impossible(self, request: JobRequest) -> Reason | None:
-        known = self._known_costs(request)
+        known = self._known_costs()
         if known.impossible is None:
             known.impossible = (impossible_reason(self._view, self._inventory, request),)
         return known.impossible[0]
@@ -164,9 +165,10 @@ class HorusPlacement:
         told[self._shape] = reason
 
     def _loads_now(self) -> bytes:
-        """Return the load classes of all GPUs; a start changes them."""
+        """Return the load classes of all GPUs; a start changes them. It is hashed after every start: few bytes."""
         if self._loads is None:
-            self._loads = self._columns.class_of.tobytes()
+            kind = np.uint16 if len(self._columns.classes) <= np.iinfo(np.uint16).max else np.intp
+            self._loads = self._columns.class_of.astype(kind).tobytes()
         return self._loads
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
@@ -218,7 +220,7 @@ class HorusPlacement:
 
     def _unasked_costs(self, request: JobRequest) -> Costs:
         """Return what each load class would cost a job if all jobs there consented."""
-        column = self._known_costs(request).unasked
+        column = self._known_costs().unasked
         first = column.count
         values = column.grow_to(len(self._columns.classes))
         self._load_prices.put_unasked(request, self._open_from(first), values)
@@ -226,7 +228,7 @@ class HorusPlacement:
 
     def _costs_of_classes(self, request: JobRequest) -> Costs:
         """Return what each load class costs a job; equal jobs share it, and only new classes are priced."""
-        known = self._known_costs(request)
+        known = self._known_costs()
         first, classes = known.costs.count, self._columns.classes
         values = known.costs.grow_to(len(classes))
         for number in self._open_from(first):
@@ -237,9 +239,11 @@ class HorusPlacement:
                 known.nearness.put(number, price)
         return values
 
-    def _known_costs(self, request: JobRequest) -> ClassCosts:
-        known = self._known
-        return self._ask_about(request) if known is None or self._asked is not request else known
+    def _known_costs(self) -> ClassCosts:
+        """Return what is known of the shape of the job that is asked about."""
+        if self._known is None:
+            raise AssertionError("no job is asked about")
+        return self._known
 
     def _open_from(self, first: int) -> Sequence[int]:
         """Return the numbers of the classes that could take some job, from one number on."""
@@ -298,13 +302,13 @@ class HorusPlacement:
             return host_reason(request)
         if not request.cpu_cores and not request.host_memory_bytes:
             return self._nearest_known(request)
-        alike = (self._view.gpus[gpu_id] for gpu_id in self._alike().gpu_ids)
+        alike = (self._view.gpus[gpu_id] for gpu_id in self._changes().alike.gpu_ids)
         obstacles = [one for one in map(partial(self._option, request), alike) if isinstance(one, Reason)]
         return nearest_obstacle(obstacles) if obstacles else self._full
 
     def _nearest_known(self, request: JobRequest) -> Reason:
         """Return the same where hosts refuse nothing: then a class that was priced needs no other look."""
-        known, alike = self._known_costs(request), self._alike()
+        known, alike = self._known_costs(), self._changes().alike
         for place in known.nearness.unknown(alike):
             self._look_at_class(request, int(alike.numbers[place]), alike.gpu_ids[place])
         nearest = known.nearness.nearest_few(alike)
@@ -312,14 +316,14 @@ class HorusPlacement:
 
     def _look_at_class(self, request: JobRequest, number: int, gpu_id: str) -> Order | None:
         """Note how near to a start a job is on the first GPU of a class, if that refuses it; return it."""
-        reason, nearness = self._option(request, self._view.gpus[gpu_id]), self._known_costs(request).nearness
+        reason, nearness = self._option(request, self._view.gpus[gpu_id]), self._known_costs().nearness
         if isinstance(reason, Reason):
             nearness.put(number, reason)
         return nearness.order(number, gpu_id)
 
     def _nearest_reason(self, request: JobRequest, nearest: Sequence[NearClass], farthest: Order) -> Reason:
         """Return why the first of these classes refuses a job, and keep them for equal jobs."""
-        known, (order, gpu_id) = self._known_costs(request), nearest[0]
+        known, (order, gpu_id) = self._known_costs(), nearest[0]
         entry, number = self._view.gpus[gpu_id], order[3]
         reason = known.reason_on(number, entry, request.job_id)
         if reason is None:
@@ -327,7 +331,7 @@ class HorusPlacement:
             if not isinstance(found, Reason):
                 return self._full
             known.keep_reason(number, entry, request.job_id, reason := found)
-        known.waited = NearestClasses(self._priced.alike.version, nearest, farthest)
+        known.waited = NearestClasses(self._priced.alike_changes.version, nearest, farthest)
         return reason
 
     def _still_waits(self, request: JobRequest) -> Reason | None:
@@ -335,13 +339,13 @@ class HorusPlacement:
 
         From one decision to the next few GPUs change what they hold. None = all classes are to be looked at.
         """
-        known, alike = self._known_costs(request), self._priced.alike
+        known = self._known_costs()
         if (waited := known.waited) is None or not self._open_count:
             return None
-        self._alike()
-        if (came := alike.came_since(waited.version)) is None:
+        changes = self._changes()
+        if (came := changes.came_since(waited.version)) is None:
             return None
-        nearest = alike.left_of(waited.nearest)
+        nearest = changes.left_of(waited.nearest)
         costs = self._unasked_costs(request) if request.gpus == 1 else self._costs_of_classes(request)
         for number, gpu_id in came:
             if costs[number] < inf:
@@ -351,9 +355,10 @@ class HorusPlacement:
                 insort(nearest, (order, gpu_id))
         return self._nearest_reason(request, nearest, waited.farthest) if nearest else None
 
-    def _alike(self) -> AlikeGpus:
-        """Return the load classes that are left, each with its first GPU."""
-        return self._priced.alike.follow(self._columns, self._loads_now())
+    def _changes(self) -> AlikeChanges:
+        """Return the load classes that are left and how they came."""
+        self._priced.alike_changes.follow(self._columns)
+        return self._priced.alike_changes
 
     def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
         self._loads = self._told = None

@@ -56,7 +56,9 @@ class SharingRound:
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job, or return why not; where an equal job failed before, for the same reason, as one object."""
-        key = self._placement.key(job)
+        return self._decide(job, self._placement.key(job))
+
+    def _decide(self, job: PendingJob, key: object) -> Decision:
         found = self._failed.get(key) or self._placement.place(job)
         if isinstance(found, Start):
             if self._placement.opens_places(found):
@@ -77,18 +79,19 @@ class SharingRound:
         placement, failed, explains = self._placement, self._failed, self._view.explain
         for job in jobs:
             job_id = job.request.job_id
+            key = placement.key(job)
             if explains:
-                known = None if self._view.wants_table(job_id) else self._known_reason(job)
+                known = None if self._view.wants_table(job_id) else placement.closed() or failed.get(key)
             else:
                 closed = placement.closed()
                 if closed is not None:
                     rest = HoldRest(queue=self._view.pending, decided=frozenset(decided), reason=closed)
                     return [*decisions, *waiting.holds(), rest]
                 # Of a long queue nearly all jobs come no further than this.
-                known = failed.get(placement.key(job))
+                known = failed.get(key)
             decided.append(job_id)
             if known is None:
-                decisions.append(self.decide(job))
+                decisions.append(self._decide(job, key))
             else:
                 waiting.add(job_id, known)
         return [*decisions, *waiting.holds()]
@@ -119,6 +122,3 @@ class SharingRound:
         reason = placement.closed() or next(iter(self._failed.values()))
         reasons: Mapping[object, Reason] = MappingProxyType(self._failed)
         return [*decisions, HoldRest(queue=self._view.pending, decided=decided, reason=reason, reasons=reasons)]
-
-    def _known_reason(self, job: PendingJob) -> Reason | None:
-        return self._placement.closed() or self._failed.get(self._placement.key(job))

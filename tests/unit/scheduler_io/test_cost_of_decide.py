@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
+from itertools import product
 
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.grpc_api.decide import decide
+from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.placement.horus_prices import HorusPrices
 from tests.support.cases import for_each
 
@@ -83,3 +86,24 @@ def test_what_empty_gpus_cost_is_found_once_for_jobs_of_one_shape(monkeypatch: p
     answer = ask("horus", snapshot(gpus=256, running=16, pending=40))
     assert sum(one.HasField("start") for one in answer.decisions) == 40
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("running", "asked_max"), [(32, 0), (64, 64)])
+def test_ojpp_finds_why_gpus_refuse_a_job_only_where_it_has_to_wait(
+    running: int, asked_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def counted(*args: object) -> object:
+        asked.append(args)
+        return consented_slowdowns(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ojpp_packing, "consented_slowdowns", counted)
+    given = snapshot(gpus=64, running=running, pending=1)
+    for victim, other in product(("even", "odd"), repeat=2):
+        about = {"device": DEVICE, "level": resources_pb2.ESTIMATE_LEVEL_GRAPH, "in_domain": True}
+        given.pair_predictions.add(victim_job_key=victim, other_job_key=other, slowdown_ratio=0.4, **about)
+    (decision,) = ask("ojpp", given).decisions
+    assert decision.HasField("start") == (running < 64)
+    assert decision.reason.code == ("STARTS_ALONE" if running < 64 else "SLOWDOWN_TOO_HIGH")
+    assert len(asked) == asked_max

@@ -1,0 +1,59 @@
+"""Columns of rows: what no row states is not asked of each, and reads as it would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.grpc_api.row_columns import RowColumns
+from tests.support.cases import for_each
+from tests.support.random_snapshots import SnapshotMaker, break_somewhere
+
+
+def jobs_of(seed: int) -> Iterator[scheduling_pb2.SnapshotJob]:
+    snapshot = SnapshotMaker(seed).make()
+    break_somewhere(snapshot, seed)
+    yield from (row.job for row in snapshot.running)
+    yield from (row.job for row in snapshot.pending)
+
+
+def merged(rows: list[scheduling_pb2.SnapshotJob]) -> scheduling_pb2.SnapshotJob:
+    return scheduling_pb2.SnapshotJob.FromString(b"".join(row.SerializeToString() for row in rows))
+
+
+@for_each("seed", range(40))
+def test_columns_of_merged_rows_are_those_of_the_rows(seed: int) -> None:
+    rows = [*jobs_of(seed)]
+    known, plain = RowColumns(rows, merged(rows)), RowColumns(rows)
+    for field in scheduling_pb2.SnapshotJob.DESCRIPTOR.fields:
+        # A field that is repeated reads as an empty tuple, where it would be an empty list.
+        assert [*map(repr, map(_plain, known[field.name]))] == [*map(repr, map(_plain, plain[field.name]))], field.name
+        if field.has_presence:
+            assert known.has(field.name) == plain.has(field.name), field.name
+
+
+def _plain(value: object) -> object:
+    is_listed = hasattr(value, "__iter__") and not isinstance(value, str)
+    return [*value] if is_listed else value  # type: ignore[misc]
+
+
+class CountingRow:
+    """A row that counts the fields that are asked of it."""
+
+    def __init__(self, row: scheduling_pb2.SnapshotJob) -> None:
+        self._row = row
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        self.names.append(name)
+        return getattr(self._row, name)
+
+
+def test_what_no_row_states_is_asked_of_none() -> None:
+    rows = [scheduling_pb2.SnapshotJob(job_id="a", gpus=2), scheduling_pb2.SnapshotJob(job_id="b", priority=3)]
+    asked = [CountingRow(row) for row in rows]
+    columns = RowColumns(asked, merged(rows))  # type: ignore[arg-type]
+    assert (columns["gpus"], columns["priority"], columns["queue"]) == ([2, 0], [0, 3], ["", ""])
+    assert (columns["cpu_cores"], columns["allowed_devices"]) == ([0.0, 0.0], [(), ()])
+    assert columns.has("settings") == [False, False]
+    assert [row.names for row in asked] == [["gpus", "priority"]] * 2
