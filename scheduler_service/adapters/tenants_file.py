@@ -39,19 +39,21 @@ class WatchedTenants:
         *,
         every_ms: int = LOOK_EVERY_MS,
     ) -> None:
-        """Let other rules be chosen as soon as the file has them, for ever.
+        """Let other rules be chosen once two looks in a row found them in the file, for ever.
 
         Args:
             known: Returns the rules in force.
             choose: Puts others in force.
             every_ms: Between two looks.
         """
+        found = known()
         while True:
             await asyncio.sleep(every_ms / 1_000)
             # In a thread: a large file takes a while to parse.
-            rules = await asyncio.to_thread(self.rules)
-            if rules != known():
-                await choose(rules)
+            before, found = found, await asyncio.to_thread(self.rules)
+            # An editor may empty a file before it writes it anew, and an empty one would lift all quotas.
+            if found == before and found != known():
+                await choose(found)
 
 
 def read_tenants(path: Path) -> TenantRules:

@@ -232,6 +232,7 @@ class RunningScheduler:
             freeze=loop.engine.freeze,
             now_ms=loop.clock.now_ms,
             living_jobs=lambda: sum(len(state.in_phase(phase)) for phase in Phase if phase not in ENDED_PHASES),
+            report_interval_ms=self._settings.heartbeat_ms,
         )
         return self._forecasts
 

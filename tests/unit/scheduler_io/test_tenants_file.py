@@ -11,7 +11,7 @@ import pytest
 from cotenant.access import watched_list
 from cotenant.errors import InputError
 from scheduler_service.adapters.tenants_file import FILE_LIMIT_BYTES, WatchedTenants, read_tenants
-from scheduler_service.core.tenants import TenantRules
+from scheduler_service.core.tenants import TenantRules, parse_tenants
 
 EDITS = ["# a note\n[tenants.vision]\nweight = 3\n[tenants.speech]\n", "[tenants.vision]\nweight = 5\n", ""]
 
@@ -43,6 +43,32 @@ def test_other_rules_are_chosen_once_as_soon_as_the_file_has_them(file: Path) ->
     assert [[(name, rule.weight) for name, rule in rules.rules.items()] for rules in in_force] == [
         [("vision", 3)], [("vision", 3), ("speech", 1)], [("vision", 5)], [],
     ]  # fmt: skip
+
+
+class SeenRules(WatchedTenants):
+    """A file that holds one thing after the other, look by look."""
+
+    def __init__(self, contents: list[str]) -> None:
+        self._contents = iter(contents)
+
+    def rules(self) -> TenantRules:
+        content = next(self._contents, None)
+        if content is None:
+            raise asyncio.CancelledError
+        return parse_tenants(content)
+
+
+def test_a_file_that_is_empty_while_it_is_written_lifts_no_quota() -> None:
+    closed, other = "[tenants.vision]\ngpus = 0", "[tenants.vision]\ngpus = 4"
+    in_force = [parse_tenants(closed)]
+
+    async def choose(rules: TenantRules) -> None:
+        in_force.append(rules)
+
+    tenants = SeenRules([closed, "", other, other, other, "", closed, closed])
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(tenants.follow(lambda: in_force[-1], choose, every_ms=0))
+    assert [rules.quota_of("vision") for rules in in_force] == [0, 4, 0]
 
 
 @pytest.mark.parametrize(
