@@ -11,13 +11,17 @@ are hardly pulled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from random import Random
-from statistics import fmean
+from typing import TypeAlias
 
 _SPARE_JOBS = 2
 """So many more lengths than coefficients are needed, or nothing is known of the spread."""
+_LEAST_VARIANCE = 1e-6
+"""Of the logarithm of an error: a length is not known to better than a thousandth."""
+_STEPS_MAX = 30
+_SETTLED_RATIO = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,37 @@ class Correction:
     sigma: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A weighted regression of the lengths' logarithms over those of their widths.
+
+    Attributes:
+        centre: Where the two coefficients err independently.
+        height: There.
+        slope: Per unit of width.
+        height_sigma: Standard deviation of the height's error.
+        slope_sigma: The same of the slope; 0 = all widths are equal.
+    """
+
+    centre: float
+    height: float
+    slope: float
+    height_sigma: float
+    slope_sigma: float
+
+    def at(self, width: float) -> float:
+        """Return the expected logarithm of a length."""
+        return self.height + self.slope * (width - self.centre)
+
+    def drawn(self, random: Random) -> _Line:
+        """Return a line that could be the true one."""
+        return replace(
+            self,
+            height=self.height + random.gauss(0.0, self.height_sigma),
+            slope=self.slope + random.gauss(0.0, self.slope_sigma),
+        )
+
+
 def corrections_of(stated: Mapping[str, StatedLength], random: Random | None) -> Mapping[str, Correction]:
     """Return what each of some lengths is corrected by; nothing where they are too few.
 
@@ -56,31 +91,55 @@ def corrections_of(stated: Mapping[str, StatedLength], random: Random | None) ->
         random: Draws line and spread; None = the likeliest ones.
     """
     lengths = list(stated.values())
-    logs, widths = [log(one.length_ms) for one in lengths], _centred([log(one.gpus) for one in lengths])
-    sum_of_squares = sum(width**2 for width in widths)
-    spare = len(lengths) - (2 if sum_of_squares else 1)
+    spare = len(lengths) - (2 if len({one.gpus for one in lengths}) > 1 else 1)
     if spare < _SPARE_JOBS:
         return {}
-    middle = fmean(logs)
-    slope = sum(width * one for width, one in zip(widths, logs, strict=True)) / (sum_of_squares or 1.0)
-    left = sum((one - middle - slope * width) ** 2 for width, one in zip(widths, logs, strict=True))
-    error = fmean(one.sigma**2 for one in lengths)
-    spread = max(left / (spare if random is None else random.gammavariate(spare / 2, 2.0)), error)
-    if random is not None:
-        middle += random.gauss(0.0, sqrt(spread / len(lengths)))
-        slope += random.gauss(0.0, sqrt(spread / sum_of_squares)) if sum_of_squares else 0.0
-    true = spread - error
+    points = [(log(one.gpus), log(one.length_ms), max(one.sigma**2, _LEAST_VARIANCE)) for one in lengths]
+    variance, line = _fitted(points, spare if random is None else random.gammavariate(spare / 2, 2.0))
+    line = line if random is None else line.drawn(random)
     found: dict[str, Correction] = {}
-    for name, one, length, width in zip(stated, lengths, logs, widths, strict=True):
-        kept_ratio = true / (true + one.sigma**2) if one.sigma else 1.0
-        shift = (middle + slope * width - length) * (1.0 - kept_ratio)
-        found[name] = Correction(shift=shift, sigma=one.sigma * sqrt(kept_ratio))
+    for name, (width, length, error) in zip(stated, points, strict=True):
+        kept_ratio = variance / (variance + error)
+        shift = (line.at(width) - length) * (1.0 - kept_ratio)
+        found[name] = Correction(shift=shift, sigma=sqrt(error * kept_ratio))
     return found
 
 
-def _centred(values: Sequence[float]) -> Sequence[float]:
-    """Return by how much each is above the mean; exactly 0 where all are equal."""
-    if len(set(values)) < 2:
-        return [0.0] * len(values)
-    mean = fmean(values)
-    return [value - mean for value in values]
+_Point: TypeAlias = tuple[float, float, float]
+"""Logarithm of the GPUs, of the length, and the variance of its error."""
+
+
+def _fitted(points: Sequence[_Point], squares: float) -> tuple[float, _Line]:
+    """Return the variance of the true lengths around the line, and the line.
+
+    Args:
+        points: The stated lengths.
+        squares: What their squared distances, each over its own variance, sum up to if both are right.
+    """
+    line = _line(points, variance=1.0)
+    distances = sum((length - line.at(width)) ** 2 for width, length, _ in points)
+    # No more than the root, which is reached from here at once where all errors are equally large.
+    variance = max(distances / squares - max(error for *_, error in points), 0.0)
+    for _ in range(_STEPS_MAX):
+        line = _line(points, variance=variance)
+        ratios = [((length - line.at(width)) ** 2, variance + error) for width, length, error in points]
+        more = sum(distance / expected for distance, expected in ratios) - squares
+        step = more / sum(distance / expected**2 for distance, expected in ratios) if more > 0 else 0.0
+        variance += step
+        if step <= _SETTLED_RATIO * variance:
+            break
+    return variance, line
+
+
+def _line(points: Sequence[_Point], *, variance: float) -> _Line:
+    weights = [1.0 / (variance + error) for *_, error in points]
+    total = sum(weights)
+    centre = sum(weight * width for weight, (width, *_) in zip(weights, points, strict=True)) / total
+    height = sum(weight * length for weight, (_, length, _) in zip(weights, points, strict=True)) / total
+    breadth = sum(weight * (width - centre) ** 2 for weight, (width, *_) in zip(weights, points, strict=True))
+    if len({width for width, *_ in points}) < 2:
+        return _Line(centre=centre, height=height, slope=0.0, height_sigma=total**-0.5, slope_sigma=0.0)
+    rise = sum(weight * (width - centre) * length for weight, (width, length, _) in zip(weights, points, strict=True))
+    return _Line(
+        centre=centre, height=height, slope=rise / breadth, height_sigma=total**-0.5, slope_sigma=breadth**-0.5
+    )
