@@ -1,4 +1,4 @@
-"""What jobs that wait together tell of each other: how much of a long stated length is error, and how much the job.
+"""What jobs that were not measured yet tell of each other: how much of a stated length is error, and how much the job.
 
 A stated length is the true one times an error, so the longest ones are rather overstated and the shortest understated,
 and a queue takes less time than its stated lengths in sum. The logarithms of true lengths are taken for normal around

@@ -145,9 +145,9 @@ class PresentRun:
             now_ms=max(now_ms, state.now_ms),
         )
         self._simulation.accounts.now_ms = self._simulation.now_ms
-        waiting = [state.jobs[job_id] for job_id in self._waiting]
-        lengths = RemainingLengths.of_queue(
-            state.predictions, seed, waiting, (gpu.device for gpu in occupancy.gpus.values())
+        living = [job for job in state.jobs.values() if job.phase not in ENDED_PHASES]
+        lengths = RemainingLengths.of_jobs(
+            state.predictions, seed, living, (gpu.device for gpu in occupancy.gpus.values())
         )
         self._machines = _PresentMachines(self._simulation, dict(state.nodes), lengths)
         self._starts: dict[str, int] = {}

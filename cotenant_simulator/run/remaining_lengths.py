@@ -49,7 +49,7 @@ class RemainingLengths:
     Attributes:
         predictions: Of the live cluster.
         seed: Names the draw; None = the expected values without errors.
-        corrections: What the predicted step times of jobs that wait together are corrected by (`of_queue`).
+        corrections: What predicted step times are corrected by (`of_jobs`).
     """
 
     predictions: Predictions
@@ -57,19 +57,19 @@ class RemainingLengths:
     corrections: Mapping[str, Correction] = field(default_factory=dict)
 
     @classmethod
-    def of_queue(
-        cls, predictions: Predictions, seed: str | None, waiting: Iterable[JobRecord], devices: Iterable[str]
+    def of_jobs(
+        cls, predictions: Predictions, seed: str | None, jobs: Iterable[JobRecord], devices: Iterable[str]
     ) -> RemainingLengths:
-        """Return a draw in which waiting jobs tell of each other how much is error in what is predicted of them.
+        """Return a draw in which jobs tell of each other how much is error in what is predicted of them.
 
         Args:
             predictions: Of the live cluster.
             seed: Names the draw.
-            waiting: The jobs; those that ran already are measured.
+            jobs: That wait or run; those that were measured alone say nothing, for they are no sample of the others.
             devices: Types on which they may run.
         """
         plain, types, stated = cls(predictions=predictions, seed=seed), sorted(set(devices)), dict[str, StatedLength]()
-        for job in waiting:
+        for job in jobs:
             steps, gpus = job.request.steps_total, job.request.gpus
             if steps <= 0 or job.solo_step_ms > 0:
                 continue
