@@ -37,7 +37,12 @@ def forecast(question: Path, cpu_s: int) -> None:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {"engine": found["engine"], "now_ms": int(found["now_ms"]), "changes": dict(found.get("changes") or {})}
+        return {
+            "engine": found["engine"],
+            "now_ms": int(found["now_ms"]),
+            "report_interval_ms": int(found["report_interval_ms"]),
+            "changes": dict(found.get("changes") or {}),
+        }
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no question of a scheduler: {error!r}; write one anew") from error
 
@@ -46,7 +51,8 @@ def answer(question: Mapping[str, Any], *, cpu_s: int) -> Mapping[str, Any]:
     """Return the expected starts as the scheduler reads them.
 
     Args:
-        question: `engine`, `now_ms` and `changes` (what would be different).
+        question: `engine`, `now_ms`, `report_interval_ms` (between two reports of a node) and `changes` (what would be
+            different).
         cpu_s: Most CPU seconds.
 
     Raises:
@@ -60,9 +66,10 @@ def answer(question: Mapping[str, Any], *, cpu_s: int) -> Mapping[str, Any]:
     began_s = used_cpu_s()
     try:
         snapshot, policy = changed_snapshot(question["engine"], question["changes"])
+        now_ms, interval_ms = question["now_ms"], question["report_interval_ms"]
         found = expect_starts(
-            lambda seed: PresentRun(snapshot, now_ms=question["now_ms"], seed=seed, policy=policy),
-            now_ms=question["now_ms"],
+            lambda seed: PresentRun(snapshot, now_ms=now_ms, seed=seed, policy=policy, report_interval_ms=interval_ms),
+            now_ms=now_ms,
             goes_on=lambda: used_cpu_s() - began_s < cpu_s / 2,
         )
     except (CodecError, PolicyError, ValueError, TypeError) as error:

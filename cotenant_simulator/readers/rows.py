@@ -14,6 +14,7 @@ from cotenant_simulator.errors import TraceError
 ROWS_MAX = 5_000_000
 FIELD_CHARACTERS_MAX = 100_000
 LINE_CHARACTERS_MAX = 1_000_000
+_CLOCK_HINT = " (a date or a clock? write seconds, of submissions since any instant)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Row:
         try:
             value = float(text)
         except ValueError:
-            hint = " (a decimal comma? write a point)" if "," in text else ""
+            hint = " (a decimal comma? write a point)" if "," in text else _CLOCK_HINT if ":" in text else ""
             raise self.error(f"{column} is {text!r}, not a number{hint}") from None
         if not math.isfinite(value) or not least <= value <= most:
             raise self.error(f"{column} is {text}, outside {least:g} to {most:g}")

@@ -40,6 +40,7 @@ class Format:
     read: Reader
 
 
+_OWN_COLUMNS = ("submit_time_s", "duration_s", "num_gpus")
 FORMATS: Mapping[str, Format] = {
     "muri": Format(columns=frozenset({"iteration_time_ms", "stage0_ms"}), read=read_muri),
     "tiresias": Format(columns=frozenset({"num_gpu", "iterations", "duration_s"}), read=read_tiresias),
@@ -47,7 +48,7 @@ FORMATS: Mapping[str, Format] = {
     "alibaba-gpu-2023": Format(columns=frozenset({"gpu_milli"}), read=read_alibaba),
     "gavel": Format(columns=frozenset({"total_steps", "slo"}), read=read_gavel),
     "pollux": Format(columns=frozenset({"application", "batch_size", "num_gpus"}), read=read_pollux),
-    "elasticflow-itp": Format(columns=frozenset({"submit_time_s", "duration_s", "num_gpus"}), read=read_elasticflow),
+    "elasticflow-itp": Format(columns=frozenset(_OWN_COLUMNS), read=read_elasticflow),
 }
 """By name; the first whose columns are all there."""
 
@@ -88,7 +89,8 @@ def _read(path: Path, consent: Consent, seed: int | None, profiles: Path | None)
             return read_pollux(path, consent, profiles=profiles) if name == "pollux" else form.read(path, consent)
     raise TraceError(
         path,
-        f"is of no known format; its columns are {_shown(header)}; known are {', '.join(FORMATS)} (docs/simulate.md)",
+        f"is of no known format; its columns are {_shown(header)}; known are {', '.join(FORMATS)} (docs/simulate.md); "
+        f"a list of your own needs {', '.join(_OWN_COLUMNS)}",
     )
 
 
@@ -104,4 +106,8 @@ def fingerprint(path: Path) -> str:
 def _shown(header: frozenset[str]) -> str:
     names = ", ".join(sorted(header))
     names = f"{names[:_SHOWN_CHARACTERS_MAX]} ..." if len(names) > _SHOWN_CHARACTERS_MAX else names
-    return f"{names} (parted by something else than commas?)" if len(header) == 1 else names
+    if len(header) > 1:
+        return names
+    if "|" in names:
+        return f"{names} (of Slurm's sacct? `cotenant shadow` reads that)"
+    return f"{names} (parted by something else than commas?)"

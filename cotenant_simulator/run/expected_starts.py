@@ -10,9 +10,9 @@ from math import inf
 from cotenant_simulator.run.present_run import PresentRun, Starts
 
 DRAWS = 20
-DRAWS_MIN = 5
-"""With fewer runs no interval is stated."""
 CONFIDENCE = 0.8
+DRAWS_MIN = 9
+"""With fewer runs even the first and the last start of all enclose the true one too seldom."""
 _NAMED_MAX = 3
 
 
@@ -82,15 +82,24 @@ def _expected(every: Sequence[Starts], runs: Sequence[Starts], job_id: str, now_
         for starts in runs
         if job_id in starts.at_ms and job_id not in starts.depend_on
     )
-    tail = int(len(runs) * (1 - CONFIDENCE) / 2)
+    lower, upper = _ends(len(runs))
     # What is missing lies beyond the upper end: the interval stands as long as it is not reached.
-    if len(runs) < DRAWS_MIN or len(sure_ms) < len(runs) - tail:
+    if len(runs) < DRAWS_MIN or len(sure_ms) <= upper:
         return ExpectedStart(position=0, depends_on=_named(starts.depend_on.get(job_id, ()) for starts in every))
-    lower_ms, median_ms, upper_ms = sure_ms[tail], sure_ms[len(runs) // 2], sure_ms[len(runs) - 1 - tail]
+    lower_ms, median_ms, upper_ms = sure_ms[lower], sure_ms[len(runs) // 2], sure_ms[upper]
     # Without errors a run is exact where a few drawn ones are not, as long as it is no exception among them.
     plain_ms = max(every[-1].at_ms.get(job_id, now_ms) - now_ms, 0)
     wait_ms = plain_ms if lower_ms <= plain_ms <= upper_ms else median_ms
     return ExpectedStart(position=0, wait_ms=wait_ms, wait_lower_ms=lower_ms, wait_upper_ms=upper_ms)
+
+
+def _ends(runs: int) -> tuple[int, int]:
+    """Return the places of the interval's ends among the sorted starts.
+
+    The true start is equally likely before the first, after the last, and between any two neighbours.
+    """
+    outside = int((runs + 1) * (1 - CONFIDENCE) / 2 + 1e-9)
+    return outside - 1, runs - outside
 
 
 def _named(found: Iterable[Sequence[str]]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.progress_extrapolation import extrapolated
-from scheduler_service.core.records import ENDED_PHASES, Node, Phase
+from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.policy_registry import make_policy
 
@@ -102,6 +102,7 @@ class PresentRun:
         seed: Names the draw of lengths and errors; None = expected values.
         policy: Chosen at the beginning; None = the cluster's own goes on.
         nodes_per_job_max: Nodes that one job may span, as in the engine; 0 = no limit.
+        report_interval_ms: Between two reports of a node, which trials and measurements go by.
 
     Raises:
         CodecError: It is no snapshot.
@@ -116,9 +117,14 @@ class PresentRun:
         seed: str | None = None,
         policy: str | None = None,
         nodes_per_job_max: int = 1,
+        report_interval_ms: int = REPORT_INTERVAL_MS,
     ) -> None:
         self.engine = SchedulerEngine.restore(
-            snapshot, make_policy=make_policy, ended_jobs_max=1, nodes_per_job_max=nodes_per_job_max
+            snapshot,
+            make_policy=make_policy,
+            ended_jobs_max=1,
+            nodes_per_job_max=nodes_per_job_max,
+            report_interval_ms=report_interval_ms,
         )
         state = self.engine.state
         self._waiting = tuple(state.in_phase(Phase.PENDING))
@@ -139,7 +145,10 @@ class PresentRun:
             now_ms=max(now_ms, state.now_ms),
         )
         self._simulation.accounts.now_ms = self._simulation.now_ms
-        lengths = RemainingLengths(predictions=state.predictions, seed=seed)
+        living = [job for job in state.jobs.values() if job.phase not in ENDED_PHASES]
+        lengths = RemainingLengths.of_jobs(
+            state.predictions, seed, living, (gpu.device for gpu in occupancy.gpus.values())
+        )
         self._machines = _PresentMachines(self._simulation, dict(state.nodes), lengths)
         self._starts: dict[str, int] = {}
         self._depend_on: dict[str, tuple[str, ...]] = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import exp, log
 from random import Random
 
+from cotenant_simulator.run.pooled_lengths import Correction, StatedLength, corrections_of
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import JobPrediction, Level
 from scheduler_service.core.step_times import step_ms_of
@@ -47,10 +49,35 @@ class RemainingLengths:
     Attributes:
         predictions: Of the live cluster.
         seed: Names the draw; None = the expected values without errors.
+        corrections: What predicted step times are corrected by (`of_jobs`).
     """
 
     predictions: Predictions
     seed: str | None = None
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
+
+    @classmethod
+    def of_jobs(
+        cls, predictions: Predictions, seed: str | None, jobs: Iterable[JobRecord], devices: Iterable[str]
+    ) -> RemainingLengths:
+        """Return a draw in which jobs tell of each other how much is error in what is predicted of them.
+
+        Args:
+            predictions: Of the live cluster.
+            seed: Names the draw.
+            jobs: That wait or run; those that were measured alone say nothing, for they are no sample of the others.
+            devices: Types on which they may run.
+        """
+        plain, types, stated = cls(predictions=predictions, seed=seed), sorted(set(devices)), dict[str, StatedLength]()
+        for job in jobs:
+            steps, gpus = job.request.steps_total, job.request.gpus
+            if steps <= 0 or job.solo_step_ms > 0:
+                continue
+            known = next(filter(None, (plain._predicted(job, device, gpus) for device in types)), None)
+            if known is not None and known[0] > 0:
+                stated.setdefault(_key(job), StatedLength(length_ms=steps * known[0], sigma=known[1], gpus=gpus))
+        found = corrections_of(stated, None if seed is None else Random(f"{seed}/lengths"))
+        return cls(predictions=predictions, seed=seed, corrections=found)
 
     def of(self, job: JobRecord, *, device: str, gpus: int, now_ms: int) -> RemainingLength:
         """Return what is left of a job on so many GPUs of a type; the error of a job is the same in every attempt."""
@@ -58,33 +85,45 @@ class RemainingLengths:
         known = self._step(job, device, gpus)
         if job.request.steps_total <= 0 or known is None:
             return self._unknown(job, now_ms)
-        step_ms, sigma = known
-        return RemainingLength(steps=max(steps, 1), step_ms=max(step_ms * self._error(job, sigma), 1e-3))
+        step_ms, error = known
+        return RemainingLength(steps=max(steps, 1), step_ms=max(step_ms * error, 1e-3))
 
     def _step(self, job: JobRecord, device: str, gpus: int) -> tuple[float, float] | None:
-        """Return the expected step time with the deviation of its logarithm, or None."""
+        """Return the stated step time and what it is off by, or None."""
         if job.solo_step_ms > 0:
-            return job.solo_step_ms, MEASURED_SIGMA
+            return job.solo_step_ms, self._error(job.job_id, MEASURED_SIGMA)
+        predicted = self._predicted(job, device, gpus)
+        if predicted is not None:
+            key, (step_ms, sigma) = _key(job), predicted
+            correction = self.corrections.get(key) or Correction(shift=0.0, sigma=sigma)
+            return step_ms, exp(correction.shift) * self._error(key, correction.sigma)
+        return (job.step_ms, self._error(job.job_id, PACE_SIGMA)) if job.step_ms > 0 else None
+
+    def _predicted(self, job: JobRecord, device: str, gpus: int) -> tuple[float, float] | None:
+        """Return the predicted step time with the deviation of its logarithm, or None."""
         prediction = self.predictions.job(job.request.key, device)
         micro_batch_size = job.micro_batch_size or None
-        predicted_ms = step_ms_of(job.request, prediction, gpus=gpus, micro_batch_size=micro_batch_size)
-        if prediction is not None and predicted_ms is not None:
-            return predicted_ms, sigma_of(prediction)
-        return (job.step_ms, PACE_SIGMA) if job.step_ms > 0 else None
+        step_ms = step_ms_of(job.request, prediction, gpus=gpus, micro_batch_size=micro_batch_size)
+        return (step_ms, sigma_of(prediction)) if prediction is not None and step_ms is not None else None
 
-    def _error(self, job: JobRecord, sigma: float) -> float:
-        return 1.0 if self.seed is None else exp(self._random(job).gauss(0.0, sigma))
+    def _error(self, name: str, sigma: float) -> float:
+        return 1.0 if self.seed is None else exp(self._random(name).gauss(0.0, sigma))
 
     def _unknown(self, job: JobRecord, now_ms: int) -> RemainingLength:
         """Draw by how long the job has run: as long again with a chance of one half (Lindy's law)."""
         ran_ms = now_ms - job.started_at_ms if job.holds_gpus else 0
         elapsed_ms = max(ran_ms, _ELAPSED_MIN_MS) if job.attempt else UNSTARTED_MS
-        survival = 0.5 if self.seed is None else 1.0 - self._random(job).random()
+        survival = 0.5 if self.seed is None else 1.0 - self._random(job.job_id).random()
         left_ms = min(elapsed_ms * (1.0 / survival - 1.0), LONGEST_MS)
         return RemainingLength(steps=1, step_ms=max(left_ms, 1.0), is_known=False)
 
-    def _random(self, job: JobRecord) -> Random:
-        return Random(f"{self.seed}/{job.job_id}")
+    def _random(self, name: str) -> Random:
+        return Random(f"{self.seed}/{name}")
+
+
+def _key(job: JobRecord) -> str:
+    """Return the name of what is predicted: the tasks of an array are all off by the same error."""
+    return job.request.key or job.job_id
 
 
 def sigma_of(prediction: JobPrediction) -> float:

@@ -30,7 +30,7 @@ CPU_S_MAX = 20
 TIMEOUT_S = 60.0
 QUESTIONS_MAX = 2
 """What-if questions at a time."""
-RUNS_MIN = 5
+RUNS_MIN = 9
 _ANSWER_BYTES_MAX = 16 << 20
 _ENDED = ("finished", "failed", "cancelled")
 
@@ -82,12 +82,14 @@ class StartForecasts:
         freeze: Returns what returns the engine's snapshot of this instant, in any thread.
         now_ms: The scheduler's clock.
         living_jobs: How many jobs have not ended.
+        report_interval_ms: Between two reports of a node.
     """
 
     folder: Path
     freeze: Callable[[], Callable[[], Mapping[str, Any]]]
     now_ms: Callable[[], int]
     living_jobs: Callable[[], int]
+    report_interval_ms: int
     _newest: Forecast | None = None
     _running: asyncio.Task[Forecast] | None = None
     _questions: int = 0
@@ -159,7 +161,12 @@ class StartForecasts:
         return _read(content, as_of_ms)
 
     def _write(self, encode: Callable[[], Mapping[str, Any]], as_of_ms: int, changes: Mapping[str, object]) -> Path:
-        question = {"engine": _without_secrets(encode()), "now_ms": as_of_ms, "changes": changes}
+        question = {
+            "engine": _without_secrets(encode()),
+            "now_ms": as_of_ms,
+            "report_interval_ms": self.report_interval_ms,
+            "changes": changes,
+        }
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(suffix=".json", dir=self.folder)

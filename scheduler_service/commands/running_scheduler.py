@@ -27,12 +27,13 @@ from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
-from scheduler_service.adapters.tenants_file import read_tenants
+from scheduler_service.adapters.tenants_file import WatchedTenants
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
 from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.core.records import ENDED_PHASES, Phase
+from scheduler_service.core.tenants import TenantRules
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -62,7 +63,7 @@ class RunningScheduler:
             reflects=settings.reflection,
         )
         policies.effective_parameters(settings.policy, {})
-        self._tenants = read_tenants(settings.tenants) if settings.tenants is not None else None
+        self._tenants = WatchedTenants(settings.tenants) if settings.tenants is not None else None
         self._pace = PacedWork()
         self._log = SqliteEventLog(Path(settings.state_dir), pace=self._pace)
         self._metrics_page: MetricsPage | None = None
@@ -128,6 +129,7 @@ class RunningScheduler:
             self._spawn(predictor.send_outcomes())
             self._spawn(windows.run())
         self._spawn(_tick(loop, agents, watch_hub))
+        self._follow_tenants(loop)
         if settings.metrics_address:
             self._metrics_page = serve_metrics(
                 settings.metrics_address, metrics.registry, lambda: loop.storage_failure or self._standstill.message
@@ -230,6 +232,7 @@ class RunningScheduler:
             freeze=loop.engine.freeze,
             now_ms=loop.clock.now_ms,
             living_jobs=lambda: sum(len(state.in_phase(phase)) for phase in Phase if phase not in ENDED_PHASES),
+            report_interval_ms=self._settings.heartbeat_ms,
         )
         return self._forecasts
 
@@ -268,11 +271,17 @@ class RunningScheduler:
                     "remedy": "choose another one with `cotenant policies use`",
                 },
             )
-        if loop.engine.state.tenants.rules != self._tenants:
-            loop.note(TenantsChosen(at_ms=0, rules=self._tenants, actor=Actor(role=Role.SCHEDULER)))
+        rules = self._tenants.rules() if self._tenants is not None else None
+        if loop.engine.state.tenants.rules != rules:
+            loop.note(_chosen(rules))
         for node in loop.engine.state.nodes.values():
             if node.connected:
                 loop.note(NodeDisconnected(at_ms=0, node_id=node.node_id))
+
+    def _follow_tenants(self, loop: LiveLoop) -> None:
+        if self._tenants is not None:
+            tenants = loop.engine.state.tenants
+            self._spawn(self._tenants.follow(lambda: tenants.rules, lambda rules: loop.tell(_chosen(rules))))
 
     def _report(self, recovered: Recovered) -> Mapping[str, object]:
         addresses = {
@@ -334,6 +343,10 @@ class RunningScheduler:
         await asyncio.wait({running}, timeout=self._settings.drain_ms / 1000)
         if running.done() and running.exception() is None and not loop.storage_failure:
             await loop.store_snapshot()
+
+
+def _chosen(rules: TenantRules | None) -> TenantsChosen:
+    return TenantsChosen(at_ms=0, rules=rules, actor=Actor(role=Role.SCHEDULER))
 
 
 async def _tick(loop: LiveLoop, agents: NodeAgentServicer, watch_hub: WatchHub) -> None:

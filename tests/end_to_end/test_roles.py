@@ -143,6 +143,24 @@ def test_several_users_are_one_tenant_and_one_user_is_of_two(callers: dict[str, 
     assert (code, "--tenants file" in told) == (grpc.StatusCode.PERMISSION_DENIED, True)
 
 
+def test_an_edit_of_the_tenants_holds_without_a_restart_and_a_broken_one_leaves_them(
+    scheduler: SchedulerProcess, folder: Path, callers: dict[str, Caller]
+) -> None:
+    file = folder / "tenants.toml"
+    before = file.read_text()
+
+    def tenant_of_alice() -> str:
+        return callers["alice"].submit().spec.tenant
+
+    file.write_text(before + "gpus = four\n")
+    wait_until(lambda: "list_not_read" in scheduler.log_file.read_text(), what="the broken edit is told of")
+    assert (tenant_of_alice(), callers["erin"].submit().spec.tenant) == ("alice", "vision")
+    file.write_text(before.replace('"erin"', '"erin", "alice"'))
+    wait_until(lambda: tenant_of_alice() == "vision", what="another user is one of the tenant's")
+    file.write_text(before)
+    wait_until(lambda: tenant_of_alice() == "alice", what="the user is that no more")
+
+
 def test_a_job_that_an_operator_submitted_for_a_user_is_handed_in_again_by_that_user(
     callers: dict[str, Caller],
 ) -> None:

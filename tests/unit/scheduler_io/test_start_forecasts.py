@@ -70,7 +70,11 @@ class Asker:
     def __init__(self, play: Play, folder: Path) -> None:
         self.now_ms = 1_000_000
         self.forecasts = StartForecasts(
-            folder=folder, freeze=play.engine.freeze, now_ms=lambda: self.now_ms, living_jobs=lambda: 3
+            folder=folder,
+            freeze=play.engine.freeze,
+            now_ms=lambda: self.now_ms,
+            living_jobs=lambda: 3,
+            report_interval_ms=250,
         )
 
     def about(self, job_id: str, *, seconds_left: float = 100, **changes: str) -> scheduling_pb2.ExplainJobResponse:
@@ -113,6 +117,7 @@ def test_the_question_is_private_and_holds_no_environment_and_no_ended_job(
     question = kept.read_text()
     assert "secret-of" not in question
     assert '"old"' not in question
+    assert json.loads(question)["report_interval_ms"] == 250
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 

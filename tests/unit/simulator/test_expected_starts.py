@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import exp
 from typing import Any
 
 import pytest
 
 from cotenant_simulator.commands.forecast import answer
 from cotenant_simulator.errors import InputError
+from cotenant_simulator.run.expected_starts import expect_starts
+from cotenant_simulator.run.present_run import PresentRun, Starts
 from scheduler_service.core import events
 from scheduler_service.core.records import Share
 from tests.support.engine_play import Play
@@ -43,7 +46,8 @@ class Cluster:
 
     def expect(self, **changes: object) -> Mapping[str, Any]:
         """Return what the process would print about each job, from a file's form."""
-        question = {"engine": self.play.engine.snapshot(), "now_ms": self.play.now_ms, "changes": changes}
+        engine, now_ms = self.play.engine.snapshot(), self.play.now_ms
+        question = {"engine": engine, "now_ms": now_ms, "report_interval_ms": 2_000, "changes": changes}
         jobs: Mapping[str, Any] = answer(json.loads(json.dumps(question)), cpu_s=CPU_S)["jobs"]
         return jobs
 
@@ -79,6 +83,73 @@ def test_the_interval_is_as_wide_as_the_predictions_are_unsure() -> None:
         widths.append(found["wait_upper_ms"] / found["wait_lower_ms"])
     assert 1.03 < widths[0] < 1.3
     assert widths[1] > 2
+
+
+class DrawnRun:
+    """Stands for a run of which only the start of one job matters."""
+
+    waiting = ("b",)
+
+    def __init__(self, draw: str | None) -> None:
+        self._start_ms = 10_000 if draw is None else 1_000 * (int(draw) + 1)
+
+    def run(self, *, goes_on: Callable[[], bool]) -> Starts:
+        return Starts(at_ms={"b": self._start_ms}, depend_on={})
+
+
+@pytest.mark.parametrize(
+    ("runs", "interval_ms"), [(20, (2_000, 19_000)), (15, (1_000, 15_000)), (9, (1_000, 9_000)), (8, (-1, -1))]
+)
+def test_the_interval_leaves_a_tenth_on_either_side_for_the_true_start(runs: int, interval_ms: tuple[int, int]) -> None:
+    """Of 20 drawn starts and the true one, 21 in all, 17 lie between the second and the last but one."""
+    asked: list[str | None] = []
+
+    def run_of(draw: str | None) -> Any:
+        asked.append(draw)
+        return DrawnRun(draw)
+
+    found = expect_starts(run_of, now_ms=0, goes_on=lambda: len(asked) < runs + 2).jobs["b"]
+    assert (found.wait_lower_ms, found.wait_upper_ms) == interval_ms
+
+
+def test_a_long_queue_is_expected_to_take_less_than_its_stated_lengths_in_sum() -> None:
+    """They differ by no more than their errors, so most of the long ones are not that long."""
+    cluster = Cluster()
+    cluster.submit("a", steps=100)
+    stated_s = [round(100 * exp(0.5 * (number - 8) / 5)) for number in range(17)]
+    for number, steps in enumerate(stated_s):
+        cluster.submit(f"b{number}", steps=steps, range_ratio=exp(0.5 * 1.645))
+    cluster.submit("last", steps=100, range_ratio=exp(0.5 * 1.645))
+    found = cluster.expect()["last"]
+    assert sum(stated_s) > 1.08 * 17 * 100
+    assert found["wait_ms"] - 17 * 2_000 == pytest.approx(18 * 100_000, rel=0.03)
+    assert found["wait_upper_ms"] < 1.5 * 18 * 100_000
+
+
+def test_the_first_of_many_alike_jobs_to_end_is_not_expected_as_early_as_the_least_stated_length() -> None:
+    """They have just started, so nothing is measured: the shortest are hardly that short."""
+    cluster = Cluster(gpus=17)
+    stated_s = [round(100 * exp(0.5 * (number - 8) / 5)) for number in range(17)]
+    for number, steps in enumerate(stated_s):
+        cluster.submit(f"a{number}", steps=steps, range_ratio=exp(0.5 * 1.645))
+    cluster.submit("b", steps=100, range_ratio=exp(0.5 * 1.645))
+    found = cluster.expect()["b"]
+    assert min(stated_s) == 45
+    assert found["wait_ms"] > 80_000
+
+
+def test_jobs_of_one_prediction_are_all_off_by_the_same_error() -> None:
+    cluster = Cluster()
+    cluster.submit("a", steps=1)
+    for name in ("b", "c", "d", "e", "f", "g", "h", "i", "last"):
+        cluster.submit(name, steps=100, key="same", range_ratio=3.0)
+    found = cluster.expect()["last"]
+    assert found["wait_upper_ms"] > 3 * found["wait_lower_ms"]
+
+
+def test_a_run_goes_by_the_report_interval_of_its_cluster() -> None:
+    snapshot = Cluster().play.engine.snapshot()
+    assert PresentRun(snapshot, now_ms=0, report_interval_ms=250).engine.state.report_interval_ms == 250
 
 
 def test_behind_a_job_of_unknown_length_nothing_is_expected_and_the_job_is_named() -> None:

@@ -115,6 +115,12 @@ def test_pollux_jobs_do_the_steps_of_their_batch(tmp_path: Path) -> None:
 BAD: dict[str, tuple[str, str]] = {
     "no file": ("", "is empty"),
     "unknown columns": ("a,b\n1,2\n", "is of no known format; its columns are a, b; known are muri"),
+    "other columns": ("start,runtime\n1,2\n", "a list of your own needs submit_time_s, duration_s, num_gpus"),
+    "accounting": ("JobID|User|Submit\n1|a|b\n", "of Slurm's sacct. `cotenant shadow` reads that"),
+    "a date": (
+        "submit_time_s,duration_s,num_gpus\n2026-01-02T03:04:05,1,1\n",
+        r"not a number \(a date or a clock\? write seconds, of submissions since any instant\)",
+    ),
     "semicolons": ("a;b\n1;2\n", "its columns are a;b .parted by something else than commas"),
     "another kind of file": ("\0" * 2_500_000, "has a line of 1000000 characters"),
     "one endless row": (MURI + "7" * 2_500_000, "has a line of 1000000 characters"),
