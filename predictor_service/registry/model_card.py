@@ -115,7 +115,9 @@ def _familiar_line(record: TargetRecord, mix: OperatorMix) -> str:
         told += f", with a 99 % bound of {_reach_of(record.spread)} with their families"
     if record.familiar is None:
         return f"{told}."
-    return f"{told}; of all others the 99 % bound is {_reach_of(record.familiar)}."
+    told += f"; of all others the 99 % bound is {_reach_of(record.familiar)}"
+    factor = record.familiar.strangers_factor
+    return f"{told}, up to {factor:g} times as far for networks of other operators." if factor else f"{told}."
 
 
 def _reach_of(spread: SpreadRecord) -> str:
