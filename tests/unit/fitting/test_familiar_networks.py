@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cotenant.profile_schema import SoloRow
+from predictor_service.features.devices import STANDIN_DEVICE
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.fitting import competition
 from predictor_service.fitting.familiar_networks import FamiliarRows, learn_familiar
@@ -31,6 +32,7 @@ from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.training import LEVEL, train_version
 from predictor_service.selection.targets import MEMORY
 from tests.support.few_candidates import few_candidates
+from tests.support.sealed_version import sealed
 from tests.support.table_dataset import DEVICE, write_table_dataset
 
 OPERATORS = ("convolution", "matrix_multiply", "normalization", "activation", "pooling", "elementwise", "movement")
@@ -229,13 +231,22 @@ def test_a_stored_version_bounds_as_the_one_that_was_fitted(tmp_path: Path, monk
     store.activate(trained.manifest.version)
     again = Manifest.from_json(trained.manifest.to_json())
     assert again.to_json() == trained.manifest.to_json()
-    older = json.loads(trained.manifest.to_json())
-    for name in ("near", "far"):
-        del older["targets"][DEVICE][MEMORY.name]["operator_mix"][name]
-    mix = Manifest.from_json(json.dumps(older)).targets[DEVICE][MEMORY.name].operator_mix
-    assert mix is not None
-    assert mix.near == mix.far == mix.distance_max
     served = store.load(trained.manifest.version).devices[DEVICE][MEMORY.name]
     assert served.record.file_names == tuple(name for name in served.record.file_names if name in trained.files)
     assert len(served.record.file_names) >= 2
     assert "of all others the 99 % bound" in store.card(trained.manifest.version)
+
+
+def test_versions_of_before_have_nothing_between_known_and_strange_networks() -> None:
+    record = fitted().record
+    assert record.operator_mix is not None
+    reached = record.operator_mix.distance_max
+    step = dataclasses.replace(record, operator_mix=dataclasses.replace(record.operator_mix, near=reached, far=reached))
+    stored = sealed(step).to_json()
+    assert json.loads(stored)["targets"][STANDIN_DEVICE][MEMORY.name]["operator_mix"].keys() == {
+        "networks",
+        "distance_max",
+    }
+    mix = Manifest.from_json(stored).targets[STANDIN_DEVICE][MEMORY.name].operator_mix
+    assert mix is not None
+    assert mix.near == mix.far == reached
