@@ -107,8 +107,13 @@ def learn_familiar(
         found = _store(rows, bounds[name, weight], name, partners, seed=seed, file_name=file_name)
         if found is not None:
             record, files = found
-            ours = {"columns": rows.bound_names, "strangers_factor": STRANGERS_FACTOR if rows.mix else 0.0}
-            return replace(record, partner_weight=weight or record.partner_weight, **ours), files
+            told = replace(
+                record,
+                columns=rows.bound_names,
+                partner_weight=weight or record.partner_weight,
+                strangers_factor=STRANGERS_FACTOR if rows.mix else 0.0,
+            )
+            return told, files
     return None
 
 

@@ -57,15 +57,11 @@ class WaitingLaw:
 
     def to_onnx(self) -> bytes:
         """Returns the law as an ONNX file."""
-        steps = [
-            ("Gather", ["features", "place"], ["wait"]),
-            ("Mul", ["wait", "factor_less_one"], ["shortened"]),
-            ("Sub", ["factor", "shortened"], ["length"]),
-            ("Div", ["factor", "length"], ["value"]),
-        ]
         nodes = [
-            helper.make_node(kind, inputs, outputs, **({"axis": 1} if kind == "Gather" else {}))
-            for kind, inputs, outputs in steps
+            helper.make_node("Gather", ["features", "place"], ["wait"], axis=1),
+            helper.make_node("Mul", ["wait", "factor_less_one"], ["shortened"]),
+            helper.make_node("Sub", ["factor", "shortened"], ["length"]),
+            helper.make_node("Div", ["factor", "length"], ["value"]),
         ]
         constants = {"factor": self._factor, "factor_less_one": self._factor - 1.0}
         initializers = [
