@@ -26,15 +26,16 @@ from predictor_service.regressors.candidates import CandidateBuilder
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import THOROUGH, LocalBounds, SpreadSearch, learn_bounds
-from predictor_service.selection.operator_mix import OperatorMix, number_networks, widening_of
+from predictor_service.selection.operator_mix import OperatorMix, number_networks
 from predictor_service.selection.scoring import clip_to_seen
 
 CONFIDENCE: Final = 0.99
 """What must be supported by the number of networks."""
-STRANGERS_FACTOR: Final = 3.0
-"""So many times as far above the prediction is the bound of a network that is as unlike measured ones as families are
-to each other; see `OperatorMix.strangeness`. Of timm's families left out 2 covers .9865 of the rows at 1.80 times their
-memory, 2.5 .9874 at 1.99 and 3 .9882 at 2.34 (inner folds; how `near` and this were chosen)."""
+STRANGERS_MARGIN: Final = 0.6
+"""Beyond the rest, in the learned scale, of the bound of a network that is as unlike measured ones as families are to
+each other (1.8 times the memory); see `OperatorMix.strangeness`. Of timm's families left out 0.2 covers .9861 of the
+rows at 1.60 times their memory, 0.5 .9886 at 1.91 and 0.6 .9886 at 2.05; a factor of 3 in its place .9882 at 2.34
+(inner folds; how `near` and this were chosen)."""
 _ALONE: Final = ""
 _WEIGHTS: Final = (0.5, 1.0)
 """Of a second candidate."""
@@ -98,9 +99,9 @@ def learn_familiar(
         other = _predict_held_out(rows.bound_columns, rows.encoded, partner, folds, seed)
         means |= {(name, weight): own + weight * (other - own) for weight in _WEIGHTS}
     table = rows.bound_columns.astype(np.float64)
-    wider = None if rows.mix is None else widening_of(rows.mix.strangeness_among(rows.features), STRANGERS_FACTOR)
+    margins = None if rows.mix is None else STRANGERS_MARGIN * rows.mix.strangeness_among(rows.features)
     bounds = {
-        way: learn_bounds(table, rows.encoded - mean, networks, seed, widening=wider, search=search)
+        way: learn_bounds(table, rows.encoded - mean, networks, seed, margins=margins, search=search)
         for way, mean in means.items()
     }
     for name, weight in sorted(bounds, key=lambda way: bounds[way].cost):
@@ -111,7 +112,7 @@ def learn_familiar(
                 record,
                 columns=rows.bound_names,
                 partner_weight=weight or record.partner_weight,
-                strangers_factor=STRANGERS_FACTOR if rows.mix else 0.0,
+                strangers_margin=STRANGERS_MARGIN if rows.mix else None,
             )
             return told, files
     return None

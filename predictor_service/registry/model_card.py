@@ -116,8 +116,8 @@ def _familiar_line(record: TargetRecord, mix: OperatorMix) -> str:
     if record.familiar is None:
         return f"{told}."
     told += f"; of all others the 99 % bound is {_reach_of(record.familiar)}"
-    factor = record.familiar.strangers_factor
-    return f"{told}, up to {factor:g} times as far for networks of other operators." if factor else f"{told}."
+    margin = record.familiar.strangers_margin
+    return f"{told}." if margin is None else f"{told}, and up to {margin:g} more for networks of other operators."
 
 
 def _reach_of(spread: SpreadRecord) -> str:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.registry.onnx_model import FloatArray, OnnxModel
 from predictor_service.registry.spread_record import SpreadRecord
-from predictor_service.selection.operator_mix import widening_of
 
 _CONFIDENCE = 0.99
 
@@ -53,7 +52,7 @@ class NetworkBound:
         """
         record, columns = self.record, vectors[:, self._indices].astype(np.float32)
         spread = within(self._spread.predict(columns), record.lowest, record.highest)
-        own = spread**record.exponent * self._units * widening_of(strangeness, record.strangers_factor or 1.0)
+        own = spread**record.exponent * self._units + (record.strangers_margin or 0.0) * strangeness
         if self._partner is not None:
             partner = within(self._partner.predict(columns), *self._value_range)
             own = np.maximum(own + record.partner_weight * (partner - raw), 0.0)
@@ -61,7 +60,7 @@ class NetworkBound:
 
     def is_taught(self, strangeness: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether the record bounds networks as strange."""
-        return np.asarray((strangeness < 1.0) | (self.record.strangers_factor > 0))
+        return np.asarray((strangeness < 1.0) | (self.record.strangers_margin is not None))
 
     @cached_property
     def _units(self) -> float:

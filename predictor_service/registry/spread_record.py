@@ -54,8 +54,8 @@ class SpreadRecord:
         exponent: Power of the spread that residuals were divided by.
         partner: A second model whose mean with the target's own the residuals are of; None = of the target's own alone.
         partner_weight: Of the second model in that mean, above 0 and at most 1.
-        strangers_factor: How many times as wide the upper bound of a wholly strange network is; 0 = the record says
-            nothing of strange networks.
+        strangers_margin: What the upper bound of a wholly strange network has beyond its part of the spread, in the
+            target's own scale; None = the record says nothing of strange networks.
         columns: Features that the spread and the second model see, by name; () = those of the target.
     """
 
@@ -70,7 +70,7 @@ class SpreadRecord:
     partner: PartnerRecord | None = None
     partner_weight: float = 0.5
     columns: tuple[str, ...] = ()
-    strangers_factor: float = 0.0
+    strangers_margin: float | None = None
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def spread_to_json(spread: SpreadRecord) -> dict[str, Any]:
         "partner": None,
         "partner_weight": 0.5,
         "columns": (),
-        "strangers_factor": 0.0,
+        "strangers_margin": None,
     }
     return {name: value for name, value in asdict(spread).items() if name not in default or value != default[name]}
 
@@ -108,7 +108,7 @@ def spread_from_json(read: Mapping[str, Any]) -> SpreadRecord:
         exponent=float(read.get("exponent", 1.0)),
         partner_weight=float(read.get("partner_weight", 0.5)),
         columns=tuple(read.get("columns", ())),
-        strangers_factor=float(read.get("strangers_factor", 0.0)),
+        strangers_margin=read.get("strangers_margin"),
         partner=PartnerRecord(**{**partner, "golden": golden_from_json(partner["golden"])}) if partner else None,
     )
 

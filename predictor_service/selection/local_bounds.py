@@ -105,7 +105,7 @@ def learn_bounds(
     seed: int,
     *,
     one_vote_per_group: bool = False,
-    widening: FloatArray | None = None,
+    margins: FloatArray | None = None,
     search: SpreadSearch = BRIEF,
 ) -> LocalBounds:
     """Learns spread and quantiles from residuals of held-out rows.
@@ -119,12 +119,12 @@ def learn_bounds(
         groups: Of each row.
         seed: Of the trees.
         one_vote_per_group: Quantiles are those of groups, not of rows.
-        widening: How many times as wide the bound of each row is beyond its spread, shape (rows,); None = 1.
+        margins: What the upper bound of each row has beyond its part of the spread, shape (rows,); None = nothing.
         search: What competes.
     """
     votes = _Votes(groups, one_vote_per_group)
     plain = votes.of_groups(residuals)
-    wider = np.ones(len(residuals)) if widening is None else widening
+    beyond = np.zeros(len(residuals)) if margins is None else margins
     size = np.abs(residuals)
     folds = grouped_folds(groups, folds_max=search.folds_max)
     if len(residuals) < _ROWS_MIN or not folds or not size.any():
@@ -138,7 +138,7 @@ def learn_bounds(
         for fold in folds:
             spread = _fit_spread(table[fold.train], capped[fold.train], leaf_rows, search.trees, seed)
             held_out[fold.test] = _predict_spread(spread, table[fold.test], lowest)
-        ways += _scale_each(residuals, held_out, wider, votes, leaf_rows=leaf_rows, exponents=search.exponents)
+        ways += _scale_each(residuals, held_out, beyond, votes, leaf_rows=leaf_rows, exponents=search.exponents)
     chosen = min(ways, key=lambda way: way.cost)
     return LocalBounds(
         plain=plain,
@@ -179,7 +179,7 @@ class _Scaled:
 def _scale_each(
     residuals: FloatArray,
     spread: FloatArray,
-    widening: FloatArray,
+    margins: FloatArray,
     votes: _Votes,
     *,
     leaf_rows: int,
@@ -188,9 +188,9 @@ def _scale_each(
     ways = []
     for quantile, exponent in itertools.product(_SPREAD_MAX_QUANTILES, exponents):
         highest = float(np.quantile(spread, quantile))
-        unit = widening * np.minimum(spread, highest) ** exponent
-        scores = votes.of_groups(residuals / unit)
-        cost = _cost(residuals, unit * scores.upper_offset(_CHOSEN_FOR))
+        unit = np.minimum(spread, highest) ** exponent
+        scores = votes.of_groups((residuals - margins) / unit)
+        cost = _cost(residuals, margins + unit * scores.upper_offset(_CHOSEN_FOR))
         ways.append(_Scaled(scores, leaf_rows, highest, exponent, cost))
     return ways
 

@@ -117,11 +117,6 @@ class OperatorMix:
 _ROUNDING: Final = 1e-4
 
 
-def widening_of(strangeness: FloatArray | float, strangers_factor: float) -> FloatArray:
-    """How many times as wide a bound is: once where nothing is strange, by the factor, at least 1, where all is."""
-    return np.asarray(1.0 + (strangers_factor - 1.0) * np.asarray(strangeness))
-
-
 def number_networks(features: FloatArray) -> IndexArray:
     """Numbers the network of each job, whatever its settings and its name, shape (rows,).
 

@@ -123,7 +123,7 @@ def test_a_network_of_other_operators_is_flagged_and_gets_a_bound_as_much_wider_
     strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
     record, answered = fitted().record, fitted().predict(strangers)
     assert record.familiar is not None
-    as_familiar = dataclasses.replace(record, familiar=dataclasses.replace(record.familiar, strangers_factor=1.0))
+    as_familiar = dataclasses.replace(record, familiar=dataclasses.replace(record.familiar, strangers_margin=0.0))
     narrow = dataclasses.replace(fitted(), record=as_familiar).predict(strangers)
     features = read_known_rows(strangers).features
     assert features is not None
@@ -141,7 +141,7 @@ def test_a_record_that_knows_nothing_of_strangers_leaves_them_the_bound_of_famil
     assert record.familiar is not None
     assert record.operator_mix is not None
     step = dataclasses.replace(record.operator_mix, near=0.0, far=0.0)  # all are wholly strange
-    before = dataclasses.replace(record.familiar, strangers_factor=0.0)
+    before = dataclasses.replace(record.familiar, strangers_margin=None)
     old = dataclasses.replace(fitted(), record=dataclasses.replace(record, familiar=before, operator_mix=step))
     wide = dataclasses.replace(fitted(), record=dataclasses.replace(record, familiar=None))
     assert old.predict(strangers).upper_99 == pytest.approx(wide.predict(strangers).upper_99)

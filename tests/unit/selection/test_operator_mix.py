@@ -14,7 +14,6 @@ from predictor_service.selection.operator_mix import (
     OperatorMix,
     learn_operator_mix,
     number_networks,
-    widening_of,
 )
 
 FAMILIES = 5
@@ -123,7 +122,3 @@ def test_networks_that_were_measured_are_as_strange_as_if_they_had_not_been() ->
     assert mix.strangeness(measured) == pytest.approx(0.0)
     assert mix.strangeness_among(measured)[-2:].tolist() == [1.0, 1.0]
     assert 0.02 < (mix.strangeness_among(measured)[:-2] > 0).mean() < 0.2  # a tenth are beyond `near`
-
-
-def test_bounds_widen_with_strangeness_up_to_the_factor() -> None:
-    assert widening_of(np.array([0.0, 0.5, 1.0]), 3.0).tolist() == [1.0, 2.0, 3.0]
