@@ -33,7 +33,7 @@ CONFIDENCE: Final = 0.99
 """What must be supported by the number of networks."""
 STRANGERS_MARGIN: Final = 0.6
 """Beyond the rest, in the learned scale, of the bound of a network that is as unlike measured ones as families are to
-each other (1.8 times the memory); see `OperatorMix.strangeness`. Of timm's families left out 0.2 covers .9861 of the
+each other (1.8 times the memory); see `OperatorMix.novelty`. Of timm's families left out 0.2 covers .9861 of the
 rows at 1.60 times their memory, 0.5 .9886 at 1.91 and 0.6 .9886 at 2.05; a factor of 3 in its place .9882 at 2.34
 (inner folds; how `near` and this were chosen)."""
 _ALONE: Final = ""
@@ -99,7 +99,7 @@ def learn_familiar(
         other = _predict_held_out(rows.bound_columns, rows.encoded, partner, folds, seed)
         means |= {(name, weight): own + weight * (other - own) for weight in _WEIGHTS}
     table = rows.bound_columns.astype(np.float64)
-    margins = None if rows.mix is None else STRANGERS_MARGIN * rows.mix.strangeness_among(rows.features)
+    margins = None if rows.mix is None else STRANGERS_MARGIN * rows.mix.novelty_among(rows.features)
     bounds = {
         way: learn_bounds(table, rows.encoded - mean, networks, seed, margins=margins, search=search)
         for way, mean in means.items()

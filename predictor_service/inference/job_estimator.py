@@ -207,7 +207,7 @@ class JobEstimator:
             analytical_estimate,
             self._confidence,
             novelty=near,
-            strangeness=self._work.strangeness(model),
+            network_novelty=self._work.network_novelty(model),
             vectors=asked[points],
             is_precision_new=model.is_precision_new(self._work.settings.precision),
             excess=excess,

@@ -39,28 +39,28 @@ class NetworkBound:
         self._partner = partner
         self._value_range = value_range
 
-    def offset(self, vectors: FloatArray, raw: FloatArray, strangeness: FloatArray) -> FloatArray:
+    def offset(self, vectors: FloatArray, raw: FloatArray, novelty: FloatArray) -> FloatArray:
         """What is added to predictions, in the target's own scale, shape (rows,).
 
         Args:
             vectors: Of the jobs, shape (rows, len(FEATURES)).
             raw: The predictions.
-            strangeness: See `OperatorMix.strangeness`.
+            novelty: See `OperatorMix.novelty`.
 
         Returns:
             Infinity where the record says nothing of networks as strange.
         """
         record, columns = self.record, vectors[:, self._indices].astype(np.float32)
         spread = within(self._spread.predict(columns), record.lowest, record.highest)
-        own = spread**record.exponent * self._units + (record.strangers_margin or 0.0) * strangeness
+        own = spread**record.exponent * self._units + (record.strangers_margin or 0.0) * novelty
         if self._partner is not None:
             partner = within(self._partner.predict(columns), *self._value_range)
             own = np.maximum(own + record.partner_weight * (partner - raw), 0.0)
-        return np.where(self.is_taught(strangeness), own, np.inf)
+        return np.where(self.is_taught(novelty), own, np.inf)
 
-    def is_taught(self, strangeness: FloatArray) -> npt.NDArray[np.bool_]:
+    def is_taught(self, novelty: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether the record bounds networks as strange."""
-        return np.asarray((strangeness < 1.0) | (self.record.strangers_margin is not None))
+        return np.asarray((novelty < 1.0) | (self.record.strangers_margin is not None))
 
     @cached_property
     def _units(self) -> float:

@@ -160,14 +160,14 @@ class ServedTarget:
         mix = self.record.operator_mix
         return mix.is_familiar(features) if mix else None
 
-    def strangeness(self, features: FloatArray) -> FloatArray | None:
+    def network_novelty(self, features: FloatArray) -> FloatArray | None:
         """How unlike those of known families jobs' networks are, 0 to 1, see `OperatorMix`; None = that is not known.
 
         Args:
             features: Job vectors, shape (rows, len(FEATURES)).
         """
         mix = self.record.operator_mix
-        return mix.strangeness(features) if mix else None
+        return mix.novelty(features) if mix else None
 
     def predict_bounded(
         self,
@@ -177,7 +177,7 @@ class ServedTarget:
         bounds: ConformalBounds | None = None,
         novelty: FloatArray | None = None,
         *,
-        strangeness: FloatArray | None = None,
+        network_novelty: FloatArray | None = None,
         vectors: FloatArray | None = None,
         is_precision_new: bool = False,
         excess: FloatArray | None = None,
@@ -191,7 +191,7 @@ class ServedTarget:
             bounds: Other residuals than those of the record; they hold for every row alike.
             novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of unseen jobs; None = all are
                 unseen. The 99 % bound is always that of unseen jobs.
-            strangeness: Of the jobs' networks, see `strangeness`: networks held out teach the 99 % bound, not families.
+            network_novelty: Of the jobs' networks, see `OperatorMix`: not families, networks held out teach the bound.
             vectors: Of the jobs, shape (rows, len(FEATURES)), which that bound sees.
             is_precision_new: Whether no training row has the job's precision.
             excess: `TrainingDomain.excess` of the columns, where it is at hand.
@@ -202,8 +202,8 @@ class ServedTarget:
         if novelty is not None:
             half_width = self._narrow(half_width, novelty, confidence)
         half_width = self._as_measurable(half_width, analytical_estimate)
-        if strangeness is not None and vectors is not None and self._network_bound is not None:
-            upper_99_offset = np.minimum(upper_99_offset, self._network_bound.offset(vectors, raw, strangeness))
+        if network_novelty is not None and vectors is not None and self._network_bound is not None:
+            upper_99_offset = np.minimum(upper_99_offset, self._network_bound.offset(vectors, raw, network_novelty))
         if self.target is not SLOWDOWN:
             # What is smaller than all that was trained holds less; as bounds never fall, its own would be that of all.
             outside, above = self.record.domain.excess(columns) if excess is None else excess
@@ -214,9 +214,9 @@ class ServedTarget:
         ends[1] = raw - half_width
         ends[2] = raw + half_width
         ends[3] = raw + upper_99_offset
-        if strangeness is not None and confidence <= _BOUND:  # families held out teach the interval
+        if network_novelty is not None and confidence <= _BOUND:  # families held out teach the interval
             by_networks = (
-                strangeness < 1.0 if self._network_bound is None else self._network_bound.is_taught(strangeness)
+                network_novelty < 1.0 if self._network_bound is None else self._network_bound.is_taught(network_novelty)
             )
             by_networks = by_networks | bool(self.record.spread and self.record.spread.bound)
             ends[2] = np.where(by_networks, np.clip(ends[2], raw, ends[3]), ends[2])

@@ -66,7 +66,7 @@ class OperatorMix:
         near = self._distances(mixes).min(axis=1) <= self.distance_max + _ROUNDING
         return np.asarray(near[places.reshape(-1)])
 
-    def strangeness(self, features: FloatArray) -> FloatArray:
+    def novelty(self, features: FloatArray) -> FloatArray:
         """From 0, of a network like measured ones, to 1, as unlike them as families are to each other, shape (rows,).
 
         Args:
@@ -75,7 +75,7 @@ class OperatorMix:
         mixes, places = np.unique(_mix_of(features), axis=0, return_inverse=True)
         return self._grade(self._distances(mixes).min(axis=1))[places.reshape(-1)]
 
-    def strangeness_among(self, features: FloatArray) -> FloatArray:
+    def novelty_among(self, features: FloatArray) -> FloatArray:
         """The same of measured networks, each as if it had not been measured itself, shape (rows,)."""
         numbers = number_networks(features)
         firsts = np.unique(numbers, return_index=True)[1]

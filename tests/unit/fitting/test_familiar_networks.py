@@ -127,12 +127,12 @@ def test_a_network_of_other_operators_is_flagged_and_gets_a_bound_as_much_wider_
     narrow = dataclasses.replace(fitted(), record=as_familiar).predict(strangers)
     features = read_known_rows(strangers).features
     assert features is not None
-    strangeness = fitted().served.strangeness(features)
-    assert strangeness is not None
+    novelty = fitted().served.network_novelty(features)
+    assert novelty is not None
     assert answered.in_domain.mean() < 0.2
-    assert strangeness.mean() > 0.5
+    assert novelty.mean() > 0.5
     assert (answered.upper_99 >= narrow.upper_99).all()
-    assert (answered.upper_99 > narrow.upper_99 * 1.01)[strangeness > 0.5].mean() > 0.9
+    assert (answered.upper_99 > narrow.upper_99 * 1.01)[novelty > 0.5].mean() > 0.9
 
 
 def test_a_record_that_knows_nothing_of_strangers_leaves_them_the_bound_of_families_held_out() -> None:

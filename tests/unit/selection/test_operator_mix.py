@@ -106,8 +106,8 @@ def test_measured_networks_are_not_strange_and_left_out_families_are_wholly_so_a
     mix, rows = learned()
     assert mix is not None
     assert 0 < mix.near < mix.far
-    assert mix.strangeness(rows) == pytest.approx(0.0)
-    strange = mix.strangeness(np.array([each for seed in range(20, 30) for each in family(seed, 5)]))
+    assert mix.novelty(rows) == pytest.approx(0.0)
+    strange = mix.novelty(np.array([each for seed in range(20, 30) for each in family(seed, 5)]))
     assert ((strange >= 0.0) & (strange <= 1.0)).all()
     assert strange.mean() > 0.7
 
@@ -119,6 +119,6 @@ def test_networks_that_were_measured_are_as_strange_as_if_they_had_not_been() ->
     groups = [frozenset({f"family{place // PER_FAMILY}"}) for place in range(len(rows))] + [frozenset({"odd"})] * 2
     mix = learn_operator_mix(measured, groups)
     assert mix is not None
-    assert mix.strangeness(measured) == pytest.approx(0.0)
-    assert mix.strangeness_among(measured)[-2:].tolist() == [1.0, 1.0]
-    assert 0.02 < (mix.strangeness_among(measured)[:-2] > 0).mean() < 0.2  # a tenth are beyond `near`
+    assert mix.novelty(measured) == pytest.approx(0.0)
+    assert mix.novelty_among(measured)[-2:].tolist() == [1.0, 1.0]
+    assert 0.02 < (mix.novelty_among(measured)[:-2] > 0).mean() < 0.2  # a tenth are beyond `near`
