@@ -31,11 +31,11 @@ from predictor_service.selection.scoring import clip_to_seen
 
 CONFIDENCE: Final = 0.99
 """What must be supported by the number of networks."""
-STRANGERS_MARGIN: Final = 0.6
+STRANGERS_MARGIN: Final = 0.5
 """Beyond the rest, in the learned scale, of the bound of a network that is as unlike measured ones as families are to
-each other (1.8 times the memory); see `OperatorMix.novelty`. Of timm's families left out 0.2 covers .9861 of the
+each other (1.65 times the memory); see `OperatorMix.novelty`. Of timm's families left out 0.2 covers .9861 of the
 rows at 1.60 times their memory, 0.5 .9886 at 1.91 and 0.6 .9886 at 2.05; a factor of 3 in its place .9882 at 2.34
-(inner folds; how `near` and this were chosen)."""
+(inner folds, by which `near` was chosen; 0.6 was looked at on judged rows first)."""
 _ALONE: Final = ""
 _WEIGHTS: Final = (0.5, 1.0)
 """Of a second candidate."""
