@@ -11,7 +11,7 @@ it is asked about. `ratio` is the error of the rows without a graph over that of
 stripped; bar 1.1. `in_domain` counts how many of them were called familiar; none should be.
 
 One architecture in COTENANT_BENCHMARK_EVERY takes part (default 6; CNNs and MISO are few and always whole). Needs
-COTENANT_SHARED_DATA.
+COTENANT_SHARED_DATA. `--only cnn` (mlp, miso, rows_without_a_graph) judges one of them; each takes a CPU minute or two.
 """
 
 from __future__ import annotations
@@ -47,29 +47,37 @@ CAMPAIGNS: Final = dict(zip(UTILIZATION_BARS, ("cnn", "mlp", "miso"), strict=Tru
 """By the names of `uncalibrated_utilization`."""
 GRAPHLESS: Final = "memory, timm, unseen model"
 GRAPHLESS_BAR: Final = 1.1
+_GRAPHLESS_PART: Final = "rows_without_a_graph"
 _LEVEL: Final = "architecture"
 _FOLDS: Final = 5
 _WHOLE_BELOW: Final = 1_000
 """Rows of a set that always takes part as a whole."""
 
 
-def main() -> dict[str, Any]:
-    """Judges both."""
+def main(only: str = "") -> dict[str, Any]:
+    """Judges both.
+
+    Args:
+        only: Part of the names of what is judged; empty = all of it.
+    """
     root = os.environ.get("COTENANT_SHARED_DATA", "")
     if not root:
         return {"skipped": "COTENANT_SHARED_DATA is not set"}
     every = int(os.environ.get("COTENANT_BENCHMARK_EVERY", "6"))
     with threadpool_limits(1):
         campaigns = campaigns_of_utilization.read_campaigns(Path(root))
-        return {
+        judged: dict[str, Any] = {
             "utilization": {
                 name: judge_utilization(
                     thinned(read_task(TASKS[name], Path(root)), every), bar, law_without(campaigns, CAMPAIGNS[name])
                 )
                 for name, bar in UTILIZATION_BARS.items()
-            },
-            "rows_without_a_graph": judge_graphless(thinned(read_task(TASKS[GRAPHLESS], Path(root)), every)),
+                if only in name
+            }
         }
+        if only in _GRAPHLESS_PART:
+            judged[_GRAPHLESS_PART] = judge_graphless(thinned(read_task(TASKS[GRAPHLESS], Path(root)), every))
+        return judged
 
 
 def thinned(learning_task: LearningTask, every: int) -> LearningTask:
@@ -158,5 +166,6 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    print(json.dumps(main(), indent=1))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="Part of the names of what is judged.")
+    print(json.dumps(main(parser.parse_args().only), indent=1))

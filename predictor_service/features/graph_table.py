@@ -94,6 +94,7 @@ def size_values(graph: GraphFeatures) -> Iterator[tuple[str, str, float]]:
     yield "log_output_bytes", "ln(bytes)", math.log1p(graph.output_bytes)
     yield "log_traffic_bytes", "ln(bytes)", math.log1p(graph.traffic_bytes)
     yield "log_widest_activation_bytes", "ln(bytes)", math.log1p(graph.widest_activation_bytes)
+    yield "log_unfolded_bytes", "ln(bytes)", math.log1p(graph.largest_unfolded_bytes)
     yield "log_intensity", "ln(operations/byte)", math.log1p(graph.forward_flops / max(graph.traffic_bytes, 1))
     yield "log_flops_per_node", "ln(operations)", math.log1p(graph.forward_flops / max(graph.nodes, 1))
     yield "log_nodes", "ln(count)", math.log1p(graph.nodes)

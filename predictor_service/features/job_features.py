@@ -39,7 +39,7 @@ from predictor_service.features.operator_times import (
     time_operators,
 )
 
-FEATURE_VERSION: Final = 6
+FEATURE_VERSION: Final = 7
 """Raise it with every change of names, order or meaning, and say in `feature_meaning` what older models still read."""
 
 # Each optimizer slot is read and written once a step, as are weight and gradient.
@@ -198,7 +198,7 @@ def tabulate_work(
     values[:, _RATIOS] = times.ratios
     values[:, _COUNTS] = graph.count_values
     values[:, _MEMORY] = [
-        (math.log(each), min(1.0, row.activation_bytes_saved / each))
+        (math.log(each), min(1.0, row.activation_bytes_saved / each), min(1.0, row.largest_unfolded_bytes / each))
         for each, row in zip(memory_bytes, graph.rows, strict=True)
     ]
     values[:, _SETTINGS] = [value for _, _, value in _setting_values(settings)]
@@ -288,6 +288,7 @@ def _list_features() -> Iterator[tuple[Feature, ...]]:
     yield (
         Feature(name="log_memory_bytes", unit="ln(bytes)"),
         Feature(name="activation_memory_ratio", unit="share of counted memory"),
+        Feature(name="unfolded_memory_ratio", unit="share of counted memory"),
     )
     yield _name(_setting_values(JobSettings(global_batch_size=1)))
     yield _name(_device_values(device, "fp32"))

@@ -41,11 +41,13 @@ def forecast_known(model: ServedTarget, learning_task: LearningTask) -> Forecast
         found = unseen_step_ms(learning_task)
         assert found is not None  # rows that can be answered have what the models of all types ask
         bases = found
-    columns, near, familiar = rows.columns, None, None
+    columns, near, familiar, network_novelty = rows.columns, None, None, None
     if rows.features is not None:  # an earlier version may have learned from other columns of the same vector
         columns, near = model.select(rows.features), model.novelty(rows.features)
-        familiar = model.is_familiar(rows.features)
-    bounded = model.predict_bounded(columns, bases, _CONFIDENCE, novelty=near, familiar=familiar)
+        familiar, network_novelty = model.is_familiar(rows.features), model.network_novelty(rows.features)
+    bounded = model.predict_bounded(
+        columns, bases, _CONFIDENCE, novelty=near, network_novelty=network_novelty, vectors=rows.features
+    )
     return Forecast(
         value=bounded.value,
         lower_90=bounded.lower,

@@ -20,11 +20,14 @@ from predictor_service.regressors.candidates import (
 )
 from predictor_service.regressors.interface import Regressor
 from predictor_service.regressors.saturation_law import SaturationLaw
+from predictor_service.regressors.waiting_law import WaitingLaw
 from predictor_service.selection.incumbent import Groups, Incumbent
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
 
 LAW: Final = "saturation_law"
 """Utilization of a GPU by the busy time of a step."""
+WAITING: Final = "waiting_law"
+"""Utilization of a processor by how long a step waits for input: a process that computes keeps its core busy."""
 _CORRECTING: Final = ("smooth_process", "extra_trees", "boosted_trees")
 """Candidates that learn what the law misses, in place of all: on architectures not seen each of them errs less so."""
 
@@ -50,14 +53,18 @@ def list_candidates(
         return {UNCORRECTED: uncorrected, **candidates}
     if target is SLOWDOWN:
         return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
-    gpu = _gpu_of(target, device)
-    return candidates if gpu is None else _with_law(candidates, gpu)
+    found = _device_with_law(target, device)
+    if found is None:
+        return candidates
+    if answers_for(found):
+        return _with_law(candidates, found)
+    return {WAITING: lambda _seed: WaitingLaw(UTILIZATION.columns), **candidates}
 
 
 def incumbent_of(target: Target, device: str, groups: Groups, *, is_of_all_types: bool) -> Incumbent | None:
     """What stays where few families show nothing better beyond chance; None where the smallest error wins.
 
-    Of step times relative to the model of all types that model as it is, of utilization on a GPU the law.
+    Of step times relative to the model of all types that model as it is, of utilization the law of such devices.
 
     Args:
         target: What is learned.
@@ -67,13 +74,13 @@ def incumbent_of(target: Target, device: str, groups: Groups, *, is_of_all_types
     """
     if is_of_all_types:
         return Incumbent(name=UNCORRECTED, groups=groups)
-    return None if _gpu_of(target, device) is None else Incumbent(name=LAW, groups=groups)
+    found = _device_with_law(target, device)
+    return None if found is None else Incumbent(name=LAW if answers_for(found) else WAITING, groups=groups)
 
 
-def _gpu_of(target: Target, device: str) -> DeviceType | None:
-    """The device whose utilization follows the law: a GPU, for which hosts launch kernels."""
-    found = find_device_type(device) if target is UTILIZATION else None
-    return found if found is not None and answers_for(found) else None
+def _device_with_law(target: Target, device: str) -> DeviceType | None:
+    """The device if its utilization follows a law: of GPUs, for which hosts launch kernels, that of busy time."""
+    return find_device_type(device) if target is UTILIZATION else None
 
 
 def _with_law(candidates: Mapping[str, CandidateBuilder], device: DeviceType) -> Mapping[str, CandidateBuilder]:

@@ -63,7 +63,6 @@ def store_spread(local: LocalBounds, columns: FeatureArray, file_name: str) -> t
         return None
     record = SpreadRecord(
         scores=local.scores,
-        bound=local.bound,
         lowest=local.lowest,
         highest=local.highest,
         file_name=file_name,

@@ -44,7 +44,7 @@ from predictor_service.selection.local_bounds import (
     SpreadSearch,
     learn_bounds,
 )
-from predictor_service.selection.operator_mix import count_networks, learn_operator_mix
+from predictor_service.selection.operator_mix import learn_operator_mix
 from predictor_service.selection.scoring import (
     CandidateScore,
     choose_unseen,
@@ -287,7 +287,6 @@ def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> 
         groups,
         task.seed,
         one_vote_per_group=True,
-        networks=count_networks(task.features) if task.target is MEMORY else 0,  # no other bound is stated in answers
         search=task.search,
     )
     return store_spread(local, columns, _file_name(task, "spread.onnx"))
@@ -322,8 +321,9 @@ def _with_familiar(
     if task.is_public and task.target is not MEMORY:  # no other target has a bound that answers state
         return replace(record, operator_mix=mix)
     builder, name = _list_candidates(task)[record.winner], _file_name(task, "familiar.onnx")
-    rows = FamiliarRows(columns=task.columns, encoded=encoded, features=task.features)
-    partners = {name: partner for name, partner in BOUND_PARTNERS.items() if name != record.winner}
+    names = task.target.bound_columns
+    rows = FamiliarRows(columns=task.columns, encoded=encoded, features=task.features, bound_names=names, mix=mix)
+    partners = {each: partner for each, partner in BOUND_PARTNERS.items() if names or each != record.winner}
     search = THOROUGH_SMALL if task.is_public else THOROUGH
     found = learn_familiar(rows, builder, partners, seed=task.seed, file_name=name, search=search)
     if found is None:

@@ -198,16 +198,17 @@ class JobEstimator:
     def _ask(self, model: ServedTarget, points: slice, vectors: FloatArray, analytical_estimate: FloatArray) -> Bounded:
         near = self._novelty_at(model, points, vectors[points])
         columns, excess = self._work.columns(model, points, vectors, self._input_wait_ratio)
-        taught = self._work.as_taught(model)
+        taught, asked = self._work.as_taught(model), vectors
         if taught is not self._work:
-            as_taught = taught.table(points.stop).waiting(self._input_wait_ratio).values
-            columns, _ = taught.columns(model, points, as_taught, self._input_wait_ratio)
+            asked = taught.table(points.stop).waiting(self._input_wait_ratio).values
+            columns, _ = taught.columns(model, points, asked, self._input_wait_ratio)
         return model.predict_bounded(
             columns,
             analytical_estimate,
             self._confidence,
             novelty=near,
-            familiar=self._work.is_familiar(model),
+            network_novelty=self._work.network_novelty(model),
+            vectors=asked[points],
             is_precision_new=model.is_precision_new(self._work.settings.precision),
             excess=excess,
         )

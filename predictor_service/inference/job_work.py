@@ -67,6 +67,7 @@ class JobWork:
         self._kept: WorkTable | None = None
         self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
         self._familiar: dict[str, bool | None] = {}
+        self._network_novelty: dict[str, FloatArray | None] = {}
         self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
         self._taught: dict[int, JobWork] = {}
 
@@ -157,6 +158,13 @@ class JobWork:
             found = model.is_familiar(self.table(1).values[:1])
             self._familiar[name] = None if found is None else bool(found[0])
         return self._familiar[name]
+
+    def network_novelty(self, model: ServedTarget) -> FloatArray | None:
+        """How unlike those of known families the network is, shape (1,); None where that is not known."""
+        name = model.target.name
+        if name not in self._network_novelty:
+            self._network_novelty[name] = model.network_novelty(self.table(1).values[:1])
+        return self._network_novelty[name]
 
     def columns(
         self, model: ServedTarget, points: slice, vectors: FloatArray, input_wait_ratio: float

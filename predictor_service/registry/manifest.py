@@ -25,7 +25,7 @@ from predictor_service.selection.nearness import Nearness
 from predictor_service.selection.operator_mix import OperatorMix
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 18
+LEARNING_VERSION: Final = 19
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -288,11 +288,18 @@ def _near_to_json(near: NearRecord) -> dict[str, Any]:
 
 
 def _mix_to_json(mix: OperatorMix) -> dict[str, Any]:
-    return {"networks": mix.networks.tolist(), "distance_max": mix.distance_max}
+    graded = {"near": mix.near, "far": mix.far} if mix.near < mix.far else {}
+    return {"networks": mix.networks.tolist(), "distance_max": mix.distance_max, **graded}
 
 
 def _mix_from_json(read: Mapping[str, Any]) -> OperatorMix:
-    return OperatorMix(networks=np.array(read["networks"], dtype=np.float64), distance_max=float(read["distance_max"]))
+    reached = float(read["distance_max"])
+    return OperatorMix(
+        networks=np.array(read["networks"], dtype=np.float64),
+        distance_max=reached,
+        near=float(read.get("near", reached)),
+        far=float(read.get("far", reached)),
+    )
 
 
 def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:

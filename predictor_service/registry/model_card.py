@@ -115,7 +115,9 @@ def _familiar_line(record: TargetRecord, mix: OperatorMix) -> str:
         told += f", with a 99 % bound of {_reach_of(record.spread)} with their families"
     if record.familiar is None:
         return f"{told}."
-    return f"{told}; of all others the 99 % bound is {_reach_of(record.familiar)}."
+    told += f"; of all others the 99 % bound is {_reach_of(record.familiar)}"
+    margin = record.familiar.strangers_margin
+    return f"{told}." if margin is None else f"{told}, and up to {margin:g} more for networks of other operators."
 
 
 def _reach_of(spread: SpreadRecord) -> str:

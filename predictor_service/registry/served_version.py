@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from predictor_service.features.job_features import FEATURE_INDEX, INPUT_WAIT
+from predictor_service.features.job_features import INPUT_WAIT
 from predictor_service.registry.manifest import OF_ALL_TYPES, Manifest, TargetRecord
+from predictor_service.registry.network_bound import NetworkBound, places_of, within
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, bound_offset, few_groups_factor
 from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Target
@@ -83,16 +84,25 @@ class ServedTarget:
         self.target: Target = TARGETS_BY_NAME[record.target]
         self._model = model
         self._spread = spread
-        self._familiar = familiar
-        self._partner = partner
+        self._network_bound = (
+            NetworkBound(
+                record.familiar,
+                record.familiar.columns or record.columns,
+                familiar,
+                partner,
+                (record.value_low, record.value_high),
+            )
+            if record.familiar and familiar
+            else None
+        )
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._kept_reaches: dict[float, _Reaches] = {}
-        self._indices = _places(record.columns)
+        self._indices = places_of(record.columns)
         self.is_of_all_types = record.basis is not None and record.basis.name == OF_ALL_TYPES
         self.sees_wait = INPUT_WAIT in record.columns
         self._wait_place = record.columns.index(INPUT_WAIT) if self.sees_wait else -1
         nearness = record.near.nearness if record.near else None
-        self._near_indices = _places((*nearness.kind_columns, *nearness.setting_columns) if nearness else ())
+        self._near_indices = places_of((*nearness.kind_columns, *nearness.setting_columns) if nearness else ())
 
     @property
     def scores(self) -> ConformalBounds:
@@ -117,10 +127,10 @@ class ServedTarget:
         record = self.record.spread
         if record is None or self._spread is None:
             return np.ones(len(columns))
-        return _within(self._spread.predict(columns), record.lowest, record.highest)
+        return within(self._spread.predict(columns), record.lowest, record.highest)
 
     def _predict_clipped(self, columns: FeatureArray) -> FloatArray:
-        return _within(self._model.predict(columns), self.record.value_low, self.record.value_high)
+        return within(self._model.predict(columns), self.record.value_low, self.record.value_high)
 
     @property
     def nearness_sha256(self) -> str | None:
@@ -150,6 +160,15 @@ class ServedTarget:
         mix = self.record.operator_mix
         return mix.is_familiar(features) if mix else None
 
+    def network_novelty(self, features: FloatArray) -> FloatArray | None:
+        """How unlike those of known families jobs' networks are, 0 to 1, see `OperatorMix`; None = that is not known.
+
+        Args:
+            features: Job vectors, shape (rows, len(FEATURES)).
+        """
+        mix = self.record.operator_mix
+        return mix.novelty(features) if mix else None
+
     def predict_bounded(
         self,
         columns: FeatureArray,
@@ -158,7 +177,8 @@ class ServedTarget:
         bounds: ConformalBounds | None = None,
         novelty: FloatArray | None = None,
         *,
-        familiar: npt.NDArray[np.bool_] | bool | None = None,
+        network_novelty: FloatArray | None = None,
+        vectors: FloatArray | None = None,
         is_precision_new: bool = False,
         excess: FloatArray | None = None,
     ) -> Bounded:
@@ -171,19 +191,19 @@ class ServedTarget:
             bounds: Other residuals than those of the record; they hold for every row alike.
             novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of unseen jobs; None = all are
                 unseen. The 99 % bound is always that of unseen jobs.
-            familiar: Whether the 99 % bound is that of unseen networks of known families instead, see `is_familiar`.
+            network_novelty: Of the jobs' networks, see `OperatorMix`: not families, networks held out teach the bound.
+            vectors: Of the jobs, shape (rows, len(FEATURES)), which that bound sees.
             is_precision_new: Whether no training row has the job's precision.
             excess: `TrainingDomain.excess` of the columns, where it is at hand.
         """
         raw = self._predict_clipped(columns)
-        half_width, upper_99_offset = (
-            self._quantiles(bounds, confidence) if bounds else self._reach(columns, confidence)
-        )
+        reach = self._quantiles(bounds, confidence) if bounds else self._reach(columns, confidence)
+        half_width, upper_99_offset = reach
         if novelty is not None:
             half_width = self._narrow(half_width, novelty, confidence)
         half_width = self._as_measurable(half_width, analytical_estimate)
-        if familiar is not None:
-            upper_99_offset = self._bound_familiar(upper_99_offset, columns, raw, familiar)
+        if network_novelty is not None and vectors is not None and self._network_bound is not None:
+            upper_99_offset = np.minimum(upper_99_offset, self._network_bound.offset(vectors, raw, network_novelty))
         if self.target is not SLOWDOWN:
             # What is smaller than all that was trained holds less; as bounds never fall, its own would be that of all.
             outside, above = self.record.domain.excess(columns) if excess is None else excess
@@ -194,8 +214,11 @@ class ServedTarget:
         ends[1] = raw - half_width
         ends[2] = raw + half_width
         ends[3] = raw + upper_99_offset
-        if familiar is not None and confidence <= _BOUND:  # families held out teach the interval, networks the bound
-            by_networks = np.logical_or(familiar, bool(self.record.spread and self.record.spread.bound))
+        if network_novelty is not None and confidence <= _BOUND:  # families held out teach the interval
+            by_networks = (
+                network_novelty < 1.0 if self._network_bound is None else self._network_bound.is_taught(network_novelty)
+            )
+            by_networks = by_networks | bool(self.record.spread and self.record.spread.bound)
             ends[2] = np.where(by_networks, np.clip(ends[2], raw, ends[3]), ends[2])
         value, lower, upper, upper_99 = self.target.decode(ends, analytical_estimate)
         return Bounded(value=value, lower=lower, upper=upper, upper_99=upper_99)
@@ -212,24 +235,6 @@ class ServedTarget:
         if not reach.is_99_supported:
             upper_99_offset = np.minimum(upper_99_offset, reach.plain[1])
         return half_width, upper_99_offset
-
-    def _bound_familiar(
-        self,
-        offset: float | FloatArray,
-        columns: FeatureArray,
-        raw: FloatArray,
-        familiar: npt.NDArray[np.bool_] | bool,
-    ) -> float | FloatArray:
-        """99 % offsets, those of familiar networks by what held-out networks taught; never above the others."""
-        record = self.record.familiar
-        if record is None or self._familiar is None or not np.any(familiar):
-            return offset
-        spread = _within(self._familiar.predict(columns), record.lowest, record.highest)
-        own = spread**record.exponent * self._quantiles(record.scores, 0.99)[1]
-        if self._partner is not None:
-            partner = _within(self._partner.predict(columns), self.record.value_low, self.record.value_high)
-            own = np.maximum(own + (partner - raw) / 2, 0.0)
-        return np.where(familiar, np.minimum(offset, own), offset)
 
     def _reaches(self, confidence: float) -> _Reaches:
         """What the record gives at a confidence, kept: sorting its residuals again costs more than asking the model."""
@@ -350,11 +355,6 @@ class ServedTarget:
         return self.record.domain.contains(columns)
 
 
-def _within(values: FloatArray, low: float, high: float) -> FloatArray:
-    """What numpy.clip returns, in a third of its time for the few rows of a question."""
-    return np.minimum(np.maximum(values, low), high)
-
-
 def load_target(record: TargetRecord, files: Mapping[str, bytes]) -> ServedTarget:
     """Loads one target from its files.
 
@@ -368,10 +368,6 @@ def load_target(record: TargetRecord, files: Mapping[str, bytes]) -> ServedTarge
     partner = record.familiar.partner if record.familiar else None
     others = [OnnxModel(files[each.file_name]) if each else None for each in (record.spread, record.familiar, partner)]
     return ServedTarget(record, OnnxModel(files[record.file_name]), *others)
-
-
-def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:
-    return np.array([FEATURE_INDEX.get(name, -1) for name in names], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -53,6 +53,10 @@ class SpreadRecord:
         bound: The scores of upper bounds that count networks, see `conformal.bound_offset`; None = `scores` are.
         exponent: Power of the spread that residuals were divided by.
         partner: A second model whose mean with the target's own the residuals are of; None = of the target's own alone.
+        partner_weight: Of the second model in that mean, above 0 and at most 1.
+        strangers_margin: What the upper bound of a wholly strange network has beyond its part of the spread, in the
+            target's own scale; None = the record says nothing of strange networks.
+        columns: Features that the spread and the second model see, by name; () = those of the target.
     """
 
     scores: ConformalBounds
@@ -64,6 +68,9 @@ class SpreadRecord:
     bound: ConformalBounds | None = None
     exponent: float = 1.0
     partner: PartnerRecord | None = None
+    partner_weight: float = 0.5
+    columns: tuple[str, ...] = ()
+    strangers_margin: float | None = None
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -78,7 +85,14 @@ def golden_from_json(read: Mapping[str, Any]) -> GoldenVectors:
 
 def spread_to_json(spread: SpreadRecord) -> dict[str, Any]:
     """Writes a spread; defaults are left out, so that versions of before keep their names."""
-    default = {"bound": None, "exponent": 1.0, "partner": None}
+    default = {
+        "bound": None,
+        "exponent": 1.0,
+        "partner": None,
+        "partner_weight": 0.5,
+        "columns": (),
+        "strangers_margin": None,
+    }
     return {name: value for name, value in asdict(spread).items() if name not in default or value != default[name]}
 
 
@@ -92,6 +106,9 @@ def spread_from_json(read: Mapping[str, Any]) -> SpreadRecord:
         golden=golden_from_json(read["golden"]),
         bound=bounds_from_json(bound) if bound else None,
         exponent=float(read.get("exponent", 1.0)),
+        partner_weight=float(read.get("partner_weight", 0.5)),
+        columns=tuple(read.get("columns", ())),
+        strangers_margin=read.get("strangers_margin"),
         partner=PartnerRecord(**{**partner, "golden": golden_from_json(partner["golden"])}) if partner else None,
     )
 

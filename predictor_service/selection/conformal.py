@@ -35,10 +35,7 @@ from predictor_service.regressors.interface import FloatArray
 SAFETY_FACTOR: Final = 1.25
 """Applied to the largest residual when there are too few for the confidence asked for."""
 RELATIVES_FACTOR: Final = 2.0
-"""Applied to a quantile that counts networks where families were held out: those of one family err alike. With half of
-timm's families held out 1.25 covers .995 of the others' rows, at worst .987, and 2 covers .999 and .994. Of the split
-of `benchmarks.served_memory`, whose test has all families to which libraries give many times what they keep, they cover
-.979 and .985 (seen when it was chosen)."""
+"""Applied to a quantile that counts networks where families were held out, in versions learned by rules before 19."""
 STORED_MAX: Final = 1_000
 ROW_CONFIDENCE_MAX: Final = 0.95
 """Up to here votes are counted, beyond it groups."""

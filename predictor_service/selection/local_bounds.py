@@ -4,10 +4,6 @@ One quantile of residuals for all covers on average but not the large jobs, whos
 small ones. Residuals are therefore divided by a spread that is learned from held-out residuals, again on held-out
 groups, and the conformal quantile is taken of what remains.
 
-Groups are too few for a quantile of 99 % as a rule; the largest residual would then bound every row of a new group by
-what a single row did. Where there are networks enough the upper bound counts these instead, with a factor for their
-being relatives, and is at most what it would be otherwise.
-
 Source: Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, "Distribution-free predictive inference for regression", Journal
 of the American Statistical Association 113 (2018), section 5.2 (locally weighted conformal inference).
 """
@@ -23,7 +19,7 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
 
 from predictor_service.regressors.interface import FloatArray
-from predictor_service.selection.conformal import ConformalBounds, bound_offset, calibrate, calibrate_groups
+from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.folds import grouped_folds
 
 _ROWS_MIN: Final = 60
@@ -71,7 +67,6 @@ class LocalBounds:
         plain: The residuals as they are. Where groups are too few for a quantile, the largest times the safety factor
             bounds every row: in units of the spread it would explode.
         scores: Residuals divided by their spread.
-        bound: The same for upper bounds that count networks, see `learn_bounds`; None = `scores` are.
         spread: Predicts the size of residuals from the columns; None = the same everywhere.
         lowest: Smallest spread, above 0.
         highest: Largest spread, at least `lowest`.
@@ -82,7 +77,6 @@ class LocalBounds:
 
     plain: ConformalBounds
     scores: ConformalBounds
-    bound: ConformalBounds | None
     spread: Any  # an estimator of scikit-learn, which has no types, or None
     lowest: float
     highest: float
@@ -96,7 +90,7 @@ class LocalBounds:
 
     def upper(self, table: FloatArray, confidence: float) -> FloatArray:
         """What is added to a prediction so that this share of measured values stays below, shape (rows,)."""
-        local = self._spread(table) * bound_offset(self.scores, self.bound, confidence)
+        local = self._spread(table) * self.scores.upper_offset(confidence)
         return local if self.scores.is_supported(confidence) else np.minimum(local, self.plain.upper_offset(confidence))
 
     def _spread(self, table: FloatArray) -> FloatArray:
@@ -111,7 +105,7 @@ def learn_bounds(
     seed: int,
     *,
     one_vote_per_group: bool = False,
-    networks: int = 0,
+    margins: FloatArray | None = None,
     search: SpreadSearch = BRIEF,
 ) -> LocalBounds:
     """Learns spread and quantiles from residuals of held-out rows.
@@ -125,18 +119,17 @@ def learn_bounds(
         groups: Of each row.
         seed: Of the trees.
         one_vote_per_group: Quantiles are those of groups, not of rows.
-        networks: How many the rows are of, if the upper bound may count them; 0 = it may not.
+        margins: What the upper bound of each row has beyond its part of the spread, shape (rows,); None = nothing.
         search: What competes.
     """
-    votes = _Votes(groups, one_vote_per_group, networks)
+    votes = _Votes(groups, one_vote_per_group)
     plain = votes.of_groups(residuals)
+    beyond = np.zeros(len(residuals)) if margins is None else margins
     size = np.abs(residuals)
     folds = grouped_folds(groups, folds_max=search.folds_max)
     if len(residuals) < _ROWS_MIN or not folds or not size.any():
         cost = _cost(residuals, plain.upper_offset(_CHOSEN_FOR))
-        return LocalBounds(
-            plain=plain, scores=plain, bound=None, spread=None, lowest=1.0, highest=1.0, exponent=1.0, cost=cost
-        )
+        return LocalBounds(plain=plain, scores=plain, spread=None, lowest=1.0, highest=1.0, exponent=1.0, cost=cost)
     capped = np.minimum(size, np.quantile(size, _OUTLIER_QUANTILE))
     lowest = max(search.lowest_ratio * float(np.median(capped)), 1e-12)
     ways: list[_Scaled] = []
@@ -145,12 +138,11 @@ def learn_bounds(
         for fold in folds:
             spread = _fit_spread(table[fold.train], capped[fold.train], leaf_rows, search.trees, seed)
             held_out[fold.test] = _predict_spread(spread, table[fold.test], lowest)
-        ways += _scale_each(residuals, held_out, votes, leaf_rows, search.exponents)
+        ways += _scale_each(residuals, held_out, beyond, votes, leaf_rows=leaf_rows, exponents=search.exponents)
     chosen = min(ways, key=lambda way: way.cost)
     return LocalBounds(
         plain=plain,
         scores=chosen.scores,
-        bound=chosen.bound,
         spread=_fit_spread(table, capped, chosen.leaf_rows, search.trees, seed),
         lowest=lowest,
         highest=chosen.highest,
@@ -165,7 +157,6 @@ class _Votes:
 
     groups: Sequence[frozenset[str]]
     one_vote_per_group: bool
-    networks: int
 
     def of_groups(self, residuals: FloatArray) -> ConformalBounds:
         """The quantiles of groups that were held out."""
@@ -173,18 +164,12 @@ class _Votes:
             return calibrate_groups(residuals, self.groups)
         return calibrate(residuals, len(frozenset[str]().union(*self.groups)))
 
-    def of_networks(self, residuals: FloatArray) -> ConformalBounds | None:
-        """Those of networks; None where they are too few as well, or must not be counted."""
-        counted = calibrate(residuals, self.networks)
-        return counted if counted.is_supported(_CHOSEN_FOR) else None
-
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
     """One way to scale residuals: its quantiles, and what its upper bound costs."""
 
     scores: ConformalBounds
-    bound: ConformalBounds | None
     leaf_rows: int
     highest: float
     exponent: float
@@ -194,7 +179,9 @@ class _Scaled:
 def _scale_each(
     residuals: FloatArray,
     spread: FloatArray,
+    margins: FloatArray,
     votes: _Votes,
+    *,
     leaf_rows: int,
     exponents: Sequence[float],
 ) -> list[_Scaled]:
@@ -202,10 +189,9 @@ def _scale_each(
     for quantile, exponent in itertools.product(_SPREAD_MAX_QUANTILES, exponents):
         highest = float(np.quantile(spread, quantile))
         unit = np.minimum(spread, highest) ** exponent
-        scores = votes.of_groups(residuals / unit)
-        bound = None if scores.is_supported(_CHOSEN_FOR) else votes.of_networks(residuals / unit)
-        cost = _cost(residuals, unit * bound_offset(scores, bound, _CHOSEN_FOR))
-        ways.append(_Scaled(scores, bound, leaf_rows, highest, exponent, cost))
+        scores = votes.of_groups((residuals - margins) / unit)
+        cost = _cost(residuals, margins + unit * scores.upper_offset(_CHOSEN_FOR))
+        ways.append(_Scaled(scores, leaf_rows, highest, exponent, cost))
     return ways
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -28,6 +28,8 @@ BoolArray = npt.NDArray[np.bool_]
 RELATED_MIN: Final = 30
 """Fewer networks of families with another network say nothing of how far apart such networks are."""
 NETWORKS_MAX: Final = 2_048
+_NEAR_RATIO: Final = 0.9
+"""Share of networks of known families that are not strange at all."""
 FALSE_ALARM_RATIO: Final = 0.05
 """Share of networks of known families that count as novel; about as many more are flagged by `domain`."""
 OPERATORS: Final = tuple(family.value for family in OperatorFamily)
@@ -44,10 +46,15 @@ class OperatorMix:
     Attributes:
         networks: Square roots of the shares of operators in the order of `OPERATORS`, shape (networks, operators).
         distance_max: To the nearest of them, of a familiar network.
+        near: Up to this distance a network is not strange at all; as most networks of known families are.
+        far: From this distance on it is wholly strange; as far as networks of other families usually are. At least
+            `near`; both may be `distance_max`, so that there is nothing between.
     """
 
     networks: FloatArray
     distance_max: float
+    near: float
+    far: float
 
     def is_familiar(self, features: FloatArray) -> BoolArray:
         """Whether the nearest measured network is near, shape (rows,).
@@ -58,6 +65,27 @@ class OperatorMix:
         mixes, places = np.unique(_mix_of(features), axis=0, return_inverse=True)  # batches of one job have one
         near = self._distances(mixes).min(axis=1) <= self.distance_max + _ROUNDING
         return np.asarray(near[places.reshape(-1)])
+
+    def novelty(self, features: FloatArray) -> FloatArray:
+        """From 0, of a network like measured ones, to 1, as unlike them as families are to each other, shape (rows,).
+
+        Args:
+            features: Whole vectors, shape (rows, len(FEATURES)).
+        """
+        mixes, places = np.unique(_mix_of(features), axis=0, return_inverse=True)
+        return self._grade(self._distances(mixes).min(axis=1))[places.reshape(-1)]
+
+    def novelty_among(self, features: FloatArray) -> FloatArray:
+        """The same of measured networks, each as if it had not been measured itself, shape (rows,)."""
+        numbers = number_networks(features)
+        firsts = np.unique(numbers, return_index=True)[1]
+        mixes = _mix_of(features[firsts])
+        others = replace(self, networks=mixes)
+        return self._grade(np.array([_nearest_other(others, place) for place in range(len(mixes))]))[numbers]
+
+    def _grade(self, distances: FloatArray) -> FloatArray:
+        beyond = distances - self.near - _ROUNDING
+        return np.asarray(np.clip(beyond / max(self.far - self.near, _ROUNDING), 0.0, 1.0))
 
     def differences(self, features: FloatArray) -> list[tuple[str, float, float]]:
         """In which operators one job differs from the nearest measured network.
@@ -99,11 +127,6 @@ def number_networks(features: FloatArray) -> IndexArray:
     return np.unique(rounded, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def count_networks(features: FloatArray | None) -> int:
-    """How many networks jobs are of; 0 where their features are not known."""
-    return 0 if features is None else len(np.unique(number_networks(features)))
-
-
 def learn_operator_mix(features: FloatArray, groups: Sequence[frozenset[str]]) -> OperatorMix | None:
     """Learns what measured networks are made of and how far apart those of known families are.
 
@@ -120,18 +143,35 @@ def learn_operator_mix(features: FloatArray, groups: Sequence[frozenset[str]]) -
     related = [place for place, members in enumerate(families) if any(sizes[name] > 1 for name in members)]
     if len(related) < RELATED_MIN:
         return None
-    mix = OperatorMix(networks=_mix_of(features[firsts]), distance_max=0.0)
+    mix = OperatorMix(networks=_mix_of(features[firsts]), distance_max=0.0, near=0.0, far=0.0)
     nearest = np.sort([_nearest_other(mix, place) for place in related])
     reached = min(math.ceil((len(nearest) + 1) * (1 - FALSE_ALARM_RATIO)), len(nearest)) - 1
+    near = float(np.quantile(nearest, _NEAR_RATIO))
+    far = max(float(np.median(_to_other_families(mix, families))), near)
     step = max(1, -(-len(firsts) // NETWORKS_MAX))
     kept = np.unique(np.round(mix.networks, _STORED_DECIMALS), axis=0)[::step]
-    return OperatorMix(networks=kept, distance_max=round(float(nearest[reached]), _STORED_DECIMALS))
+    return OperatorMix(
+        networks=kept,
+        distance_max=round(float(nearest[reached]), _STORED_DECIMALS),
+        near=round(near, _STORED_DECIMALS),
+        far=round(far, _STORED_DECIMALS),
+    )
 
 
 def _nearest_other(mix: OperatorMix, place: int) -> float:
     distances = mix._distances(mix.networks[place : place + 1])[0]
     distances[place] = np.inf
     return float(distances.min())
+
+
+def _to_other_families(mix: OperatorMix, families: Sequence[frozenset[str]]) -> list[float]:
+    """Distance of each network to the nearest one that shares no family with it, where there is one."""
+    found = []
+    for place, members in enumerate(families):
+        others = [other for other, each in enumerate(families) if members.isdisjoint(each)]
+        if others:
+            found.append(float(mix._distances(mix.networks[place : place + 1])[0, others].min()))
+    return found or [0.0]
 
 
 def _mix_of(features: FloatArray) -> FloatArray:

@@ -35,6 +35,7 @@ def literal_values(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
         **{f"log_{family.value}_nodes": math.log1p(graph.operator_counts[family]) for family in FAMILIES},
         "log_memory_bytes": math.log(memory_bytes),
         "activation_memory_ratio": min(1.0, graph.activation_bytes_saved / memory_bytes),
+        "unfolded_memory_ratio": min(1.0, graph.largest_unfolded_bytes / memory_bytes),
         **dict(choices(settings)),
         "log_peak_flops": math.log(device.peak(settings.precision)),
         "log_memory_bandwidth": math.log(device.memory_bytes_per_s),
@@ -53,6 +54,7 @@ def sizes(graph: GraphFeatures) -> Iterator[tuple[str, float]]:
     yield "log_output_bytes", math.log1p(graph.output_bytes)
     yield "log_traffic_bytes", math.log1p(graph.traffic_bytes)
     yield "log_widest_activation_bytes", math.log1p(graph.widest_activation_bytes)
+    yield "log_unfolded_bytes", math.log1p(graph.largest_unfolded_bytes)
     yield "log_intensity", math.log1p(graph.forward_flops / max(graph.traffic_bytes, 1))
     yield "log_flops_per_node", math.log1p(graph.forward_flops / max(graph.nodes, 1))
     yield "log_nodes", math.log1p(graph.nodes)

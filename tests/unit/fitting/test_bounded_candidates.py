@@ -82,9 +82,9 @@ def test_only_the_forest_that_is_stored_has_more_trees(monkeypatch: pytest.Monke
     monkeypatch.setattr("predictor_service.fitting.competition.CANDIDATES", {"extra_trees": FOREST})
     fitted = fit_target(
         FittingTask(
-            target=UTILIZATION,
+            target=SM_ACTIVITY,
             device=STANDIN_DEVICE,
-            columns=np.repeat(COLUMNS[:40], len(UTILIZATION.columns) // 2 + 1, axis=1)[:, : len(UTILIZATION.columns)],
+            columns=np.repeat(COLUMNS[:40], len(SM_ACTIVITY.columns) // 2 + 1, axis=1)[:, : len(SM_ACTIVITY.columns)],
             measured=np.linspace(0.1, 0.9, 40),
             analytical_estimate=np.ones(40),
             groups=[frozenset({f"family{row % 4}"}) for row in range(40)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 
 from cotenant.profile_schema import SoloRow
+from predictor_service.features.devices import STANDIN_DEVICE
+from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.fitting import competition
+from predictor_service.fitting.familiar_networks import FamiliarRows, learn_familiar
 from predictor_service.fitting.fit import FittedTarget, fit_rows
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.importers.imported_set import features_json, job_key, solo_row
@@ -20,12 +24,15 @@ from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.registry.manifest import Manifest
+from predictor_service.registry.onnx_model import OnnxModel
+from predictor_service.registry.spread_record import spread_from_json, spread_to_json
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.training import LEVEL, train_version
 from predictor_service.selection.targets import MEMORY
 from tests.support.few_candidates import few_candidates
+from tests.support.sealed_version import sealed
 from tests.support.table_dataset import DEVICE, write_table_dataset
 
 OPERATORS = ("convolution", "matrix_multiply", "normalization", "activation", "pooling", "elementwise", "movement")
@@ -112,22 +119,38 @@ def test_no_interval_of_a_familiar_network_reaches_above_its_bound() -> None:
     assert held[answered.in_domain].mean() >= 0.9
 
 
-def test_a_network_of_other_operators_is_flagged_and_keeps_the_bound_of_families_held_out() -> None:
+def test_a_network_of_other_operators_is_flagged_and_gets_a_bound_as_much_wider_as_it_is_strange() -> None:
     strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
-    answered = fitted().predict(strangers)
-    wide = dataclasses.replace(fitted(), record=dataclasses.replace(fitted().record, familiar=None)).predict(strangers)
+    record, answered = fitted().record, fitted().predict(strangers)
+    assert record.familiar is not None
+    as_familiar = dataclasses.replace(record, familiar=dataclasses.replace(record.familiar, strangers_margin=0.0))
+    narrow = dataclasses.replace(fitted(), record=as_familiar).predict(strangers)
+    features = read_known_rows(strangers).features
+    assert features is not None
+    novelty = fitted().served.network_novelty(features)
+    assert novelty is not None
     assert answered.in_domain.mean() < 0.2
-    assert answered.upper_99[~answered.in_domain] == pytest.approx(wide.upper_99[~answered.in_domain])
+    assert novelty.mean() > 0.5
+    assert (answered.upper_99 >= narrow.upper_99).all()
+    assert (answered.upper_99 > narrow.upper_99 * 1.01)[novelty > 0.5].mean() > 0.9
+
+
+def test_a_record_that_knows_nothing_of_strangers_leaves_them_the_bound_of_families_held_out() -> None:
+    strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
+    record = fitted().record
+    assert record.familiar is not None
+    assert record.operator_mix is not None
+    step = dataclasses.replace(record.operator_mix, near=0.0, far=0.0)  # all are wholly strange
+    before = dataclasses.replace(record.familiar, strangers_margin=None)
+    old = dataclasses.replace(fitted(), record=dataclasses.replace(record, familiar=before, operator_mix=step))
+    wide = dataclasses.replace(fitted(), record=dataclasses.replace(record, familiar=None))
+    assert old.predict(strangers).upper_99 == pytest.approx(wide.predict(strangers).upper_99)
 
 
 def test_no_interval_of_a_stranger_reaches_above_its_bound_where_networks_taught_it() -> None:
     strangers = task_of(invented_rows(40, seed=2, families=(11, 12, 13, 14)))
     answered = fitted().predict(strangers)
 
-    spread = fitted().record.spread
-    assert spread is not None
-    assert spread.bound is not None
-    assert 0.95 * NETWORKS < spread.bound.groups <= NETWORKS  # a few invented ones are alike
     assert (answered.upper_90 <= answered.upper_99 * (1 + 1e-12)).all()
 
 
@@ -149,6 +172,56 @@ def test_too_few_networks_for_ninety_nine_per_cent_leave_the_bound_as_it_was() -
     assert record.spread is None or record.spread.bound is None
 
 
+def rows_that_only_operators_tell_apart(bound_names: tuple[str, ...]) -> FamiliarRows:
+    """Of two sizes of errors, which no column of the target shows, and one of the bound does."""
+    random, networks = np.random.default_rng(0), 130
+    features = np.zeros((2 * networks, len(FEATURES)))
+    features[:, FEATURE_INDEX["log_parameters"]] = np.repeat(np.arange(networks), 2)
+    is_wild = np.repeat(np.arange(networks) % 5 == 0, 2)
+    features[:, FEATURE_INDEX["log_unfolded_bytes"]] = 10.0 * is_wild
+    return FamiliarRows(
+        columns=random.normal(size=(2 * networks, 2)).astype(np.float32),
+        encoded=random.normal(0.0, np.where(is_wild, 0.5, 0.01)),
+        features=features,
+        bound_names=bound_names,
+    )
+
+
+def test_what_a_bound_sees_beyond_the_columns_of_its_target_narrows_it_where_errors_are_small() -> None:
+    ridge, costs = CANDIDATES["ridge"], []
+    for names in ((), ("log_unfolded_bytes",)):
+        rows = rows_that_only_operators_tell_apart(names)
+        found = learn_familiar(rows, ridge, {}, seed=0, file_name="familiar.onnx")
+        assert found is not None
+        record, files = found
+        assert record.columns == names
+        assert spread_from_json(spread_to_json(record)) == record
+        spread = OnnxModel(files[record.file_name]).predict(rows.bound_columns)
+        offset = np.clip(spread, record.lowest, record.highest) ** record.exponent * record.scores.upper_offset(0.99)
+        assert np.mean(rows.encoded <= offset + 0.05) > 0.98
+        costs.append(float(np.exp(offset).mean()))
+    assert costs[1] < 0.75 * costs[0]
+
+
+def test_the_bound_may_be_that_of_a_second_model_alone() -> None:
+    rows = rows_that_only_operators_tell_apart(("log_unfolded_bytes",))
+    shifted = dataclasses.replace(rows, encoded=rows.features[:, FEATURE_INDEX["log_unfolded_bytes"]] + rows.encoded)
+    found = learn_familiar(
+        shifted, CANDIDATES["ridge"], {"trees": CANDIDATES["decision_tree"]}, seed=0, file_name="familiar.onnx"
+    )
+    assert found is not None
+    assert found[0].partner is not None
+    assert found[0].partner_weight == 1.0
+    assert spread_from_json(spread_to_json(found[0])) == found[0]
+
+
+def test_spreads_of_before_are_written_as_they_were() -> None:
+    rows = rows_that_only_operators_tell_apart(())
+    found = learn_familiar(rows, CANDIDATES["ridge"], {}, seed=0, file_name="familiar.onnx")
+    assert found is not None
+    assert not spread_to_json(found[0]).keys() & {"columns", "partner", "partner_weight"}
+
+
 def test_a_stored_version_bounds_as_the_one_that_was_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(competition, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
     write_table_dataset(tmp_path / "set", invented_rows())
@@ -162,3 +235,18 @@ def test_a_stored_version_bounds_as_the_one_that_was_fitted(tmp_path: Path, monk
     assert served.record.file_names == tuple(name for name in served.record.file_names if name in trained.files)
     assert len(served.record.file_names) >= 2
     assert "of all others the 99 % bound" in store.card(trained.manifest.version)
+
+
+def test_versions_of_before_have_nothing_between_known_and_strange_networks() -> None:
+    record = fitted().record
+    assert record.operator_mix is not None
+    reached = record.operator_mix.distance_max
+    step = dataclasses.replace(record, operator_mix=dataclasses.replace(record.operator_mix, near=reached, far=reached))
+    stored = sealed(step).to_json()
+    assert json.loads(stored)["targets"][STANDIN_DEVICE][MEMORY.name]["operator_mix"].keys() == {
+        "networks",
+        "distance_max",
+    }
+    mix = Manifest.from_json(stored).targets[STANDIN_DEVICE][MEMORY.name].operator_mix
+    assert mix is not None
+    assert mix.near == mix.far == reached

@@ -118,8 +118,8 @@ def test_utilization_of_a_gpu_starts_from_the_law(is_public: bool) -> None:
 @pytest.mark.parametrize(
     ("target", "device"),
     [
-        (UTILIZATION, STANDIN_DEVICE),
         (UTILIZATION, "a device of no table"),
+        (SM_ACTIVITY, STANDIN_DEVICE),
         (SM_ACTIVITY, A100),
         (MEMORY, A100),
         (STEP, A100),

@@ -28,8 +28,8 @@ from tests.support.table_dataset import DEVICE
 
 GRAPH = mobilenet_v2("batch").SerializeToString()
 OTHER, STANDIN = "NVIDIA H200", "cpu-standin"
-EVERYTHING = OperatorMix(networks=np.zeros((1, len(OPERATORS))), distance_max=10.0)
-NOTHING = dataclasses.replace(EVERYTHING, distance_max=0.0)
+EVERYTHING = OperatorMix(networks=np.zeros((1, len(OPERATORS))), distance_max=10.0, near=10.0, far=10.0)
+NOTHING = dataclasses.replace(EVERYTHING, distance_max=0.0, near=0.0, far=0.0)
 
 
 def predictor_on(folder: Path, mix: OperatorMix | None = EVERYTHING, *, is_public: bool = True) -> Predictor:

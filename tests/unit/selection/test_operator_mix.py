@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.regressors.interface import FloatArray
@@ -99,3 +100,25 @@ def test_networks_are_numbered_by_what_they_are_and_not_by_their_settings() -> N
     numbers = number_networks(twice)
     assert (numbers[: len(rows)] == numbers[len(rows) :]).all()
     assert len(set(numbers.tolist())) == len(rows)
+
+
+def test_measured_networks_are_not_strange_and_left_out_families_are_wholly_so_at_the_far_distance() -> None:
+    mix, rows = learned()
+    assert mix is not None
+    assert 0 < mix.near < mix.far
+    assert mix.novelty(rows) == pytest.approx(0.0)
+    strange = mix.novelty(np.array([each for seed in range(20, 30) for each in family(seed, 5)]))
+    assert ((strange >= 0.0) & (strange <= 1.0)).all()
+    assert strange.mean() > 0.7
+
+
+def test_networks_that_were_measured_are_as_strange_as_if_they_had_not_been() -> None:
+    _, rows = learned()
+    odd = vector(np.eye(len(OPERATORS))[OPERATORS.index("recurrent")] * 1000.0, size=500.0)
+    measured = np.vstack([rows, odd, odd])  # at two batches
+    groups = [frozenset({f"family{place // PER_FAMILY}"}) for place in range(len(rows))] + [frozenset({"odd"})] * 2
+    mix = learn_operator_mix(measured, groups)
+    assert mix is not None
+    assert mix.novelty(measured) == pytest.approx(0.0)
+    assert mix.novelty_among(measured)[-2:].tolist() == [1.0, 1.0]
+    assert 0.02 < (mix.novelty_among(measured)[:-2] > 0).mean() < 0.2  # a tenth are beyond `near`
