@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from predictor_service.features.devices import DeviceType, find_device_type
+from predictor_service.fitting.answers import forecast_known
 from predictor_service.fitting.known_rows import name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
@@ -44,11 +45,11 @@ _UNIT_TOLERANCE: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class _NewRows:
-    """New rows of one target: their columns and anchors as served, and what was measured."""
+    """New rows of one target: what is served of them, their anchors, and what was measured."""
 
     target: Target
     model: ServedTarget
-    columns: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    predicted: FloatArray
     analytical_estimate: FloatArray
     measured: FloatArray
 
@@ -74,20 +75,33 @@ def find_repeated_runs(datasets: Iterable[Dataset]) -> list[str]:
     ]
 
 
-def find_contradictions(datasets: Sequence[Dataset], champion: ServedVersion, known: HeldOut) -> list[str]:
+def contradiction_limit(model: ServedTarget) -> float:
+    """How far a measured value may lie from what is served, in the scale in which the target is learned."""
+    floor = CONTRADICTION_SHARE_MIN if model.target.scale == "share" else CONTRADICTION_LOG_MIN
+    return max(CONTRADICTION_WIDTHS * model.record.bounds.half_width(0.99), floor)
+
+
+def find_contradictions(
+    datasets: Sequence[Dataset],
+    champion: ServedVersion,
+    known: HeldOut,
+    changed: Collection[tuple[str, str]] = (),
+) -> list[str]:
     """Returns one sentence for every target whose new rows contradict the served version.
 
     Args:
         datasets: Everything that would be learned from.
         champion: The served version, loaded.
         known: Its held-out rows; what is not among them is new.
+        changed: Device type and target of what the served version cannot judge, because the device changed.
     """
     objections = []
     for name, models in sorted(champion.devices.items()):
         device = find_device_type(name)
         if device is None:
             continue
-        for rows in _new_rows(datasets, device, models, known.get(device.name, {})):
+        judging = {target: model for target, model in models.items() if (name, target) not in changed}
+        for rows in _new_rows(datasets, device, judging, known.get(device.name, {})):
             objection = _judge(rows)
             if objection:
                 objections.append(f"{name}, {rows.target.name}: {objection}")
@@ -109,23 +123,20 @@ def _new_rows(
         learning_task = learning_task.subset(
             [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]
         )
-        rows = read_known_rows(learning_task)
-        columns = rows.columns if rows.features is None else model.select(rows.features)
-        yield _NewRows(target, model, columns, rows.analytical_estimate, learning_task.measured)
+        if not len(learning_task):
+            continue
+        predicted = forecast_known(model, learning_task).value
+        anchors = read_known_rows(learning_task).analytical_estimate
+        yield _NewRows(target, model, predicted, anchors, learning_task.measured)
 
 
 def _judge(rows: _NewRows) -> str:
     count = len(rows.measured)
-    if not count:
-        return ""
-    predicted = rows.model.predict(rows.columns, rows.analytical_estimate)
     is_share = rows.target.scale == "share"
     off = rows.target.encode(rows.measured, rows.analytical_estimate) - rows.target.encode(
-        predicted, rows.analytical_estimate
+        rows.predicted, rows.analytical_estimate
     )
-    floor = CONTRADICTION_SHARE_MIN if is_share else CONTRADICTION_LOG_MIN
-    limit = max(CONTRADICTION_WIDTHS * rows.model.record.bounds.half_width(0.99), floor)
-    contradicting = np.abs(off) > limit
+    contradicting = np.abs(off) > contradiction_limit(rows.model)
     impossible = not is_share and bool(np.any(np.abs(off) > IMPOSSIBLE_LOG))
     many = int(contradicting.sum()) >= CONTRADICTING_ROWS_MIN
     if not impossible and not (many and contradicting.mean() > CONTRADICTING_RATIO_MAX):

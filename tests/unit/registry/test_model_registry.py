@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,17 @@ def test_promotions_and_rollbacks_walk_back_in_order(root: Path) -> None:
     ]
     assert {event.who for event in events} == {"a test"}
     registry.close()
+
+
+def test_a_version_that_was_learned_while_an_operator_changed_what_is_served_does_not_replace_that(root: Path) -> None:
+    served, other = names(root)
+    with closing(ModelRegistry(root, "a test")) as registry:
+        assert registry.promote(other, "learned", in_place_of=served)
+        assert registry.roll_back("worse") == served
+        assert not registry.promote(other, "learned meanwhile", in_place_of=other)
+        assert registry.store.current() == served
+        assert registry.was_rolled_back()
+        assert registry.promote(other, "by hand")
 
 
 def test_of_many_versions_the_first_ones_leave_but_for_those_that_rollbacks_lead_to(
