@@ -1,7 +1,8 @@
 """What a version knows of devices that changed: since when a device type measures otherwise, and by how much.
 
 A change belongs to the version that was learned with it, so that a rollback takes it back, and later versions go on
-with it. Whatever was measured before is restated by it before it teaches; rows of data sets are older than any change.
+with it. Whatever was measured before is restated by it before it teaches: windows that arrived earlier, and the data
+sets that were there when it was found. A set that is measured anew afterwards says itself how the device is now.
 """
 
 from __future__ import annotations
@@ -25,17 +26,23 @@ class DeviceChange:
         target: Name with its unit.
         at_ms: When what was measured first arrived that is no longer restated.
         shift: Added to what was measured earlier: of sizes and times in the logarithm, of shares as it is.
+        datasets: Names of the data sets that are older.
     """
 
     device: str
     target: str
     at_ms: int
     shift: float
+    datasets: tuple[str, ...] = ()
 
     @property
     def is_share(self) -> bool:
         """Whether `shift` is a difference of shares; else it is the logarithm of a factor."""
         return TARGETS_BY_NAME[self.target].scale == "share"
+
+    def applied_to(self, value: float) -> float:
+        """What a value of before is since, in the target's unit."""
+        return min(max(value + self.shift, 0.0), 1.0) if self.is_share else value * math.exp(self.shift)
 
     def say(self) -> str:
         """Says it in one sentence."""
@@ -53,24 +60,23 @@ def change_from_json(read: Mapping[str, Any]) -> DeviceChange:
     Raises:
         KeyError: A field is missing, or the target is none.
     """
-    change = DeviceChange(**{name: read[name] for name in DeviceChange.__dataclass_fields__})
-    if change.target not in TARGETS_BY_NAME:
-        raise KeyError(change.target)
-    return change
+    plain = {name: read[name] for name in ("device", "target", "at_ms", "shift")}
+    if plain["target"] not in TARGETS_BY_NAME:
+        raise KeyError(plain["target"])
+    return DeviceChange(**plain, datasets=tuple(read["datasets"]))
 
 
-def restate(value: float, changes: Iterable[DeviceChange], *, device: str, target: str, at_ms: int) -> float:
+def restate(value: float, changes: Iterable[DeviceChange], *, device: str, target: str) -> float:
     """What a measured value would be today.
 
     Args:
         value: In the target's unit.
-        changes: In any order.
+        changes: Those since.
         device: Device type, by any of its names.
         target: Name with its unit.
-        at_ms: When it arrived; 0 = before any change.
     """
     found = find_device_type(device)
     for change in changes:
-        if change.target == target and change.at_ms > at_ms and found is not None and found.name == change.device:
-            value = min(max(value + change.shift, 0.0), 1.0) if change.is_share else value * math.exp(change.shift)
+        if change.target == target and found is not None and found.name == change.device:
+            value = change.applied_to(value)
     return value

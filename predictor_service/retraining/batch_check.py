@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,8 +21,10 @@ from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.fitting.answers import forecast_known
 from predictor_service.fitting.known_rows import name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray
+from predictor_service.registry.device_change import DeviceChange
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
+from predictor_service.retraining.collected_rows import NAME as COLLECTED
 from predictor_service.retraining.datasets import Dataset
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import TARGETS, Target
@@ -85,7 +87,7 @@ def find_contradictions(
     datasets: Sequence[Dataset],
     champion: ServedVersion,
     known: HeldOut,
-    changed: Collection[tuple[str, str]] = (),
+    changes: Sequence[DeviceChange] = (),
 ) -> list[str]:
     """Returns one sentence for every target whose new rows contradict the served version.
 
@@ -93,15 +95,16 @@ def find_contradictions(
         datasets: Everything that would be learned from.
         champion: The served version, loaded.
         known: Its held-out rows; what is not among them is new.
-        changed: Device type and target of what the served version cannot judge, because the device changed.
+        changes: What changed since it was learned: of these targets it judges what running jobs taught, as it would
+            answer since; data sets are restated and say nothing new.
     """
     objections = []
     for name, models in sorted(champion.devices.items()):
         device = find_device_type(name)
         if device is None:
             continue
-        judging = {target: model for target, model in models.items() if (name, target) not in changed}
-        for rows in _new_rows(datasets, device, judging, known.get(device.name, {})):
+        since = {change.target: change for change in changes if change.device == device.name}
+        for rows in _new_rows(datasets, device, models, known.get(device.name, {}), since):
             objection = _judge(rows)
             if objection:
                 objections.append(f"{name}, {rows.target.name}: {objection}")
@@ -113,12 +116,14 @@ def _new_rows(
     device: DeviceType,
     models: Mapping[str, ServedTarget],
     known: Mapping[str, HeldOutRows],
+    changes: Mapping[str, DeviceChange],
 ) -> Iterator[_NewRows]:
     for target in TARGETS:
-        model = models.get(target.name)
-        if model is None:
+        model, change = models.get(target.name), changes.get(target.name)
+        judged = [each for each in datasets if change is None or each.name == COLLECTED]
+        if model is None or not judged:
             continue
-        learning_task = select_rows(datasets, target, device).learned
+        learning_task = select_rows(judged, target, device).learned
         seen = frozenset(known[target.name].row_ids) if target.name in known else frozenset[str]()
         learning_task = learning_task.subset(
             [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]
@@ -126,6 +131,8 @@ def _new_rows(
         if not len(learning_task):
             continue
         predicted = forecast_known(model, learning_task).value
+        if change is not None:
+            predicted = np.array([change.applied_to(value) for value in predicted.tolist()])
         anchors = read_known_rows(learning_task).analytical_estimate
         yield _NewRows(target, model, predicted, anchors, learning_task.measured)
 

@@ -83,7 +83,7 @@ def collect_profiles(
 
 
 def _restate(item: StoredMeasurementWindow, changes: Sequence[DeviceChange]) -> StoredMeasurementWindow:
-    if item.window is None or not changes:
+    if item.window is None:
         return item
     return dataclasses.replace(item, window=restate_window(item.window, item.at_ms, changes))
 

@@ -4,7 +4,8 @@ An alarm says that predictions no longer hold, not why. A device that changed (a
 moves what all of its jobs take by about one factor, from one day on, and goes on doing so; wrong labels are scattered
 over jobs and days. So the newest windows are compared with what the served version says of their jobs: the day is where
 two levels, the served one before and one that all share behind it, explain the windows best, and it is a change only
-where no more than a tenth of the jobs lie far from the new level, each job counted once.
+where no more than a tenth of the jobs lie far from the new level, each job counted once. Jobs of families that the
+served version has not learned from on that device are no witnesses: what it errs on them may be its own fault.
 
 The level is the median of the older half of the windows behind the day, every family counted once; the newer half is
 what a new version is judged by, see `gate.compare_newest`.
@@ -30,10 +31,11 @@ from predictor_service.fitting.answers import forecast_known
 from predictor_service.learning.learning_task import FloatArray
 from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
 from predictor_service.registry.device_change import DeviceChange
-from predictor_service.registry.held_out import HeldOutRows
+from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.retraining.batch_check import CONTRADICTING_RATIO_MAX, contradiction_limit
 from predictor_service.retraining.collected_rows import CollectedProfiles
+from predictor_service.retraining.datasets import Dataset
 from predictor_service.retraining.drift import MEMORY_BOUND, ROWS_MIN, DriftReport
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import MEMORY, STEP, TARGETS_BY_NAME, UTILIZATION, Target
@@ -92,38 +94,46 @@ def alarming_targets(report: DriftReport) -> frozenset[tuple[str, str]]:
 
 
 def find_changes(
-    collected: CollectedProfiles, champion: ServedVersion, alarming: Collection[tuple[str, str]]
+    collected: CollectedProfiles,
+    champion: ServedVersion,
+    held_out: HeldOut,
+    alarming: Collection[tuple[str, str]],
+    datasets: Sequence[str],
 ) -> list[FoundChange]:
     """Looks for changes where an alarm is on.
 
     Args:
         collected: What running jobs taught, restated by the changes that are known.
         champion: The served version.
+        held_out: Its held-out rows.
         alarming: Device type and target of each alarm.
+        datasets: Names of the data sets that a change that is found is younger than.
     """
-    return list(_find(collected, champion, alarming))
-
-
-def _find(
-    collected: CollectedProfiles, champion: ServedVersion, alarming: Collection[tuple[str, str]]
-) -> Iterator[FoundChange]:
+    if collected.dataset is None:
+        return []
+    found = []
     for name, target_name in sorted(alarming):
         device, target = find_device_type(name), TARGETS_BY_NAME[target_name]
         model = champion.devices.get(device.name, {}).get(target_name) if device else None
-        if device is None or model is None or collected.dataset is None:
+        if device is None or model is None:
             continue
-        known = _ask(collected, target, device, model)
+        known = _ask(collected.dataset, device, model, held_out)
         windows = list(_off(collected.alone, target, device, known))
         since, shift = _judge(windows, known, contradiction_limit(model))
         if SHIFT_MIN < abs(shift) < SHIFT_MAX[target.scale]:
-            change = DeviceChange(device=device.name, target=target_name, at_ms=since[0].at_ms, shift=shift)
-            yield FoundChange(change=change, newest=_witnesses(since[len(since) // 2 :], known, target))
+            change = DeviceChange(
+                device=device.name, target=target_name, at_ms=since[0].at_ms, shift=shift, datasets=tuple(datasets)
+            )
+            found.append(FoundChange(change=change, newest=_witnesses(since[len(since) // 2 :], known, target)))
+    return found
 
 
-def _ask(collected: CollectedProfiles, target: Target, device: DeviceType, model: ServedTarget) -> Mapping[str, _Known]:
-    """What is served of every job that can be learned from, by job key."""
-    assert collected.dataset is not None
-    rows = select_rows([collected.dataset], target, device).learned
+def _ask(dataset: Dataset, device: DeviceType, model: ServedTarget, held_out: HeldOut) -> Mapping[str, _Known]:
+    """What is served of every job of a family that the model learned from, by job key."""
+    taught = held_out.get(device.name, {}).get(model.target.name)
+    families = frozenset(name for names in taught.groups for name in names) if taught else frozenset[str]()
+    rows = select_rows([dataset], model.target, device).learned
+    rows = rows.subset([place for place, job in enumerate(rows.jobs) if job.family in families])
     if not len(rows):
         return {}
     values = forecast_known(model, rows).value.tolist()

@@ -71,7 +71,7 @@ def collect_material(
     with closing(open_profiles(state_dir)) as opened:
         stored = opened.read()
     collected = _collect(stored, state_dir, datasets, changes)
-    found = _find_changes(state_dir, store, collected, names)
+    found = _find_changes(state_dir, store, collected, names, [each.name for each in datasets])
     if found:
         changes = (*changes, *(item.change for item in found))
         collected = _collect(stored, state_dir, datasets, changes)
@@ -104,7 +104,11 @@ def _known_changes(store: VersionStore) -> tuple[DeviceChange, ...]:
 
 
 def _find_changes(
-    state_dir: Path, store: VersionStore, collected: CollectedProfiles, names: Collection[str]
+    state_dir: Path,
+    store: VersionStore,
+    collected: CollectedProfiles,
+    names: Collection[str],
+    datasets: Sequence[str],
 ) -> list[FoundChange]:
     """What changed where an alarm is on; public models come with no claim about the machines at hand."""
     served = store.current()
@@ -112,10 +116,13 @@ def _find_changes(
         return []
     alarming = alarming_targets(read_drift(state_dir / JOURNAL_FILE))
     asked = [each for each in alarming if not names or _full_name(each[0]) in names]
+    if not asked:
+        return []
     try:
-        return find_changes(collected, store.load(served).without_public(), asked) if asked else []
+        champion, held_out = store.load(served).without_public(), store.held_out(served)
     except ModelError:
         return []
+    return find_changes(collected, champion, held_out, asked, datasets)
 
 
 def _tell_about(collected: CollectedProfiles, found: Sequence[FoundChange], tell: Tell) -> None:

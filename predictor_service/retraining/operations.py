@@ -154,14 +154,15 @@ class RetrainingOperations:
             self._end(retraining_id)
 
     def newest_begun_ms(self, *, of_all_types: bool = False) -> int:
-        """When the last retraining that is remembered began, also of an earlier service; 0 = there was none.
+        """When the last retraining that is remembered began, also of another service on this folder; 0 = none did.
 
         Args:
             of_all_types: Only those count that learned every device type.
         """
         with self._lock:
-            counted = [each for each in self._known.values() if not (of_all_types and each.devices)]
-        return max((operation.started_at_ms for operation in counted), default=0)
+            known = [*self._known.values(), *self._read_all()]
+        counted = (each.started_at_ms for each in known if not (of_all_types and each.devices))
+        return max(counted, default=0)
 
     def was_rolled_back(self) -> bool:
         """Whether an operator went back to the version that is served."""
@@ -260,7 +261,10 @@ class RetrainingOperations:
 
     def _write(self, operation: RetrainingOperation) -> None:
         partial = self._folder / f".{operation.retraining_id}.partial"
-        partial.write_text(json.dumps(dataclasses.asdict(operation)) + "\n", encoding="utf-8")
+        content = dataclasses.asdict(operation)
+        if not operation.devices:  # so that a program of before reads it
+            del content["devices"]
+        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
         partial.replace(self._folder / f"{operation.retraining_id}.json")
 
     def _read_all(self) -> list[RetrainingOperation]:

@@ -35,8 +35,12 @@ _OF_WINDOWS: Final[Mapping[str, str]] = {
 
 
 def restate_dataset(dataset: Dataset, changes: Sequence[DeviceChange]) -> Dataset:
-    """Restates the rows of jobs alone; data sets are older than any change."""
-    return dataclasses.replace(dataset, solo=tuple(_restate_row(row, changes) for row in dataset.solo))
+    """Restates the rows of jobs alone of a data set that was there before."""
+    since = [change for change in changes if dataset.name in change.datasets]
+    if not since:
+        return dataset
+    solo = tuple(dataclasses.replace(row, **_restate(row, _OF_ROWS, since)) for row in dataset.solo)
+    return dataclasses.replace(dataset, solo=solo)
 
 
 def restate_window(window: MeasurementWindow, at_ms: int, changes: Sequence[DeviceChange]) -> MeasurementWindow:
@@ -47,20 +51,17 @@ def restate_window(window: MeasurementWindow, at_ms: int, changes: Sequence[Devi
         at_ms: When.
         changes: Those after it count.
     """
-    return dataclasses.replace(window, **_restate(window, _OF_WINDOWS, changes, at_ms))
-
-
-def _restate_row(row: SoloRow, changes: Sequence[DeviceChange]) -> SoloRow:
-    return dataclasses.replace(row, **_restate(row, _OF_ROWS, changes, 0))
+    since = [change for change in changes if change.at_ms > at_ms]
+    return dataclasses.replace(window, **_restate(window, _OF_WINDOWS, since)) if since else window
 
 
 def _restate(
-    item: SoloRow | MeasurementWindow, targets: Mapping[str, str], changes: Sequence[DeviceChange], at_ms: int
+    item: SoloRow | MeasurementWindow, targets: Mapping[str, str], changes: Sequence[DeviceChange]
 ) -> dict[str, Any]:
     restated = {}
     for name, target in targets.items():
         value = getattr(item, name)
         if value is not None:
-            today = restate(value, changes, device=item.device, target=target, at_ms=at_ms)
+            today = restate(value, changes, device=item.device, target=target)
             restated[name] = round(today) if isinstance(value, int) else today
     return restated

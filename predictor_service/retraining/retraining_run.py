@@ -192,11 +192,11 @@ def _judge(
         held_out = without_public(registry.store.held_out(served), champion.manifest)
     except ModelError as error:
         return [], [], f"version {served} cannot be served any more ({error.message})"
-    changed = {(item.change.device, item.change.target) for item in material.found}
-    held_out = _without_changed(held_out, changed)
+    changes = [item.change for item in material.found]
+    held_out = _without_changed(held_out, {(change.device, change.target) for change in changes})
     comparisons = compare_held_out(held_out, trained.held_out, plan.seed)
     comparisons += [_compare_change(item, material.datasets, trained, plan.seed) for item in material.found]
-    objections = find_contradictions(material.datasets, champion.without_public(), held_out, changed)
+    objections = find_contradictions(material.datasets, champion.without_public(), held_out, changes)
     # What came with the program was judged before it was shipped, and is nothing that these data teach.
     objections += find_mixed_labels(without_public(trained.held_out, trained.manifest), held_out)
     objections += [
@@ -204,7 +204,7 @@ def _judge(
         for comparison in comparisons
         if comparison.objection
     ]
-    notes = [f"not worse than {served} on the same held-out groups", *(item.change.say() for item in material.found)]
+    notes = [f"not worse than {served} on the same held-out groups", *(change.say() for change in changes)]
     return objections, comparisons, "; ".join(notes)
 
 
