@@ -26,6 +26,7 @@ from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.retraining.collected_rows import NAME as COLLECTED
 from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.gate import Objection
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import TARGETS, Target
 
@@ -88,8 +89,8 @@ def find_contradictions(
     champion: ServedVersion,
     known: HeldOut,
     changes: Sequence[DeviceChange] = (),
-) -> list[str]:
-    """Returns one sentence for every target whose new rows contradict the served version.
+) -> list[Objection]:
+    """Returns an objection to every target whose new rows contradict the served version.
 
     Args:
         datasets: Everything that would be learned from.
@@ -107,7 +108,7 @@ def find_contradictions(
         for rows in _new_rows(datasets, device, models, known.get(device.name, {}), since):
             objection = _judge(rows)
             if objection:
-                objections.append(f"{name}, {rows.target.name}: {objection}")
+                objections.append(Objection(name, rows.target.name, objection))
     return objections
 
 

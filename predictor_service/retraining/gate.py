@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,17 @@ MEASURING_NOISE: Final = 0.005
 _INTERVAL_PER_STANDARD_ERROR: Final = 2 * 1.96
 _STANDARD_ERRORS: Final = 2.0
 _ERROR: Final = "error"
+
+
+class Objection(NamedTuple):
+    """Why a target of a device type may not be served as it was learned."""
+
+    device: str
+    target: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.target}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.public_version import learns_alike, read_public_version
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.batch_check import find_contradictions, find_repeated_runs
-from predictor_service.retraining.carried_devices import StoredModels, carry_over, models_of_package
+from predictor_service.retraining.carried_devices import StoredModels, carry_over, keep_served, models_of_package
 from predictor_service.retraining.datasets import Dataset
 from predictor_service.retraining.device_changes import FoundChange
 from predictor_service.retraining.first_rows import find_mixed_labels
-from predictor_service.retraining.gate import TargetComparison, compare_held_out, compare_newest
+from predictor_service.retraining.gate import Objection, TargetComparison, compare_held_out, compare_newest
 from predictor_service.retraining.learned_rows import name_collected
 from predictor_service.retraining.learning_material import LearningMaterial, Tell, collect_material
 from predictor_service.retraining.public_models import without_public
@@ -163,26 +163,50 @@ def _find_source(store: VersionStore) -> StoredModels | None:
 def _decide(
     plan: RetrainingPlan, registry: ModelRegistry, material: LearningMaterial, trained: TrainedVersion, served: str
 ) -> RetrainingResult:
-    name = trained.manifest.version
     objections, comparisons, note = _judge(plan, registry, material, trained)
-    details = {"comparisons": [comparison.as_json() for comparison in comparisons]}
-    if not objections and not registry.promote(name, f"{plan.why}: {note}", details, in_place_of=served):
-        objections = [MEANWHILE]
-    if objections:
-        registry.refuse(name, "; ".join(objections), details)
+    cured = _keep_the_others(registry, material, trained, objections)
+    if cured is not None:
+        registry.add(cured.manifest, cured.files, plan.why)
+        trained = cured
+    new = {item.change for item in material.found} & set(trained.manifest.changes)
+    note = "; ".join([note, *(change.say() for change in sorted(new)), *(f"as served: {each}" for each in objections)])
+    name, details = trained.manifest.version, {"comparisons": [comparison.as_json() for comparison in comparisons]}
+    refused = [str(each) for each in objections] if cured is None else []
+    if not refused and not registry.promote(name, f"{plan.why}: {note}", details, in_place_of=served):
+        refused = [MEANWHILE]
+    if refused:
+        registry.refuse(name, "; ".join(refused), details)
     return RetrainingResult(
-        outcome=RetrainingOutcome.REFUSED if objections else RetrainingOutcome.PROMOTED,
+        outcome=RetrainingOutcome.REFUSED if refused else RetrainingOutcome.PROMOTED,
         version=name,
         served=registry.store.current() or "",
-        why=objections or [note],
+        why=refused or [note],
         comparisons=comparisons,
         left_out=material.left_out,
     )
 
 
+def _keep_the_others(
+    registry: ModelRegistry, material: LearningMaterial, trained: TrainedVersion, objections: Sequence[Objection]
+) -> TrainedVersion | None:
+    """The version in which what is objected to stays as it is served; None unless that cures a device that changed.
+
+    A slower device makes jobs that wait for input busier, each by another share: what jobs do not share must not keep
+    what they share from being learned.
+    """
+    refused = {(each.device, each.target) for each in objections}
+    if not refused or not {(item.change.device, item.change.target) for item in material.found} - refused:
+        return None
+    try:
+        source = _find_source(registry.store)
+        return None if source is None else keep_served(trained, refused, source)
+    except (ModelError, OSError):
+        return None
+
+
 def _judge(
     plan: RetrainingPlan, registry: ModelRegistry, material: LearningMaterial, trained: TrainedVersion
-) -> tuple[list[str], list[TargetComparison], str]:
+) -> tuple[list[Objection], list[TargetComparison], str]:
     """Objections, comparisons, and the reason to state when there is no objection."""
     served = registry.store.current()
     if served is None:
@@ -199,13 +223,8 @@ def _judge(
     objections = find_contradictions(material.datasets, champion.without_public(), held_out, changes)
     # What came with the program was judged before it was shipped, and is nothing that these data teach.
     objections += find_mixed_labels(without_public(trained.held_out, trained.manifest), held_out)
-    objections += [
-        f"{comparison.device}, {comparison.target}: {comparison.objection}"
-        for comparison in comparisons
-        if comparison.objection
-    ]
-    notes = [f"not worse than {served} on the same held-out groups", *(change.say() for change in changes)]
-    return objections, comparisons, "; ".join(notes)
+    objections += [Objection(each.device, each.target, each.objection) for each in comparisons if each.objection]
+    return objections, comparisons, f"not worse than {served} on the same held-out groups"
 
 
 def _without_changed(held_out: HeldOut, changed: Collection[tuple[str, str]]) -> HeldOut:

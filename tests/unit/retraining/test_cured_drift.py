@@ -17,6 +17,7 @@ from predictor_service.fitting.answers import forecast_known
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.measurement_window import MeasuredJob
 from predictor_service.profile_store.store import ProfileStore
+from predictor_service.registry.manifest import seal
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining import retraining_run
@@ -27,7 +28,7 @@ from predictor_service.retraining.retraining_run import MEANWHILE, RetrainingOut
 from predictor_service.retraining.training import TrainedVersion, train
 from predictor_service.selection.targets import MEMORY, STEP, Target
 from tests.support.few_candidates import few_candidates
-from tests.support.measured_dataset import DEVICE, job_settings, write_dataset
+from tests.support.measured_dataset import DEVICE, PAIR_BATCH, job_settings, write_dataset
 from tests.support.measurement_windows import window
 from tests.support.predictor_service import SEED, trained_store
 
@@ -43,9 +44,10 @@ def of_other_type(row: SoloRow, factor: float) -> SoloRow:
 
 
 def write_other_type(folder: Path, factor: float = 1.0) -> None:
-    """A data set of the same jobs on another device type."""
+    """A data set of a third of the same jobs on another device type."""
     write_dataset(folder, seed=5)
-    rows = [of_other_type(row, factor) for row in read_rows(folder / "solo.csv", SoloRow)]
+    known = [row for row in read_rows(folder / "solo.csv", SoloRow) if row.batch == PAIR_BATCH]
+    rows = [of_other_type(row, factor) for row in known]
     write_rows(folder / "solo.csv", rows, SoloRow)
     write_rows(folder / "pairs.csv", [], PairRow)
 
@@ -64,8 +66,8 @@ class Laboratory:
         self.rows = read_dataset(folder / "ran").solo
         self.days = 0
 
-    def run_for_a_day(self, factor: Factor) -> None:
-        """Every job runs once an hour, three times."""
+    def run_for_a_day(self, factor: Factor, busy: Factor = lambda _: 1.0) -> None:
+        """Every job runs once an hour, three times, as the set says, times a factor of step time and of utilization."""
         self.days += 1
         for hour in range(3):
             at_ms = (24 * self.days + hour) * HOUR_MS
@@ -82,7 +84,7 @@ class Laboratory:
                         micro_batch_size=row.batch,
                         steps=steps,
                         window_ms=round(steps * step_ms),
-                        utilization_ratio=row.utilization_ratio,
+                        utilization_ratio=(row.utilization_ratio or 0.0) * busy(place),
                         memory_peak_bytes=row.memory_peak_bytes,
                     )
                 )
@@ -196,6 +198,24 @@ def test_a_slower_device_is_learned_since_its_day_and_what_follows_is_judged_by_
     assert laboratory.median_ratio(STEP) == pytest.approx(1.0, rel=0.05)
 
 
+def test_what_jobs_do_not_share_stays_as_it_is_served_and_keeps_nothing_else_from_being_learned(
+    laboratory: Laboratory,
+) -> None:
+    with laboratory.registry() as registry:
+        first = registry.store.manifest(str(registry.store.current()))
+    laboratory.run_for_a_day(slower, busy=lambda place: 0.5 if place % 3 == 0 else 1.0)
+    laboratory.raise_alarm()
+    outcome, why = laboratory.learn(DEVICE)
+    assert outcome is RetrainingOutcome.PROMOTED, why
+    assert f"as served: {DEVICE}, utilization_ratio: 6 of 18 new rows contradict" in why
+    with laboratory.registry() as registry:
+        second = registry.store.manifest(str(registry.store.current()))
+    records = [manifest.targets[DEVICE]["utilization_ratio"] for manifest in (first, second)]
+    assert (records[0].file_sha256, records[0].rows) == (records[1].file_sha256, records[1].rows)
+    assert laboratory.median_ratio(STEP) == pytest.approx(1.6, rel=0.05)
+    assert [change.target for change in second.changes] == [STEP.name]
+
+
 def test_a_fifth_of_the_labels_three_times_too_large_is_refused_although_an_alarm_is_on(
     laboratory: Laboratory,
 ) -> None:
@@ -221,9 +241,13 @@ def test_jobs_that_run_every_day_are_learned_anew_every_day_without_any_data_set
 def test_a_rollback_during_a_retraining_is_not_undone_by_it(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    laboratory.run_for_a_day(as_ever)
-    outcome, why = laboratory.learn()
-    assert outcome is RetrainingOutcome.PROMOTED, why
+    with laboratory.registry() as registry:
+        store = registry.store
+        served = str(store.current())
+        again = seal(dataclasses.replace(store.manifest(served), version="", seed=99))
+        folder = store.folder(served)
+        registry.add(again, {path.name: path.read_bytes() for path in folder.iterdir()}, "a test")
+        registry.promote(again.version, "a test")
     whole_training = retraining_run.train_version
 
     def train_while_an_operator_rolls_back(*arguments: object, **named: object) -> TrainedVersion:

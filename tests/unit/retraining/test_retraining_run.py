@@ -124,7 +124,7 @@ def test_new_rows_that_contradict_what_is_known_are_named(root: Path, change: Ch
         objections = find_contradictions(
             read_datasets(root / "datasets"), registry.store.load(name), registry.store.held_out(name)
         )
-    assert named in "; ".join(objections)
+    assert named in "; ".join(map(str, objections))
     assert bool(objections) == bool(named)
 
 
