@@ -162,7 +162,7 @@ def test_nothing_new_changes_nothing(root: Path) -> None:
 
 
 def test_a_second_retraining_is_refused_while_one_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def train_and_ask_again(*arguments: object) -> None:
+    def train_and_ask_again(*arguments: object, **named: object) -> None:
         run(root)
 
     monkeypatch.setattr(retraining_run, "train_version", train_and_ask_again)
