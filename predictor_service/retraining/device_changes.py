@@ -177,7 +177,7 @@ def _judge(windows: Iterable[_Off], known: Mapping[str, _Known], limit: float) -
 def _first_behind(off: FloatArray) -> int:
     """Place of the first window behind the day that explains the windows best."""
     last = len(off) - ROWS_MIN
-    places = sorted({round(place) for place in np.linspace(0, last, min(last + 1, _DAYS_TRIED))})
+    places = sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _DAYS_TRIED))})
     before = np.concatenate([[0.0], np.cumsum(np.minimum(np.abs(off), _FAR))])
     unexplained = [
         float(before[place] + np.minimum(np.abs(off[place:] - np.median(off[place:])), _FAR).sum()) for place in places

@@ -25,7 +25,7 @@ from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.drift import ROWS_MIN, read_drift
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.retraining.retraining_run import MEANWHILE, RetrainingOutcome, RetrainingPlan, retrain
-from predictor_service.retraining.training import TrainedVersion, train
+from predictor_service.retraining.training import TrainedVersion, train, train_version
 from predictor_service.selection.targets import MEMORY, STEP, Target
 from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import DEVICE, PAIR_BATCH, job_settings, write_dataset
@@ -248,12 +248,11 @@ def test_a_rollback_during_a_retraining_is_not_undone_by_it(
         folder = store.folder(served)
         registry.add(again, {path.name: path.read_bytes() for path in folder.iterdir()}, "a test")
         registry.promote(again.version, "a test")
-    whole_training = retraining_run.train_version
 
     def train_while_an_operator_rolls_back(*arguments: object, **named: object) -> TrainedVersion:
         with laboratory.registry() as registry:
             registry.roll_back("it is worse")
-        return whole_training(*arguments, **named)  # type: ignore[arg-type]
+        return train_version(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(retraining_run, "train_version", train_while_an_operator_rolls_back)
     laboratory.run_for_a_day(as_ever)
