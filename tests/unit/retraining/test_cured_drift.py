@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -208,7 +207,7 @@ def test_what_jobs_do_not_share_stays_as_it_is_served_and_keeps_nothing_else_fro
     laboratory.raise_alarm()
     outcome, why = laboratory.learn(DEVICE)
     assert outcome is RetrainingOutcome.PROMOTED, why
-    assert re.search(f"as served: {DEVICE}, utilization_ratio: [1-6] of 18 new rows contradict", why), why
+    assert f"as served: {DEVICE}, utilization_ratio: 6 of 6 new rows contradict" in why  # others measured as before
     with laboratory.registry() as registry:
         second = registry.store.manifest(str(registry.store.current()))
     records = [manifest.targets[DEVICE]["utilization_ratio"] for manifest in (first, second)]
