@@ -20,14 +20,14 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.retraining.datasets import hash_datasets
 from predictor_service.retraining.drift import OUTCOMES_READ, measure_drift
 from predictor_service.retraining.operations import RetrainingOperations
-from predictor_service.retraining.schedule import HOUR_MS, RetrainingSchedule
+from predictor_service.retraining.schedule import HOUR_MS, ON_DRIFT, RetrainingSchedule
 from predictor_service.settings import Settings
 
 _logger = logging.getLogger(__name__)
 DRIFT_EVERY_MS: Final = 60_000
 _ALARM_REMEDY: Final = (
-    "`cotenant retrain --from-outcomes`; where its gate refuses what you trust more than the data sets, "
-    "`cotenant models promote`"
+    "`cotenant retrain --from-outcomes`, which learns what all jobs share since; where its gate refuses what you trust "
+    "more than the data sets, `cotenant models promote`"
 )
 
 
@@ -146,7 +146,7 @@ class ModelUpkeep:
         self._retrain_when_due()
 
     def _retrain_when_due(self) -> None:
-        """Learns from running jobs by schedule or on an alarm; the gate decides what is served.
+        """Learns from running jobs by schedule, or on an alarm only its device types; the gate decides what is served.
 
         Where an operator went back to an earlier version nothing is learned until one is promoted again.
         """
@@ -154,10 +154,12 @@ class ModelUpkeep:
         reason = self._schedule.reason_now(
             now_ms=system_clock.now_ms(),
             begun_ms=self._operations.newest_begun_ms(),
+            begun_all_ms=self._operations.newest_begun_ms(of_all_types=True),
             oldest_ms=measured.oldest_ms,
             newest_ms=measured.newest_ms,
             is_alarming=bool(self._alarming),
         )
         if reason and not self._operations.was_rolled_back():
-            begun = self._operations.start(from_outcomes=True, seed=None, why=reason)
+            devices = sorted({device for device, _ in self._alarming}) if reason == ON_DRIFT else []
+            begun = self._operations.start(from_outcomes=True, seed=None, why=reason, devices=devices)
             _logger.info("retraining_begun", extra={"retraining_id": begun.retraining_id, "reason": reason})

@@ -27,6 +27,9 @@ _NICENESS: Final = 5
 @click.command("retrain")
 @SETTINGS.options("state_dir", "datasets", "seed")
 @click.option("--from-outcomes", is_flag=True, help="Train on the profile store as well: measurements of running jobs.")
+@click.option(
+    "--device", "devices", multiple=True, help="Learn this device type only, the others stay as served; repeatable."
+)
 @click.option("--why", default="retrained by command", help="For the history.")
 @click.option("--who", help="For the history; the account that runs this by default.")
 @click.option("--end-with-stdin", is_flag=True, hidden=True, help="For a service: end when its pipe closes.")
@@ -37,6 +40,7 @@ def retrain_command(
     *,
     settings: Settings,
     from_outcomes: bool,
+    devices: tuple[str, ...],
     why: str,
     who: str | None,
     end_with_stdin: bool,
@@ -56,6 +60,7 @@ def retrain_command(
         state_dir=settings.state_dir,
         datasets=settings.datasets,
         from_outcomes=from_outcomes,
+        devices=devices,
         seed=settings.seed,
         why=why,
     )

@@ -22,7 +22,7 @@ from predictor_service.fitting.table_rows import has_usual_settings, is_describe
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.learning_task import SoloFigures as MeasuredAlone
 from predictor_service.learning.learning_task_reader import NOT_COMPARABLE
-from predictor_service.registry.held_out import name_row
+from predictor_service.registry.held_out import name_jobs, name_row
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
 
@@ -98,6 +98,14 @@ def name_rows(learning_task: LearningTask) -> list[str]:
             learning_task.device, learning_task.target.name, tuple(each.job_key for each in (job, *others)), measured
         )
         for job, others, measured in rows
+    ]
+
+
+def name_jobs_of(learning_task: LearningTask) -> list[str]:
+    """Names of the jobs of rows, whatever was measured of them; see `held_out.name_jobs`."""
+    return [
+        name_jobs(learning_task.device, learning_task.target.name, tuple(each.job_key for each in (job, *others)))
+        for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
     ]
 
 

@@ -16,23 +16,26 @@ from predictor_service.errors import ModelError
 
 HELD_OUT_FILE: Final = "held_out.json"
 SCHEMA: Final = "cotenant.held_out/1"
+_JOBS: Final = "jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutRows:
-    """Rows of one target of one device type; all tuples are as long.
+    """Rows of one target of one device type; all tuples are as long, but for `jobs`.
 
     Attributes:
         row_ids: See `name_row`.
         measured: In the target's unit.
         predicted: Same, by a model that has not seen the row's groups.
         groups: Families of each row.
+        jobs: What was measured, whatever the value: see `name_jobs`. Empty where that was not kept.
     """
 
     row_ids: tuple[str, ...]
     measured: tuple[float, ...]
     predicted: tuple[float, ...]
     groups: tuple[tuple[str, ...], ...]
+    jobs: tuple[str, ...] = ()
 
 
 HeldOut = Mapping[str, Mapping[str, HeldOutRows]]
@@ -45,15 +48,32 @@ def name_row(device: str, target: str, job_keys: Sequence[str], measured: float)
     Returns:
         16 hexadecimal digits of a SHA-256.
     """
-    text = "|".join((device, target, *job_keys, f"{measured:.9g}"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _digest(device, target, *job_keys, f"{measured:.9g}")
+
+
+def name_jobs(device: str, target: str, job_keys: Sequence[str]) -> str:
+    """Names what is measured by the jobs alone: what runs again every week is measured anew every week.
+
+    Returns:
+        16 hexadecimal digits of a SHA-256.
+    """
+    return _digest(device, target, *job_keys)
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("|".join(words).encode()).hexdigest()[:16]
 
 
 def held_out_to_json(held_out: HeldOut) -> str:
     """Writes rows; `held_out_from_json` restores them."""
     content = {
         device: {
-            target: {name: getattr(rows, name) for name in HeldOutRows.__dataclass_fields__}
+            # Jobs are left out where they are not kept: versions of before keep their files.
+            target: {
+                name: value
+                for name in HeldOutRows.__dataclass_fields__
+                if (value := getattr(rows, name)) or name != _JOBS
+            }
             for target, rows in targets.items()
         }
         for device, targets in held_out.items()
@@ -78,6 +98,7 @@ def held_out_from_json(text: str) -> HeldOut:
                     measured=tuple(rows["measured"]),
                     predicted=tuple(rows["predicted"]),
                     groups=tuple(tuple(names) for names in rows["groups"]),
+                    jobs=tuple(rows.get(_JOBS, ())),
                 )
                 for target, rows in targets.items()
             }

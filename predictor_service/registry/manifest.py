@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from predictor_service.errors import ModelError
+from predictor_service.registry.device_change import DeviceChange, change_from_json
 from predictor_service.registry.spread_record import (
     GoldenVectors,
     SpreadRecord,
@@ -165,6 +166,7 @@ class Manifest:
         seen: By level of holding out, the groups that were trained on, each as `hash_group`; a later evaluation leaves
             them out.
         held_out_sha256: Hash of the file of held-out predictions, see `held_out`; empty when there is none.
+        changes: By which what was measured earlier was restated, oldest first.
     """
 
     version: str
@@ -177,6 +179,7 @@ class Manifest:
     skipped: tuple[str, ...]
     seen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     held_out_sha256: str = ""
+    changes: tuple[DeviceChange, ...] = ()
 
     def to_json(self) -> str:
         """Writes the manifest; `from_json` restores it."""
@@ -186,6 +189,8 @@ class Manifest:
             "datasets": dict(self.datasets),
             "skipped": self.skipped,
             "seen": dict(self.seen),
+            # Left out where there is none: versions of before keep their names.
+            **({"changes": [change.as_json() for change in self.changes]} if self.changes else {}),
             "targets": {
                 device: {name: _record_to_json(record) for name, record in records.items()}
                 for device, records in self.targets.items()
@@ -214,6 +219,7 @@ class Manifest:
                 targets=targets,
                 skipped=tuple(read["skipped"]),
                 seen={level: tuple(names) for level, names in read["seen"].items()},
+                changes=tuple(change_from_json(change) for change in read.get("changes", ())),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"the manifest is damaged ({error})", remedy="train again") from error

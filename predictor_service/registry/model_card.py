@@ -34,6 +34,11 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"features version {manifest.feature_version}, learning version {manifest.learning_version}."
     yield ""
     yield METHOD
+    if manifest.changes:
+        yield "What was measured before a device changed is restated as it would be measured since:"
+        yield ""
+        yield from (f"- {change.say()}" for change in manifest.changes)
+        yield ""
     for device, records in manifest.targets.items():
         for record in records.values():
             yield from _target_lines(device, record)

@@ -6,9 +6,10 @@ its line; the next process that opens the registry adds it.
 
 from __future__ import annotations
 
+import fcntl
 import getpass
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from predictor_service.registry.version_store import VersionStore
 VERSIONS_MAX: Final = 50
 """Versions that are kept, those that a rollback may lead to not counted."""
 ROLLBACKS_KEPT: Final = 10
+LOCK_FILE: Final = ".change.lock"
 _SERVED: Final = (VersionAction.PROMOTED, VersionAction.ROLLED_BACK)
 
 
@@ -32,6 +34,7 @@ class ModelRegistry:
     """
 
     def __init__(self, root: Path, who: str) -> None:
+        self._root = root
         self.store = VersionStore(root)
         self.history = VersionHistory(root / "history.sqlite")
         self._who = who
@@ -47,17 +50,32 @@ class ModelRegistry:
         with suppress(OSError):  # what cannot be deleted now is tried with the next version
             self.store.forget_oldest(VERSIONS_MAX, keep={manifest.version, *way_back})
 
-    def promote(self, name: str, why: str, details: Mapping[str, Any] | None = None) -> None:
+    def promote(
+        self, name: str, why: str, details: Mapping[str, Any] | None = None, *, in_place_of: str | None = None
+    ) -> bool:
         """Serves a version, once it has reproduced its golden vectors.
+
+        Args:
+            name: The version.
+            why: For the history.
+            details: For the history.
+            in_place_of: Only where this one is still served, empty = none; None = whatever is served.
+
+        Raises:
+        Returns:
+            Whether it is served now; False where another version than `in_place_of` was found served.
 
         Raises:
             ModelError: It cannot be trusted; what was served before still is.
         """
-        previous = self.store.current() or ""
-        if previous == name:
-            return
-        self.store.activate(name)
-        self._note(VersionAction.PROMOTED, name, why, details, previous)
+        with self._changing():
+            previous = self.store.current() or ""
+            if in_place_of is not None and previous != in_place_of:
+                return False
+            if previous != name:
+                self.store.activate(name)
+                self._note(VersionAction.PROMOTED, name, why, details, previous)
+        return True
 
     def refuse(self, name: str, why: str, details: Mapping[str, Any] | None = None) -> None:
         """Writes down that a version is not served, and why."""
@@ -73,15 +91,16 @@ class ModelRegistry:
             UnknownVersionError: There was none.
             ModelError: It cannot be trusted any more; the current one stays.
         """
-        served = self._served_stack()
-        if len(served) < 2:
-            raise UnknownVersionError(
-                "no version was served before this one", remedy="choose one with `cotenant models promote`"
-            )
-        current, name = served[-1], served[-2]
-        self.store.activate(name)
-        self._note(VersionAction.ROLLED_BACK, name, why, previous=current)
-        return name
+        with self._changing():
+            served = self._served_stack()
+            if len(served) < 2:
+                raise UnknownVersionError(
+                    "no version was served before this one", remedy="choose one with `cotenant models promote`"
+                )
+            current, name = served[-1], served[-2]
+            self.store.activate(name)
+            self._note(VersionAction.ROLLED_BACK, name, why, previous=current)
+            return name
 
     def was_rolled_back(self) -> bool:
         """Whether the last change of what is served was a rollback."""
@@ -91,6 +110,13 @@ class ModelRegistry:
     def close(self) -> None:
         """Closes the history."""
         self.history.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One change of what is served at a time, of all programs: what one decided upon holds until it has acted."""
+        with (self._root / LOCK_FILE).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _served_stack(self) -> list[str]:
         """Versions in the order in which they were promoted; a rollback takes the last one away."""

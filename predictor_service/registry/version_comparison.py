@@ -34,6 +34,9 @@ def _differences(before: Manifest, after: Manifest) -> Iterator[Difference]:
     for name in sorted({*before.datasets, *after.datasets}):
         hashes = [manifest.datasets.get(name, "")[:16] for manifest in (before, after)]
         yield Difference(what=f"dataset {name}", before=hashes[0], after=hashes[1])
+    for change in sorted({*before.changes, *after.changes}):
+        texts = [change.say() if change in manifest.changes else "" for manifest in (before, after)]
+        yield Difference(what="device changed", before=texts[0], after=texts[1])
     for device in sorted({*before.targets, *after.targets}):
         old, new = before.targets.get(device, {}), after.targets.get(device, {})
         for target in sorted({*old, *new}):

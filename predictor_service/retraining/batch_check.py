@@ -18,11 +18,15 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType, find_device_type
+from predictor_service.fitting.answers import forecast_known
 from predictor_service.fitting.known_rows import name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray
+from predictor_service.registry.device_change import DeviceChange
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
+from predictor_service.retraining.collected_rows import NAME as COLLECTED
 from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.gate import Objection
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import TARGETS, Target
 
@@ -44,11 +48,11 @@ _UNIT_TOLERANCE: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class _NewRows:
-    """New rows of one target: their columns and anchors as served, and what was measured."""
+    """New rows of one target: what is served of them, their anchors, and what was measured."""
 
     target: Target
     model: ServedTarget
-    columns: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    predicted: FloatArray
     analytical_estimate: FloatArray
     measured: FloatArray
 
@@ -74,23 +78,37 @@ def find_repeated_runs(datasets: Iterable[Dataset]) -> list[str]:
     ]
 
 
-def find_contradictions(datasets: Sequence[Dataset], champion: ServedVersion, known: HeldOut) -> list[str]:
-    """Returns one sentence for every target whose new rows contradict the served version.
+def contradiction_limit(model: ServedTarget) -> float:
+    """How far a measured value may lie from what is served, in the scale in which the target is learned."""
+    floor = CONTRADICTION_SHARE_MIN if model.target.scale == "share" else CONTRADICTION_LOG_MIN
+    return max(CONTRADICTION_WIDTHS * model.record.bounds.half_width(0.99), floor)
+
+
+def find_contradictions(
+    datasets: Sequence[Dataset],
+    champion: ServedVersion,
+    known: HeldOut,
+    changes: Sequence[DeviceChange] = (),
+) -> list[Objection]:
+    """Returns an objection to every target whose new rows contradict the served version.
 
     Args:
         datasets: Everything that would be learned from.
         champion: The served version, loaded.
         known: Its held-out rows; what is not among them is new.
+        changes: What changed since it was learned: of these targets it judges what running jobs taught, as it would
+            answer since; data sets are restated and say nothing new.
     """
     objections = []
     for name, models in sorted(champion.devices.items()):
         device = find_device_type(name)
         if device is None:
             continue
-        for rows in _new_rows(datasets, device, models, known.get(device.name, {})):
+        since = {change.target: change for change in changes if change.device == device.name}
+        for rows in _new_rows(datasets, device, models, known.get(device.name, {}), since):
             objection = _judge(rows)
             if objection:
-                objections.append(f"{name}, {rows.target.name}: {objection}")
+                objections.append(Objection(name, rows.target.name, objection))
     return objections
 
 
@@ -99,33 +117,34 @@ def _new_rows(
     device: DeviceType,
     models: Mapping[str, ServedTarget],
     known: Mapping[str, HeldOutRows],
+    changes: Mapping[str, DeviceChange],
 ) -> Iterator[_NewRows]:
     for target in TARGETS:
-        model = models.get(target.name)
-        if model is None:
+        model, change = models.get(target.name), changes.get(target.name)
+        judged = [each for each in datasets if change is None or each.name == COLLECTED]
+        if model is None or not judged:
             continue
-        learning_task = select_rows(datasets, target, device).learned
+        learning_task = select_rows(judged, target, device).learned
         seen = frozenset(known[target.name].row_ids) if target.name in known else frozenset[str]()
         learning_task = learning_task.subset(
             [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]
         )
-        rows = read_known_rows(learning_task)
-        columns = rows.columns if rows.features is None else model.select(rows.features)
-        yield _NewRows(target, model, columns, rows.analytical_estimate, learning_task.measured)
+        if not len(learning_task):
+            continue
+        predicted = forecast_known(model, learning_task).value
+        if change is not None:
+            predicted = np.array([change.applied_to(value) for value in predicted.tolist()])
+        anchors = read_known_rows(learning_task).analytical_estimate
+        yield _NewRows(target, model, predicted, anchors, learning_task.measured)
 
 
 def _judge(rows: _NewRows) -> str:
     count = len(rows.measured)
-    if not count:
-        return ""
-    predicted = rows.model.predict(rows.columns, rows.analytical_estimate)
     is_share = rows.target.scale == "share"
     off = rows.target.encode(rows.measured, rows.analytical_estimate) - rows.target.encode(
-        predicted, rows.analytical_estimate
+        rows.predicted, rows.analytical_estimate
     )
-    floor = CONTRADICTION_SHARE_MIN if is_share else CONTRADICTION_LOG_MIN
-    limit = max(CONTRADICTION_WIDTHS * rows.model.record.bounds.half_width(0.99), floor)
-    contradicting = np.abs(off) > limit
+    contradicting = np.abs(off) > contradiction_limit(rows.model)
     impossible = not is_share and bool(np.any(np.abs(off) > IMPOSSIBLE_LOG))
     many = int(contradicting.sum()) >= CONTRADICTING_ROWS_MIN
     if not impossible and not (many and contradicting.mean() > CONTRADICTING_RATIO_MAX):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +85,37 @@ def carry_over(trained: TrainedVersion, datasets: Sequence[Dataset], source: Sto
     kept = {device: dict(records) for device, records in served.targets.items() if device not in mentioned}
     kept |= _better_ones(trained, datasets, source, mentioned)
     return _join(trained, kept, source) if kept else trained
+
+
+def keep_served(
+    trained: TrainedVersion, targets: Collection[tuple[str, str]], source: StoredModels
+) -> TrainedVersion | None:
+    """The version with some targets as they are served, and without the changes that were found of them.
+
+    Args:
+        trained: As it was learned.
+        targets: Device type and target of each that stays.
+        source: The served models.
+
+    Returns:
+        None where one of them is not served, or the served models are of older rules.
+
+    Raises:
+        OSError: A file of the source cannot be read.
+    """
+    served = source.manifest
+    if not learns_alike(served) or any(target not in served.targets.get(device, {}) for device, target in targets):
+        return None
+    kept: _Records = {}
+    for device, target in targets:
+        kept.setdefault(device, {})[target] = served.targets[device][target]
+    changes = tuple(
+        change
+        for change in trained.manifest.changes
+        if change in served.changes or (change.device, change.target) not in targets
+    )
+    manifest = dataclasses.replace(trained.manifest, changes=changes)
+    return _join(dataclasses.replace(trained, manifest=manifest), kept, source)
 
 
 def _better_ones(

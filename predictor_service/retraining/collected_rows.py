@@ -24,7 +24,9 @@ from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.features.untaught_settings import name_untaught
 from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
 from predictor_service.profile_store.rows import Names, drop_duplicate_reports, make_rows
+from predictor_service.registry.device_change import DeviceChange
 from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.restated_rows import restate_window
 
 NAME: Final = "collected"
 MEASURED_MS_MIN: Final = 10_000
@@ -39,14 +41,19 @@ class CollectedProfiles:
     Attributes:
         dataset: None when nothing can be learned from them.
         left_out: Windows left out by reason.
+        alone: Windows of jobs alone that were usable, oldest first, as they would be measured today; `at_ms` is set.
     """
 
     dataset: Dataset | None
     left_out: Mapping[str, int]
+    alone: Sequence[StoredMeasurementWindow] = ()
 
 
 def collect_profiles(
-    stored: Iterable[StoredMeasurementWindow], graphs_folder: Path, known: Sequence[Dataset]
+    stored: Iterable[StoredMeasurementWindow],
+    graphs_folder: Path,
+    known: Sequence[Dataset],
+    changes: Sequence[DeviceChange] = (),
 ) -> CollectedProfiles:
     """Turns measurement windows into a data set.
 
@@ -54,9 +61,11 @@ def collect_profiles(
         stored: As the store keeps them.
         graphs_folder: Where the service keeps graphs by hash.
         known: Data sets that name architectures and families of graphs.
+        changes: By which windows of before are restated.
     """
     left_out = Counter[str]()
     graphs = _Graphs(graphs_folder)
+    stored = [_restate(item, changes) for item in stored]
     usable = list(_usable(stored, graphs, left_out))
     rows = make_rows(usable, _names(known))
     left_out += rows.left_out
@@ -68,7 +77,15 @@ def collect_profiles(
     pairs = [_median_pair(members) for members in _long_enough(rows.pairs, windows_ms, left_out)]
     digest = hashlib.sha256("\n".join(repr(row) for row in (*solo, *pairs)).encode()).hexdigest()
     dataset = Dataset(name=NAME, solo=tuple(solo), pairs=tuple(pairs), graphs=graphs.described, sha256=digest)
-    return CollectedProfiles(dataset=dataset, left_out=dict(left_out))
+    kept = {window.window_id for window in usable if not window.others}
+    alone = [item for item in stored if item.window is not None and item.window.window_id in kept]
+    return CollectedProfiles(dataset=dataset, left_out=dict(left_out), alone=alone)
+
+
+def _restate(item: StoredMeasurementWindow, changes: Sequence[DeviceChange]) -> StoredMeasurementWindow:
+    if item.window is None:
+        return item
+    return dataclasses.replace(item, window=restate_window(item.window, item.at_ms, changes))
 
 
 class _Graphs:

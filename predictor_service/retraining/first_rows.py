@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
+from predictor_service.retraining.gate import Objection
 from predictor_service.selection.targets import MEMORY, STEP
 
 ROWS_MIN: Final = 30
@@ -25,8 +26,8 @@ FAR_RATIO_MAX: Final = 0.1
 _SIZES: Final = frozenset({MEMORY.name, STEP.name})
 
 
-def find_mixed_labels(trained: HeldOut, served: HeldOut) -> list[str]:
-    """Returns one sentence for every target of a device type that is not served yet and whose rows disagree.
+def find_mixed_labels(trained: HeldOut, served: HeldOut) -> list[Objection]:
+    """Returns an objection to every target of a device type that is not served yet and whose rows disagree.
 
     Args:
         trained: What the new version predicted of held-out rows.
@@ -35,16 +36,18 @@ def find_mixed_labels(trained: HeldOut, served: HeldOut) -> list[str]:
     return list(_find(trained, served))
 
 
-def _find(trained: HeldOut, served: HeldOut) -> Iterator[str]:
+def _find(trained: HeldOut, served: HeldOut) -> Iterator[Objection]:
     for device, targets in sorted(trained.items()):
         for target, rows in sorted(targets.items()):
             if target not in _SIZES or target in served.get(device, {}) or len(rows.row_ids) < ROWS_MIN:
                 continue
             far = _far_rows(rows)
             if far:
-                yield (
-                    f"{device}, {target}: {far} of {len(rows.row_ids)} rows are off by a factor of two or more from "
-                    "what most others teach, so that two kinds of labels seem to be mixed"
+                yield Objection(
+                    device,
+                    target,
+                    f"{far} of {len(rows.row_ids)} rows are off by a factor of two or more from what most others "
+                    "teach, so that two kinds of labels seem to be mixed",
                 )
 
 

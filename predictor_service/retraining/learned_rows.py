@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from predictor_service.features.devices import DeviceType
+from predictor_service.features.devices import DeviceType, find_device_type
+from predictor_service.fitting.known_rows import name_rows
 from predictor_service.fitting.learnable_rows import LearnableRows, select_learnable
 from predictor_service.learning.learning_task_reader import pool_learning_tasks
+from predictor_service.retraining.collected_rows import NAME as COLLECTED
 from predictor_service.retraining.datasets import Dataset
-from predictor_service.selection.targets import Target
+from predictor_service.selection.targets import TARGETS_BY_NAME, Target
 
 
 def select_rows(
@@ -27,3 +29,18 @@ def select_rows(
     read = pool_learning_tasks(datasets, target, device.name)
     rows = select_learnable(read.learning_task, is_public=is_public)
     return replace(rows, left_out=Counter(rows.left_out) + Counter(read.excluded))
+
+
+def name_collected(datasets: Sequence[Dataset], device_name: str, target_name: str) -> dict[str, str]:
+    """Names of the rows, see `name_rows`, that running jobs taught of a target, by job key.
+
+    Args:
+        datasets: The one among them that is called `COLLECTED` counts.
+        device_name: Device type.
+        target_name: Name with its unit.
+    """
+    device, collected = find_device_type(device_name), [each for each in datasets if each.name == COLLECTED]
+    if device is None or not collected:
+        return {}
+    rows = select_rows(collected, TARGETS_BY_NAME[target_name], device).learned
+    return {job.job_key: name for job, name in zip(rows.jobs, name_rows(rows), strict=True)}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,7 +49,7 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainingOperation:
-    """One retraining as it is reported to callers; `finished_at_ms` is 0 while it runs."""
+    """One retraining as it is reported to callers; `finished_at_ms` is 0 while it runs, `devices` empty = all types."""
 
     retraining_id: str
     state: OperationState
@@ -58,6 +58,7 @@ class RetrainingOperation:
     version: str = ""
     reasons: tuple[str, ...] = ()
     finished_at_ms: int = 0
+    devices: tuple[str, ...] = ()
 
 
 class RetrainingOperations:
@@ -83,8 +84,16 @@ class RetrainingOperations:
         self._watcher: threading.Thread | None = None
         self._cancelled = ""
 
-    def start(self, *, from_outcomes: bool, seed: int | None, why: str) -> RetrainingOperation:
+    def start(
+        self, *, from_outcomes: bool, seed: int | None, why: str, devices: Sequence[str] = ()
+    ) -> RetrainingOperation:
         """Starts a retraining.
+
+        Args:
+            from_outcomes: Whether what running jobs taught counts.
+            seed: None = that of the service.
+            why: For the history.
+            devices: Device types to learn, the others stay as they are served; none = all.
 
         Raises:
             RetrainingBusyError: Another one runs.
@@ -97,9 +106,14 @@ class RetrainingOperations:
         with self._lock:
             if self._process is not None:
                 raise RetrainingBusyError("a retraining is under way", remedy="wait for it, or cancel it")
-            self._process = self._spawn(from_outcomes, self._seed if seed is None else seed, why or "asked for by gRPC")
+            arguments = ["--seed", str(self._seed if seed is None else seed), "--why", why or "asked for by gRPC"]
+            arguments += ["--from-outcomes"] if from_outcomes else []
+            self._process = self._spawn([*arguments, *(word for name in devices for word in ("--device", name))])
             operation = RetrainingOperation(
-                retraining_id=str(uuid.uuid4()), state=OperationState.RUNNING, started_at_ms=now_ms()
+                retraining_id=str(uuid.uuid4()),
+                state=OperationState.RUNNING,
+                started_at_ms=now_ms(),
+                devices=tuple(devices),
             )
             self._put(operation)
             self._watcher = threading.Thread(
@@ -139,10 +153,16 @@ class RetrainingOperations:
         for retraining_id in running:
             self._end(retraining_id)
 
-    def newest_begun_ms(self) -> int:
-        """When the last retraining that is remembered began, also of an earlier service; 0 = there was none."""
+    def newest_begun_ms(self, *, of_all_types: bool = False) -> int:
+        """When the last retraining that is remembered began, also of another service on this folder; 0 = none did.
+
+        Args:
+            of_all_types: Only those count that learned every device type.
+        """
         with self._lock:
-            return max((operation.started_at_ms for operation in self._known.values()), default=0)
+            known = [*self._known.values(), *self._read_all()]
+        counted = (each.started_at_ms for each in known if not (of_all_types and each.devices))
+        return max(counted, default=0)
 
     def was_rolled_back(self) -> bool:
         """Whether an operator went back to the version that is served."""
@@ -165,10 +185,9 @@ class RetrainingOperations:
             process.kill()
             watcher.join(_GRACE_S)
 
-    def _spawn(self, from_outcomes: bool, seed: int, why: str) -> subprocess.Popen[str]:
-        arguments = ["--state-dir", str(self._state_dir), "--datasets", str(self._datasets), "--seed", str(seed)]
-        arguments += ["--why", why, "--who", "service", "--output", "json", "--end-with-stdin"]
-        arguments += ["--from-outcomes"] if from_outcomes else []
+    def _spawn(self, more: Sequence[str]) -> subprocess.Popen[str]:
+        arguments = ["--state-dir", str(self._state_dir), "--datasets", str(self._datasets), *more]
+        arguments += ["--who", "service", "--output", "json", "--end-with-stdin"]
         try:
             return subprocess.Popen(
                 [sys.executable, "-m", "predictor_service", "retrain", *arguments],
@@ -242,7 +261,10 @@ class RetrainingOperations:
 
     def _write(self, operation: RetrainingOperation) -> None:
         partial = self._folder / f".{operation.retraining_id}.partial"
-        partial.write_text(json.dumps(dataclasses.asdict(operation)) + "\n", encoding="utf-8")
+        content = dataclasses.asdict(operation)
+        if not operation.devices:  # so that a program of before reads it
+            del content["devices"]
+        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
         partial.replace(self._folder / f"{operation.retraining_id}.json")
 
     def _read_all(self) -> list[RetrainingOperation]:
@@ -253,7 +275,7 @@ class RetrainingOperations:
                 read = json.loads(path.read_text(encoding="utf-8"))
                 operation = RetrainingOperation(
                     **{**read, "state": OperationState(read["state"])}
-                    | {name: tuple(read[name]) for name in ("progress", "reasons")}
+                    | {name: tuple(read.get(name, ())) for name in ("progress", "reasons", "devices")}
                 )
             except (OSError, ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)

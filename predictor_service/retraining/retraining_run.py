@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from predictor_service.errors import ModelError, RetrainingBusyError, TrainingDataError
-from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
-from predictor_service.profile_store.intake import open_profiles
-from predictor_service.profile_store.store import FILE_NAME as PROFILES_FILE
+from predictor_service.errors import ModelError, RetrainingBusyError
+from predictor_service.registry.held_out import HeldOut
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.public_version import learns_alike, read_public_version
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.batch_check import find_contradictions, find_repeated_runs
-from predictor_service.retraining.carried_devices import StoredModels, carry_over, models_of_package
-from predictor_service.retraining.collected_rows import collect_profiles
-from predictor_service.retraining.datasets import Dataset, find_datasets, read_datasets
+from predictor_service.retraining.carried_devices import StoredModels, carry_over, keep_served, models_of_package
+from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.device_changes import FoundChange
 from predictor_service.retraining.first_rows import find_mixed_labels
-from predictor_service.retraining.gate import TargetComparison, compare_held_out
+from predictor_service.retraining.gate import Objection, TargetComparison, compare_held_out, compare_newest
+from predictor_service.retraining.learned_rows import name_collected
+from predictor_service.retraining.learning_material import LearningMaterial, Tell, collect_material
 from predictor_service.retraining.public_models import without_public
 from predictor_service.retraining.training import TrainedVersion, train_version
 
 LOCK_FILE: Final = ".retraining.lock"
-Tell = Callable[[str], None]
+MEANWHILE: Final = "an operator changed what is served while it was learned; retrain again, or promote it"
 
 
 class RetrainingOutcome(StrEnum):
@@ -46,6 +46,7 @@ class RetrainingPlan:
         state_dir: Models, graphs and the journal.
         datasets: Folder of dataset folders.
         from_outcomes: Whether what running jobs taught, the profile store, becomes rows.
+        devices: Device types to learn, the others stay as they are served; none = all.
         seed: Of every regressor.
         why: For the history.
     """
@@ -53,6 +54,7 @@ class RetrainingPlan:
     state_dir: Path
     datasets: Path
     from_outcomes: bool = False
+    devices: tuple[str, ...] = ()
     seed: int = 0
     why: str = "retrained"
 
@@ -104,16 +106,24 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
     """
     with _alone(plan.state_dir / "models"):
         tell("reading the data")
-        datasets, left_out = _collect(plan, tell)
-        repeated = find_repeated_runs(datasets)
         served = registry.store.current() or ""
+        material = collect_material(
+            plan.state_dir,
+            plan.datasets,
+            registry.store,
+            from_outcomes=plan.from_outcomes,
+            devices=plan.devices,
+            tell=tell,
+        )
+        datasets, left_out = material.datasets, material.left_out
+        repeated = find_repeated_runs(datasets)
         if repeated:
             registry.refuse("", "; ".join(repeated))
             return RetrainingResult(
                 outcome=RetrainingOutcome.REFUSED, version="", served=served, why=repeated, left_out=left_out
             )
         tell(f"training on {', '.join(dataset.name for dataset in datasets)}")
-        trained = _keep_others(train_version(datasets, plan.seed), datasets, registry)
+        trained = _keep_others(train_version(datasets, plan.seed, changes=material.changes), datasets, registry)
         if trained.manifest.version == served:
             return RetrainingResult(
                 outcome=RetrainingOutcome.UNCHANGED,
@@ -124,7 +134,7 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
             )
         registry.add(trained.manifest, trained.files, plan.why)
         tell("comparing with the served version")
-        return _decide(plan, registry, datasets, trained, left_out)
+        return _decide(plan, registry, material, trained, served)
 
 
 def _keep_others(trained: TrainedVersion, datasets: Sequence[Dataset], registry: ModelRegistry) -> TrainedVersion:
@@ -151,32 +161,52 @@ def _find_source(store: VersionStore) -> StoredModels | None:
 
 
 def _decide(
-    plan: RetrainingPlan,
-    registry: ModelRegistry,
-    datasets: Sequence[Dataset],
-    trained: TrainedVersion,
-    left_out: Mapping[str, int],
+    plan: RetrainingPlan, registry: ModelRegistry, material: LearningMaterial, trained: TrainedVersion, served: str
 ) -> RetrainingResult:
-    name = trained.manifest.version
-    objections, comparisons, note = _judge(plan, registry, datasets, trained)
-    details = {"comparisons": [comparison.as_json() for comparison in comparisons]}
-    if objections:
-        registry.refuse(name, "; ".join(objections), details)
-    else:
-        registry.promote(name, f"{plan.why}: {note}", details)
+    objections, comparisons, note = _judge(plan, registry, material, trained)
+    cured = _keep_the_others(registry, material, trained, objections)
+    if cured is not None:
+        registry.add(cured.manifest, cured.files, plan.why)
+        trained = cured
+    new = {item.change for item in material.found} & set(trained.manifest.changes)
+    note = "; ".join([note, *(change.say() for change in sorted(new)), *(f"as served: {each}" for each in objections)])
+    name, details = trained.manifest.version, {"comparisons": [comparison.as_json() for comparison in comparisons]}
+    refused = [str(each) for each in objections] if cured is None else []
+    if not refused and not registry.promote(name, f"{plan.why}: {note}", details, in_place_of=served):
+        refused = [MEANWHILE]
+    if refused:
+        registry.refuse(name, "; ".join(refused), details)
     return RetrainingResult(
-        outcome=RetrainingOutcome.REFUSED if objections else RetrainingOutcome.PROMOTED,
+        outcome=RetrainingOutcome.REFUSED if refused else RetrainingOutcome.PROMOTED,
         version=name,
         served=registry.store.current() or "",
-        why=objections or [note],
+        why=refused or [note],
         comparisons=comparisons,
-        left_out=left_out,
+        left_out=material.left_out,
     )
 
 
+def _keep_the_others(
+    registry: ModelRegistry, material: LearningMaterial, trained: TrainedVersion, objections: Sequence[Objection]
+) -> TrainedVersion | None:
+    """The version in which what is objected to stays as it is served; None unless that cures a device that changed.
+
+    A slower device makes jobs that wait for input busier, each by another share: what jobs do not share must not keep
+    what they share from being learned.
+    """
+    refused = {(each.device, each.target) for each in objections}
+    if not refused or not {(item.change.device, item.change.target) for item in material.found} - refused:
+        return None
+    try:
+        source = _find_source(registry.store)
+        return None if source is None else keep_served(trained, refused, source)
+    except (ModelError, OSError):
+        return None
+
+
 def _judge(
-    plan: RetrainingPlan, registry: ModelRegistry, datasets: Sequence[Dataset], trained: TrainedVersion
-) -> tuple[list[str], list[TargetComparison], str]:
+    plan: RetrainingPlan, registry: ModelRegistry, material: LearningMaterial, trained: TrainedVersion
+) -> tuple[list[Objection], list[TargetComparison], str]:
     """Objections, comparisons, and the reason to state when there is no objection."""
     served = registry.store.current()
     if served is None:
@@ -186,36 +216,39 @@ def _judge(
         held_out = without_public(registry.store.held_out(served), champion.manifest)
     except ModelError as error:
         return [], [], f"version {served} cannot be served any more ({error.message})"
+    changes = [item.change for item in material.found]
+    held_out = _without_changed(held_out, {(change.device, change.target) for change in changes})
     comparisons = compare_held_out(held_out, trained.held_out, plan.seed)
-    objections = find_contradictions(datasets, champion.without_public(), held_out)
+    comparisons += [_compare_change(item, material.datasets, trained, plan.seed) for item in material.found]
+    objections = find_contradictions(material.datasets, champion.without_public(), held_out, changes)
     # What came with the program was judged before it was shipped, and is nothing that these data teach.
     objections += find_mixed_labels(without_public(trained.held_out, trained.manifest), held_out)
-    objections += [
-        f"{comparison.device}, {comparison.target}: {comparison.objection}"
-        for comparison in comparisons
-        if comparison.objection
-    ]
+    objections += [Objection(each.device, each.target, each.objection) for each in comparisons if each.objection]
     return objections, comparisons, f"not worse than {served} on the same held-out groups"
 
 
-def _collect(plan: RetrainingPlan, tell: Tell) -> tuple[list[Dataset], Mapping[str, int]]:
-    datasets = read_datasets(plan.datasets) if find_datasets(plan.datasets) or not plan.from_outcomes else []
-    if not plan.from_outcomes:
-        return datasets, {}
-    if not any((plan.state_dir / name).is_file() for name in (PROFILES_FILE, JOURNAL_FILE)):
-        raise TrainingDataError(
-            f"{plan.state_dir} has no profiles", remedy="they come from a service that ran there while jobs did"
-        )
-    with closing(open_profiles(plan.state_dir)) as store:
-        collected = collect_profiles(store.read(), plan.state_dir / "graphs", datasets)
-    for reason, count in sorted(collected.left_out.items()):
-        tell(f"{count} measurement windows left out: {reason}")
-    if collected.dataset is not None:
-        tell(f"{len(collected.dataset.solo)} jobs and {len(collected.dataset.pairs)} pairs measured in operation")
-        datasets.append(collected.dataset)
-    if not datasets:
-        raise TrainingDataError("no profile can be learned from", remedy="give --datasets, or let jobs run longer")
-    return datasets, collected.left_out
+def _without_changed(held_out: HeldOut, changed: Collection[tuple[str, str]]) -> HeldOut:
+    """Rows of before a change are no judges of what is behind it."""
+    return {
+        device: {target: rows for target, rows in targets.items() if (device, target) not in changed}
+        for device, targets in held_out.items()
+    }
+
+
+def _compare_change(
+    found: FoundChange, datasets: Sequence[Dataset], trained: TrainedVersion, seed: int
+) -> TargetComparison:
+    device, target = found.change.device, found.change.target
+    known = trained.held_out.get(device, {}).get(target)
+    predicted = {} if known is None else dict(zip(known.row_ids, known.predicted, strict=True))
+    names = name_collected(datasets, device, target)
+    return compare_newest(
+        device,
+        target,
+        champion=found.newest,
+        challenger={job_key: predicted[name] for job_key, name in names.items() if name in predicted},
+        seed=seed,
+    )
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.fitting.conversion import NotLearnable
 from predictor_service.fitting.fit import FittedTarget, fit_rows
-from predictor_service.fitting.known_rows import name_rows, read_known_rows
+from predictor_service.fitting.known_rows import name_jobs_of, name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
+from predictor_service.registry.device_change import DeviceChange
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json
 from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, TargetRecord, seal
 from predictor_service.registry.model_card import write_card
@@ -55,6 +56,7 @@ class _Collected:
             measured=tuple(learning_task.measured.tolist()),
             predicted=tuple(fitted.held_out_values().tolist()),
             groups=tuple(tuple(sorted(members)) for members in learning_task.groups(LEVEL)),
+            jobs=() if self.is_public else tuple(name_jobs_of(learning_task)),  # what is published stays as it is
         )
 
     def skip(self, device: DeviceType, what: str, left_out: Mapping[str, int]) -> None:
@@ -96,13 +98,16 @@ def train(datasets_root: Path, store: VersionStore, seed: int) -> str:
     return trained.manifest.version
 
 
-def train_version(datasets: Sequence[Dataset], seed: int, *, is_public: bool = False) -> TrainedVersion:
+def train_version(
+    datasets: Sequence[Dataset], seed: int, *, is_public: bool = False, changes: Sequence[DeviceChange] = ()
+) -> TrainedVersion:
     """Trains on datasets; stores nothing.
 
     Args:
         datasets: At least one.
         seed: Of every regressor.
         is_public: See `FittingTask`.
+        changes: By which they were restated, for the manifest.
 
     Raises:
         TrainingDataError: Nothing can be learned from them.
@@ -134,6 +139,7 @@ def train_version(datasets: Sequence[Dataset], seed: int, *, is_public: bool = F
             skipped=tuple(collected.skipped),
             seen=list_seen_groups(datasets),
             held_out_sha256=hashlib.sha256(held_out).hexdigest(),
+            changes=tuple(changes),
         )
     )
     _logger.info("trained", extra={"model_version": manifest.version, "skipped": len(collected.skipped)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -28,9 +28,11 @@ from tests.support.predictor_service import open_predictor
 class IdleRetrainings(RetrainingOperations):
     """Retrainings that are under way until they are cancelled, without a process."""
 
-    def start(self, *, from_outcomes: bool, seed: int | None, why: str) -> RetrainingOperation:
+    def start(
+        self, *, from_outcomes: bool, seed: int | None, why: str, devices: Sequence[str] = ()
+    ) -> RetrainingOperation:
         with patch.object(self, "_spawn", lambda *_: None), patch.object(self, "_watch", lambda *_: None):
-            return super().start(from_outcomes=from_outcomes, seed=seed, why=why)
+            return super().start(from_outcomes=from_outcomes, seed=seed, why=why, devices=devices)
 
     def _end(self, retraining_id: str) -> None:
         ended = RetrainingOperation(retraining_id=retraining_id, state=OperationState.CANCELLED, started_at_ms=1)

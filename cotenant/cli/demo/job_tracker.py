@@ -53,6 +53,8 @@ class JobTracker:
         windows: (job id, id of its one co-located job or ALONE) -> what was measured.
         busy_ms: Job id -> sum of the times of all its steps.
         violations: What must not happen and did: steps that went back, attempts that went back.
+        stepping: Job id and attempt of whatever has made steps. What a co-located job does before its first one is no
+            training, and no slowdown is predicted of it; agents count it as little.
         connected: Whether the watch stands.
         failure: Why following ended early; empty = it did not.
     """
@@ -61,6 +63,7 @@ class JobTracker:
     windows: dict[tuple[str, str], Window] = field(default_factory=dict)
     busy_ms: dict[str, float] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    stepping: set[tuple[str, int]] = field(default_factory=set)
     connected: bool = False
     failure: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -97,9 +100,12 @@ class JobTracker:
         steps = job.steps_done - before.steps_done
         if steps <= 0 or job.step_ms <= 0 or job.attempt != before.attempt:
             return
+        self.stepping.add((job.job_id, job.attempt))
         self.busy_ms[job.job_id] = self.busy_ms.get(job.job_id, 0.0) + steps * job.step_ms
         others = [other.job_id for other in job.co_located_jobs]
         if others != [other.job_id for other in before.co_located_jobs] or len(others) > 1 or job.phase in ENDED:
+            return
+        if not all(other in self.jobs and (other, self.jobs[other].attempt) in self.stepping for other in others):
             return
         window = self.windows.setdefault((job.job_id, others[0] if others else ALONE), Window())
         window.steps += steps

@@ -111,14 +111,38 @@ def test_steps_that_go_back_are_noted() -> None:
     assert tracker.violations == ["cnn-waiting: steps went from 120 back to 90"]
 
 
+def seen(job_id: str, steps: int, other: str, *, step_ms: float = 50.0, attempt: int = 1) -> scheduling_pb2.Job:
+    job = running_job()
+    job.job_id, job.attempt, job.steps_done, job.step_ms = job_id, attempt, steps, step_ms
+    job.co_located_jobs[0].job_id = other
+    return job
+
+
 def test_a_pair_is_measured_only_while_it_lasts() -> None:
     tracker = JobTracker()
+    for steps in (0, 5):
+        tracker._learn(seen("job-000002", steps, "job-000001"))
     for steps, step_ms, other in ((100, 40.0, "job-000002"), (110, 50.0, "job-000002"), (130, 90.0, "job-000007")):
-        job = running_job()
-        job.steps_done, job.step_ms, job.co_located_jobs[0].job_id = steps, step_ms, other
-        tracker._learn(job)
-    assert {pair: window.steps for pair, window in tracker.windows.items()} == {("job-000001", "job-000002"): 10}
+        tracker._learn(seen("job-000001", steps, other, step_ms=step_ms))
+    assert tracker.windows["job-000001", "job-000002"].steps == 10
     assert tracker.windows["job-000001", "job-000002"].step_ms == 50.0
+    assert ("job-000001", "job-000007") not in tracker.windows
+
+
+def test_a_pair_is_not_measured_while_one_of_it_starts_up() -> None:
+    """As agents count it: imports next to a job slow it down otherwise than training does, which is predicted."""
+    tracker = JobTracker()
+    for steps in (100, 110):
+        tracker._learn(seen("job-000001", steps, "job-000002"))
+    tracker._learn(seen("job-000002", 0, "job-000001"))
+    tracker._learn(seen("job-000001", 120, "job-000002"))
+    assert tracker.windows == {}
+    tracker._learn(seen("job-000002", 5, "job-000001"))
+    tracker._learn(seen("job-000001", 130, "job-000002"))
+    assert tracker.windows["job-000001", "job-000002"].steps == 10
+    tracker._learn(seen("job-000002", 5, "job-000001", attempt=2))  # restarted: it starts up again
+    tracker._learn(seen("job-000001", 140, "job-000002"))
+    assert tracker.windows["job-000001", "job-000002"].steps == 10
 
 
 def test_a_short_window_is_no_measurement() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,8 @@ from predictor_service.learning.profile_files import read_profiles
 from predictor_service.registry.manifest import OF_ALL_TYPES, OF_DEVICE, Manifest
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES, UNCORRECTED
-from predictor_service.retraining.datasets import read_dataset
+from predictor_service.retraining.batch_check import find_contradictions
+from predictor_service.retraining.datasets import read_dataset, read_datasets
 from predictor_service.retraining.training import LEVEL, train_version
 from predictor_service.selection.targets import MEMORY, STEP
 from tests.support.measured_dataset import DEVICE as STANDIN
@@ -141,6 +143,26 @@ def test_a_service_answers_relative_to_what_was_chosen_and_says_so(tmp_path: Pat
     said = {notice.code: notice.message for notice in answer.warnings}["STEP_TIME_MODEL"]
     assert "relative to the model of all device types" in said
     assert said.removeprefix("step time: l") in store.card(trained.manifest.version)
+
+
+def test_more_rows_of_the_same_kind_do_not_contradict_a_model_relative_to_all_types(tmp_path: Path) -> None:
+    """They are judged by what a service answers, which is not relative to the device's own peaks."""
+    write_table_dataset(tmp_path / "sets" / "first", rows_as_all_types_say())
+    store = VersionStore(tmp_path / "models")
+    trained = train_version(read_datasets(tmp_path / "sets"), seed=0)
+    store.add(trained.manifest, trained.files)
+    new = [
+        dataclasses.replace(row, campaign="second", run_id=f"second-{row.run_id}")
+        for row in rows_as_all_types_say(seed=1)
+    ]
+    write_table_dataset(tmp_path / "sets" / "second", new)
+    champion = store.load(trained.manifest.version)
+    assert champion.devices[DEVICE][STEP.name].is_of_all_types
+    assert find_contradictions(read_datasets(tmp_path / "sets"), champion, trained.held_out) == []
+    slower = [dataclasses.replace(row, step_ms_mean=10 * (row.step_ms_mean or 0.0)) for row in new]
+    shutil.rmtree(tmp_path / "sets" / "second")
+    write_table_dataset(tmp_path / "sets" / "second", slower)
+    assert find_contradictions(read_datasets(tmp_path / "sets"), champion, trained.held_out)
 
 
 def test_a_manifest_keeps_what_was_chosen_and_one_without_any_keeps_its_name(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from predictor_service.errors import ModelError, UnknownVersionError
 from predictor_service.registry import model_registry
+from predictor_service.registry.device_change import DeviceChange
 from predictor_service.registry.manifest import Manifest, ScoredCandidate, seal
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.model_registry import ModelRegistry
@@ -170,6 +172,17 @@ def test_promotions_and_rollbacks_walk_back_in_order(root: Path) -> None:
     registry.close()
 
 
+def test_a_version_that_was_learned_while_an_operator_changed_what_is_served_does_not_replace_that(root: Path) -> None:
+    served, other = names(root)
+    with closing(ModelRegistry(root, "a test")) as registry:
+        assert registry.promote(other, "learned", in_place_of=served)
+        assert registry.roll_back("worse") == served
+        assert not registry.promote(other, "learned meanwhile", in_place_of=other)
+        assert registry.store.current() == served
+        assert registry.was_rolled_back()
+        assert registry.promote(other, "by hand")
+
+
 def test_of_many_versions_the_first_ones_leave_but_for_those_that_rollbacks_lead_to(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +255,19 @@ def test_differences_are_named_and_nothing_else(root: Path) -> None:
     served, other = (store.manifest(name) for name in names(root))
     assert [item.what for item in compare_versions(served, other)] == ["seed"]
     assert compare_versions(served, served) == []
+
+
+def test_a_version_says_which_devices_changed_and_one_without_any_keeps_its_name(root: Path) -> None:
+    manifest = VersionStore(root).manifest(names(root)[0])
+    assert '"changes"' not in manifest.to_json()
+    change = DeviceChange(device="cpu-standin", target="step_ms", at_ms=1_790_000_000_000, shift=0.405, datasets=("a",))
+    changed = seal(_changed(manifest, changes=(change,)))
+    assert changed.version != manifest.version
+    assert Manifest.from_json(changed.to_json()).changes == (change,)
+    said = "cpu-standin, step_ms: 1.50 times what it was, since 2026-09-21T"
+    assert said in write_card(changed)
+    (difference,) = compare_versions(manifest, changed)
+    assert (difference.what, difference.before, difference.after[: len(said)]) == ("device changed", "", said)
 
 
 def test_stale_versions_say_why(root: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictor_service.registry.held_out import HeldOutRows, held_out_from_json, held_out_to_json
-from predictor_service.retraining.gate import MARGIN_MAX, TargetComparison, compare_held_out
+from predictor_service.retraining.gate import MARGIN_MAX, TargetComparison, compare_held_out, compare_newest
 
 FAMILIES = [f"family_{place % 6}" for place in range(60)]
 MEASURED = np.exp(np.random.default_rng(0).normal(3, 1, 60))
@@ -72,6 +72,31 @@ def test_half_of_the_rows_is_enough_to_compare() -> None:
     assert "only 29 of 60 rows" in compare(rows(0.1), rows(0.01, count=29)).objection
 
 
+def measured_anew(known: HeldOutRows, factor: float = 1.0) -> HeldOutRows:
+    """The same jobs, whose rows have other names because other values were measured."""
+    return dataclasses.replace(
+        known,
+        row_ids=tuple(f"{name}-anew" for name in known.row_ids),
+        measured=tuple(value * factor for value in known.measured),
+        jobs=tuple(f"job-{name}" for name in known.row_ids),
+    )
+
+
+def test_jobs_that_were_measured_anew_are_compared_by_what_was_measured_last() -> None:
+    """Of jobs that run every week no row keeps its value: the week after, no version would have a judge."""
+    served = dataclasses.replace(measured_anew(rows(0.1)), row_ids=rows(0.1).row_ids)
+    assert "only 0 of 60 rows" in compare(dataclasses.replace(served, jobs=()), measured_anew(rows(0.1))).objection
+    found = compare(served, measured_anew(rows(0.1), factor=1.2))
+    assert (found.rows, found.objection) == (60, "")
+    assert found.challenger_error == found.champion_error
+    assert compare(served, measured_anew(rows(0.3))).objection
+
+
+def test_a_job_that_has_several_rows_is_known_by_their_values_alone() -> None:
+    served = dataclasses.replace(rows(0.1), jobs=("one job",) * 60)
+    assert "only 0 of 60" in compare(served, dataclasses.replace(measured_anew(rows(0.1)), jobs=served.jobs)).objection
+
+
 @pytest.mark.parametrize(
     ("target", "measured", "predicted", "error"),
     [
@@ -110,3 +135,37 @@ def test_perfect_versions_are_equal() -> None:
 def test_held_out_rows_survive_being_written() -> None:
     held_out = {"gpu": {"step_ms": rows(0.1)}}
     assert held_out_from_json(held_out_to_json(held_out)) == held_out
+
+
+def newest(served: HeldOutRows, error: float, count: int = 60) -> TargetComparison:
+    """What a new version with such an error is told about jobs of which the served one says what is given."""
+    new = rows(error, seed=2, count=count)
+    challenger = dict(zip(new.row_ids, new.predicted, strict=True))
+    return compare_newest("gpu", "step_ms", champion=served, challenger=challenger, seed=0)
+
+
+def test_what_changed_is_served_once_it_is_better_beyond_chance_on_what_was_measured_last() -> None:
+    slower = dataclasses.replace(rows(0.0), predicted=tuple((MEASURED / 1.5).tolist()))
+    found = newest(slower, 0.1)
+    assert found.objection == ""
+    assert found.champion_error == pytest.approx(np.log(1.5))
+    assert (found.rows, found.margin_ratio) == (60, -0.1)
+
+
+@pytest.mark.parametrize("error", [0.1, 0.095, 0.3])
+def test_what_changed_stays_as_served_where_the_new_version_is_not_clearly_better(error: float) -> None:
+    assert "not clearly better on the 60 jobs" in newest(rows(0.1), error).objection
+
+
+def test_a_fifth_of_the_labels_three_times_too_large_makes_no_version_better() -> None:
+    """Nothing in a job says that its label is wrong: who answers rightly about the others errs on it, both do."""
+    measured = np.where(np.arange(60) % 5 == 0, 3 * MEASURED, MEASURED)
+    served = dataclasses.replace(rows(0.05), measured=tuple(measured.tolist()))
+    assert newest(served, 0.05).objection
+
+
+def test_jobs_of_few_families_judge_no_change() -> None:
+    slower = dataclasses.replace(rows(0.0), predicted=tuple((MEASURED / 1.5).tolist()))
+    assert "only 4 families" in newest(slower, 0.01, count=4).objection
+    assert newest(slower, 0.01, count=5).objection == ""
+    assert "only 0 families" in newest(slower, 0.01, count=0).objection

@@ -178,6 +178,29 @@ def test_stored_operations_are_bounded_and_damaged_ones_are_dropped(
         operations.get("old-0")
 
 
+def test_services_on_one_folder_know_when_the_other_one_learned(tmp_path: Path, program: Callable[[str], None]) -> None:
+    """Otherwise each would learn the same every week, one after the other."""
+    program(RESULT % "promoted")
+    one, other = open_operations(tmp_path), open_operations(tmp_path)
+    ended = wait_for_end(one, start(one))
+    assert other.newest_begun_ms() == ended.started_at_ms
+
+
+def test_what_an_alarm_starts_learns_its_device_types_and_is_no_learning_of_all(
+    tmp_path: Path, program: Callable[[str], None]
+) -> None:
+    program('print(" ".join(sys.argv), file=sys.stderr)\n' + RESULT % "promoted")
+    operations = open_operations(tmp_path)
+    begun = operations.start(from_outcomes=True, seed=None, why="an alarm", devices=["a100", "l4"])
+    ended = wait_for_end(operations, begun.retraining_id)
+    assert "--device a100 --device l4" in ended.progress[0]
+    operations.close()
+    again = open_operations(tmp_path)
+    assert again.get(begun.retraining_id).devices == ("a100", "l4")
+    assert again.newest_begun_ms() == begun.started_at_ms
+    assert again.newest_begun_ms(of_all_types=True) == 0
+
+
 def test_bad_requests_are_refused(tmp_path: Path) -> None:
     operations = open_operations(tmp_path)
     with pytest.raises(UnknownRetrainingError):

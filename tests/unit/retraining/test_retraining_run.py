@@ -124,7 +124,7 @@ def test_new_rows_that_contradict_what_is_known_are_named(root: Path, change: Ch
         objections = find_contradictions(
             read_datasets(root / "datasets"), registry.store.load(name), registry.store.held_out(name)
         )
-    assert named in "; ".join(objections)
+    assert named in "; ".join(map(str, objections))
     assert bool(objections) == bool(named)
 
 
@@ -162,7 +162,7 @@ def test_nothing_new_changes_nothing(root: Path) -> None:
 
 
 def test_a_second_retraining_is_refused_while_one_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def train_and_ask_again(*arguments: object) -> None:
+    def train_and_ask_again(*arguments: object, **named: object) -> None:
         run(root)
 
     monkeypatch.setattr(retraining_run, "train_version", train_and_ask_again)
