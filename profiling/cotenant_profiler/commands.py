@@ -171,7 +171,8 @@ def _given_up(count: int) -> str:
     )
 
 
-def _line(record: Record) -> str:
+def progress_line(record: Record) -> str:
+    """Return what a person reads of an attempt: what it was, and why it counts or does not."""
     jobs = " + ".join(job.name for job in record.jobs)
     load = f"foreign load {record.foreign_ratio:.1%}, elsewhere {record.elsewhere_ratio:.0%}"
     reasons = ", ".join(record.flags) if record.status == "rejected" else ""
