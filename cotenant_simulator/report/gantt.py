@@ -7,11 +7,10 @@ from html import escape
 from zlib import crc32
 
 from cotenant_simulator.report.charts import LEFT, RIGHT, WIDTH, Scale, number, ticks
-from cotenant_simulator.run.records import AttemptInterval
+from cotenant_simulator.run.records import HOUR_MS, AttemptInterval
 
 ROWS_MAX = 64
 BARS_MAX = 4_000
-HOUR_MS = 3_600_000
 _AXIS = 34
 
 

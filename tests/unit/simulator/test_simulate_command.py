@@ -232,8 +232,10 @@ def test_machines_that_cannot_be_are_refused(text: str, complaint: str, tmp_path
 def test_a_policy_that_finishes_nothing_has_no_times_to_compare(tmp_path: Path) -> None:
     file = tmp_path / "wide.toml"
     file.write_text("jobs = 2\n[[classes]]\ngpus = [8]\n")
-    done = simulate(file, "--cluster", "1x1", "--policies", "fifo")
+    page = tmp_path / "report.html"
+    done = simulate(file, "--cluster", "1x1", "--policies", "fifo", "--report", page)
     assert done.returncode == 1
+    assert f"<td>0 of 2</td>{'<td>-</td>' * 5}<td>0 %</td>" in page.read_text()
     assert done.stdout.splitlines()[-1].split() == ["fifo", "0/2", "-", "-", "-", "-", "0", "0", "%", "0", "0"]
     assert re.fullmatch(r"fifo: 2 of 2 jobs did not finish; what jobs were first held for: [A-Z_]+ \d+\n", done.stderr)
     policy = json.loads(simulate(file, "--cluster", "1x1", "--policies", "fifo", "-o", "json").stdout)["policies"][0]
