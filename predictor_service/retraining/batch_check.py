@@ -44,7 +44,7 @@ _UNIT_TOLERANCE: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class _NewRows:
-    """New rows of one target: their columns and anchors as served, and what was measured."""
+    """New rows of one target: their columns and analytical estimates as served, and what was measured."""
 
     target: Target
     model: ServedTarget
