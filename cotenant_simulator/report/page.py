@@ -153,6 +153,6 @@ def _ends(pairs: Sequence[tuple[float, str, float, float]]) -> list[tuple[float,
 def _gpus(result: RunResult, cluster: Cluster) -> str:
     gpu_ids = [gpu.gpu_id for node in cluster.nodes for gpu in node.gpus]
     picture = gantt(result.spans, gpu_ids, from_ms=result.began_at_ms, until_ms=result.ended_at_ms)
-    told = "One bar per attempt, one colour per job; the lower half of a row is that of a second job on the same GPU."
+    told = "One bar per attempt, one colour per job; bars of half the height share a GPU."
     dropped = f" {result.spans_dropped} later bars were not kept." if result.spans_dropped else ""
     return f"<h2>GPUs under {escape(result.policy)}</h2>{note(told + dropped)}{picture}"
