@@ -117,11 +117,6 @@ class Outcome:
         return statistics.fmean(job.ended_at_ms - job.submitted_at_ms for job in self.jobs.values()) / 1_000
 
     @property
-    def length_mean_s(self) -> float:
-        """Mean time between first start and end."""
-        return statistics.fmean(job.ended_at_ms - job.started_at_ms for job in self.jobs.values()) / 1_000
-
-    @property
     def starts(self) -> int:
         """Attempts of all jobs."""
         return sum(job.starts for job in self.jobs.values())

@@ -19,7 +19,7 @@ from cotenant_simulator.readers.accounting import PastJob
 from cotenant_simulator.readers.assumed_jobs import assume
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.report.json_report import HOUR_MS
+from cotenant_simulator.run.records import HOUR_MS
 from cotenant_simulator.truth.cluster import read_cluster
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.early_attempts import find_prepared, give_up_early
 from cotenant_agent.early_start import PREPARATION_LOST
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.log_reads import LogReads
+from cotenant_agent.log_streams import LogStreams
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.pause_orders import NOT_PAUSABLE
@@ -86,7 +86,7 @@ class Conversation:
         self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
         self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
-        self._log_reads = LogReads(table, self._membership)
+        self._log_streams = LogStreams(table, self._membership)
         self._transfers = transfers
         self._fetches: dict[AttemptKey, asyncio.Task[None]] = {}
         self._stub: NodeAgentServiceAsyncStub | None = None
@@ -121,7 +121,7 @@ class Conversation:
             call.cancel()
             self._end_outgoing()
             sends = () if self._transfers is None else self._transfers.tasks
-            running = [*tasks, *self._log_reads.tasks, *self._fetches.values(), *sends]
+            running = [*tasks, *self._log_streams.tasks, *self._fetches.values(), *sends]
             for task in running:
                 task.cancel()
             results = await asyncio.gather(*running, return_exceptions=True)
@@ -197,7 +197,7 @@ class Conversation:
             elif kind == "attempt_end_stored":
                 self._table.mark_stored(key_from_message(message.attempt_end_stored.key))
             elif kind == "read_log":
-                self._log_reads.start(message.read_log, self._outbound)
+                self._log_streams.start(message.read_log, self._outbound)
             elif kind == "send_checkpoint":
                 if self._transfers is not None:
                     self._transfers.send(message.send_checkpoint)

@@ -122,8 +122,9 @@ def _candidate_row(candidate: scheduling_pb2.Candidate, width: int) -> Row:
 
 
 def _history_lines(answer: scheduling_pb2.ExplainJobResponse) -> list[tuple[str, str]]:
-    start_ms = answer.job.submitted_at_ms
+    start_ms, events = answer.job.submitted_at_ms, list(answer.history)[-SHOWN_EVENTS:]
+    widest = max(len(event.kind) for event in events)
     return [
-        (f"+{quantities.format_duration(event.at_ms - start_ms)}", f"{event.kind}  {event.message}".rstrip())
-        for event in list(answer.history)[-SHOWN_EVENTS:]
+        (f"+{quantities.format_duration(event.at_ms - start_ms)}", f"{event.kind:<{widest}}  {event.message}".rstrip())
+        for event in events
     ]

@@ -153,7 +153,7 @@ class StartLines:
     """Says of every program that it starts, why that may take long, and how long it took.
 
     Args:
-        is_first: Nothing is there yet: the predictor learns from the measurements that are shipped.
+        is_first: Nothing is there yet: the predictor takes over the shipped models, or learns where they are older.
     """
 
     def __init__(self, *, is_first: bool) -> None:
@@ -165,8 +165,8 @@ class StartLines:
         """Notes that the one before serves, and that the next one starts."""
         self.end()
         self._name, self._since_ms = name, system_clock.steady_ms()
-        is_learning = self._is_first and name == "predictor"
-        tell(f"starting {name}" + (", which learns at its first start: up to two minutes" if is_learning else ""))
+        may_learn = self._is_first and name == "predictor"
+        tell(f"starting {name}" + (" (its first start: up to two minutes where it has to learn)" if may_learn else ""))
 
     def end(self) -> None:
         """Notes that the last one serves."""

@@ -18,12 +18,10 @@ from cotenant_simulator.readers.chosen_counts import GPU_COUNT_MAX
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import fingerprint
 from cotenant_simulator.report.json_report import Question, as_json
-from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunResult, RunSettings
+from cotenant_simulator.run.records import HOUR_MS, NodeFailures, OverheadCosts, RunResult, RunSettings
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.records import Share
 from scheduler_service.core.tenants import TenantRules, parse_tenants
-
-HOUR_MS = 3_600_000
 
 
 def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, object]) -> Mapping[str, Any]:

@@ -14,10 +14,8 @@ from cotenant_simulator.comparison.experiment import Experiment
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.readers.chosen_counts import GPU_COUNT_MAX, SPEEDUP_POWER
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunSettings
+from cotenant_simulator.run.records import HOUR_MS, NodeFailures, OverheadCosts, RunSettings
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, Share
-
-HOUR_MS = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

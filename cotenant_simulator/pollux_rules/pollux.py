@@ -3,7 +3,7 @@
 Source:
     The Pollux artifact (petuum/adaptdl, branch osdi21-artifact), simulator/pollux.py and simulator.py: speedup over the
     fair share, power mean with p = -1, penalty of a restart, at most twice the GPUs a job has had. It searches with
-    a genetic algorithm; what replaces it: docs/research/pollux-allocation-without-genetic-search.md.
+    a genetic algorithm; what replaces it: docs/pollux_rules.md.
 """
 
 from __future__ import annotations

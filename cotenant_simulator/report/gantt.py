@@ -1,17 +1,17 @@
-"""Which job held which GPU when, as SVG: one row per GPU, one bar per attempt; a shared GPU shows half-height bars."""
+"""Which job held which GPU when, as SVG: one row per GPU, one bar per attempt, half as high where it shares the GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import zip_longest
 from zlib import crc32
 
 from cotenant_simulator.report.charts import LEFT, RIGHT, WIDTH, Scale, number, ticks
-from cotenant_simulator.run.records import AttemptInterval
+from cotenant_simulator.run.records import HOUR_MS, AttemptInterval
 
 ROWS_MAX = 64
 BARS_MAX = 4_000
-HOUR_MS = 3_600_000
 _AXIS = 34
 
 
@@ -37,9 +37,11 @@ def gantt(spans: Sequence[AttemptInterval], gpu_ids: Sequence[str], *, from_ms: 
         if len(shown) <= 32 or row % 4 == 0
     ]
     lanes: dict[str, list[AttemptInterval]] = {}
-    parts += [
-        _bar(bar, shown[bar.gpu_id] * row_height, row_height, scale, lanes.setdefault(bar.gpu_id, [])) for bar in bars
-    ]
+    for bar in bars:
+        lanes.setdefault(bar.gpu_id, []).append(bar)
+    for gpu_id, lane in lanes.items():
+        top = shown[gpu_id] * row_height + 1
+        parts += [_bar(bar, top, row_height - 2, half, scale) for bar, half in _halves(lane)]
     for hours in ticks(from_ms / HOUR_MS, until_ms / HOUR_MS, 8):
         x = scale(hours * HOUR_MS)
         parts.append(f'<text x="{x:.1f}" y="{height - 20}" text-anchor="middle">{number(hours)}</text>')
@@ -49,18 +51,29 @@ def gantt(spans: Sequence[AttemptInterval], gpu_ids: Sequence[str], *, from_ms: 
     return svg + left_out
 
 
-def _bar(bar: AttemptInterval, top: int, row_height: int, scale: Scale, lane: list[AttemptInterval]) -> str:
-    """Draw one attempt in the upper half of its row, or in the lower half where the upper one is taken."""
-    co_located = [other for other in lane if other.until_ms > bar.from_ms]
-    lane[:] = [*co_located, bar]
-    half = (row_height - 2) / 2
+def _halves(lane: Sequence[AttemptInterval]) -> Iterator[tuple[AttemptInterval, int | None]]:
+    """Yield the attempts of one GPU, by their starts, each with its half of the row.
+
+    0 = the upper one, 1 = the lower one, where the upper one is taken; None = it has the GPU to itself throughout.
+    """
+    running: list[tuple[AttemptInterval, int | None]] = []
+    for bar, following in zip_longest(lane, lane[1:]):
+        running = [item for item in running if item[0].until_ms > bar.from_ms]
+        is_joined = following is not None and following.from_ms < bar.until_ms
+        half = None if not running and not is_joined else int(any(taken == 0 for _, taken in running))
+        running.append((bar, half))
+        yield bar, half
+
+
+def _bar(bar: AttemptInterval, top: int, height: int, half: int | None, scale: Scale) -> str:
+    """Draw one attempt in its row, or in a half of it."""
     x, end = scale(bar.from_ms), scale(bar.until_ms)
-    y = top + 1 + (half if co_located else 0)
+    y, tall = (top, height) if half is None else (top + half * height / 2, height / 2)
     hue = crc32(bar.job_id.encode()) % 360
     hours = (bar.until_ms - bar.from_ms) / HOUR_MS
     tip = escape(f"{bar.job_id} on {bar.gpu_id}, {hours:.3g} h")
     return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.4):.1f}" height="{half:.1f}" '
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.4):.1f}" height="{tall:.1f}" '
         f'fill="hsl({hue} 55% 55%)"><title>{tip}</title></rect>'
     )
 

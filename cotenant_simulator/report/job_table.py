@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
-from cotenant.cli.tables import Column, Row, render_table
+from cotenant.cli.tables import Column, Row
 from cotenant.terminal_text import harmless
-from cotenant_simulator.report.table import WIDTH, hours
+from cotenant_simulator.report.table import hours, printed
 
 JOBS_MAX = 10_000
 """Most lines that a reader may want to look at."""
@@ -27,12 +25,9 @@ def as_job_table(report: Mapping[str, Any]) -> str:
         *(Column(title=title, right=True) for title in titles),
     ]
     rows = [Row(cells=[*([str(job["seed"])] if has_seeds else []), *_cells(job)]) for job in jobs[:JOBS_MAX]]
-    console = Console(width=WIDTH, no_color=True, highlight=False)
-    with console.capture() as capture:
-        console.print(render_table(columns, rows, WIDTH))
     left_out = len(jobs) - len(rows)
     more = f"\n{left_out:,} further lines are left out here; -o csv has all" if left_out > 0 else ""
-    return capture.get().rstrip() + more
+    return printed(columns, rows) + more
 
 
 def _cells(job: Mapping[str, Any]) -> list[str]:
@@ -42,16 +37,12 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
         str(job["gpus"]),
         _hours_of_ms(job["first_started_at_ms"]),
         _hours_of_ms(job["finished_at_ms"]),
-        _hours(job["jct_s"]),
-        _hours(job["queueing_s"]),
+        hours(job["jct_s"]),
+        hours(job["queueing_s"]),
         f"{100 * job['slowdown_ratio']:.0f} %",
         str(job["out_of_memory"]),
     ]
 
 
 def _hours_of_ms(at_ms: float | None) -> str:
-    return "-" if at_ms is None else hours(at_ms / 1_000)
-
-
-def _hours(seconds: float | None) -> str:
-    return "-" if seconds is None else hours(seconds)
+    return hours(None if at_ms is None else at_ms / 1_000)

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cotenant_simulator.report.comparability import Caveat
-from cotenant_simulator.run.records import JobResult, RunResult
+from cotenant_simulator.run.records import HOUR_MS, JobResult, RunResult
 
 SCHEMA = "cotenant.simulate/1"
 DECIMALS = 6
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

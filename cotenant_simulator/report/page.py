@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +10,10 @@ from typing import Any
 
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.report.charts import Line, chart, legend, number
-from cotenant_simulator.report.gantt import HOUR_MS, gantt
+from cotenant_simulator.report.gantt import gantt
 from cotenant_simulator.report.html_document import document, note, table
 from cotenant_simulator.report.json_report import jct_s
-from cotenant_simulator.run.records import RunResult
+from cotenant_simulator.run.records import HOUR_MS, RunResult, UsageInterval
 from cotenant_simulator.truth.cluster import Cluster
 
 ROWS_PER_SIDE = 10
@@ -70,11 +70,7 @@ def _policies(policies: Sequence[Mapping[str, Any]]) -> str:
         (
             policy["policy"],
             f"{policy['jobs_finished']} of {policy['jobs_submitted']}",
-            number(policy["jct_s"]["mean"] / _HOUR_S),
-            number(policy["jct_s"]["p95"] / _HOUR_S),
-            number(policy["jct_s"]["max"] / _HOUR_S),
-            number(policy["queueing_s"]["mean"] / _HOUR_S),
-            number(policy["makespan_s"] / _HOUR_S),
+            *(number(seconds / _HOUR_S) if policy["jobs_finished"] else "-" for seconds in _times_s(policy)),
             f"{100 * policy['gpu_allocated_ratio']:.0f} %",
             f"{100 * policy['slowdown_ratio']['mean']:.0f} %",
         )
@@ -92,6 +88,11 @@ def _policies(policies: Sequence[Mapping[str, Any]]) -> str:
     return table(titles, rows) + note(meanings) + table(events_titles, events)
 
 
+def _times_s(policy: Mapping[str, Any]) -> tuple[float, ...]:
+    jct_s = policy["jct_s"]
+    return jct_s["mean"], jct_s["p95"], jct_s["max"], policy["queueing_s"]["mean"], policy["makespan_s"]
+
+
 def _most(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
 
@@ -105,7 +106,7 @@ def _completion(results: Sequence[RunResult]) -> str:
     return chart(lines, across="time from submission to end (h)", up="jobs (%)", least_top=100.0)
 
 
-def _over_time(results: Sequence[RunResult], read: Any, unit: str, top: float) -> str:  # noqa: ANN401 - a lambda
+def _over_time(results: Sequence[RunResult], read: Callable[[UsageInterval], float], unit: str, top: float) -> str:
     lines = [
         Line(
             name=result.policy,
@@ -152,6 +153,6 @@ def _ends(pairs: Sequence[tuple[float, str, float, float]]) -> list[tuple[float,
 def _gpus(result: RunResult, cluster: Cluster) -> str:
     gpu_ids = [gpu.gpu_id for node in cluster.nodes for gpu in node.gpus]
     picture = gantt(result.spans, gpu_ids, from_ms=result.began_at_ms, until_ms=result.ended_at_ms)
-    told = "One bar per attempt, one colour per job; the lower half of a row is that of a second job on the same GPU."
+    told = "One bar per attempt, one colour per job; bars of half the height share a GPU."
     dropped = f" {result.spans_dropped} later bars were not kept." if result.spans_dropped else ""
     return f"<h2>GPUs under {escape(result.policy)}</h2>{note(told + dropped)}{picture}"

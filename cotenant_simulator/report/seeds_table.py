@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
-from cotenant.cli.tables import Column, Row, render_table
-from cotenant_simulator.report.table import WIDTH, hours
+from cotenant.cli.tables import Column, Row
+from cotenant_simulator.report.table import hours, printed
 
 Figures = Mapping[str, Mapping[str, Any]]
 """Rows of one policy by figure."""
@@ -22,16 +20,13 @@ def as_seeds_table(report: Mapping[str, Any]) -> str:
     for row in report["policies"]:
         by_policy.setdefault(row["policy"], {})[row["figure"]] = row
     rows = [Row(cells=_cells(policy, figures)) for policy, figures in by_policy.items()]
-    console = Console(width=WIDTH, no_color=True, highlight=False)
-    with console.capture() as capture:
-        console.print(render_table(columns, rows, WIDTH))
     seeds = report["seeds"]
     head = (
         f"{report['trace']['jobs']} jobs, cluster {report['cluster']}, predictions {report['predictions']}, "
         f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})\n"
         f"means over seeds; OVER: over {report['compared_with']}, seed by seed"
     )
-    return f"{head}\n{capture.get().rstrip()}"
+    return f"{head}\n{printed(columns, rows)}"
 
 
 def _cells(policy: str, figures: Figures) -> list[str]:
@@ -39,8 +34,8 @@ def _cells(policy: str, figures: Figures) -> list[str]:
     return [
         policy,
         _number(figures["jobs_finished"]["mean"]),
-        _hours(stay["mean"]),
-        _range(_hours(stay["low"]), _hours(stay["high"])),
+        hours(stay["mean"]),
+        _range(hours(stay["low"]), hours(stay["high"])),
         _ratio(stay["ratio"]),
         _range(_ratio(stay["ratio_low"]), _ratio(stay["ratio_high"])),
         _number(figures["out_of_memory"]["mean"]),
@@ -49,10 +44,6 @@ def _cells(policy: str, figures: Figures) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
-
-
-def _hours(seconds: float | None) -> str:
-    return "-" if seconds is None else hours(seconds)
 
 
 def _ratio(value: float | None) -> str:

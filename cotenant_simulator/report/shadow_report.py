@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Final
 
 from cotenant_simulator.readers.accounting import Accounting
-from cotenant_simulator.report.json_report import HOUR_MS, quantile
-from cotenant_simulator.run.records import JobResult, RunResult
+from cotenant_simulator.report.json_report import quantile
+from cotenant_simulator.run.records import HOUR_MS, JobResult, RunResult
 
 SCHEMA: Final = "cotenant.shadow/1"
 DAY_MS: Final = 24 * HOUR_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -22,12 +22,17 @@ def as_table(report: Mapping[str, Any]) -> str:
         ),
     ]
     rows = [Row(cells=_cells(policy)) for policy in report["policies"]]
+    trace = report["trace"]
+    head = f"{trace['jobs']} jobs, cluster {report['cluster']}, predictions {report['predictions']}"
+    return f"{head}, seed {report['seed']}\n{printed(columns, rows)}"
+
+
+def printed(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Return a table as it is printed, at most 80 columns wide."""
     console = Console(width=WIDTH, no_color=True, highlight=False)
     with console.capture() as capture:
         console.print(render_table(columns, rows, WIDTH))
-    trace = report["trace"]
-    head = f"{trace['jobs']} jobs, cluster {report['cluster']}, predictions {report['predictions']}"
-    return f"{head}, seed {report['seed']}\n{capture.get().rstrip()}"
+    return capture.get().rstrip()
 
 
 def _cells(policy: Mapping[str, Any]) -> list[str]:
@@ -50,7 +55,9 @@ def _times_s(policy: Mapping[str, Any]) -> tuple[float, ...]:
     return jct_s["mean"], jct_s["p95"], queueing_s["mean"], policy["makespan_s"]
 
 
-def hours(seconds: float) -> str:
-    """Return a time in hours, with as many decimals as are worth reading."""
+def hours(seconds: float | None) -> str:
+    """Return a time in hours, with as many decimals as are worth reading; - where there is none."""
+    if seconds is None:
+        return "-"
     value = seconds / 3_600
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"

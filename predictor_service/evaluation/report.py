@@ -208,10 +208,7 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
         cells = (score.metrics["mae"], score.metrics["mape_ratio"], score.ratios["mae"])
         yield f"{name:<20}{''.join(_number(cell) for cell in cells)}   {_range(score.ratio_intervals['mae'])}"
     yield ""
-    yield f"{'candidate':<32}{'inner mae':>12}{'outer mae':>12}"
-    for line in evaluation.candidates:
-        capped = f"   without {line.rows_left_out:,} rows: too many for it" if line.rows_left_out else ""
-        yield f"{line.name:<32}{_number(line.inner_mae)}{_number(line.outer_mae)}{capped}"
+    yield from _candidate_lines(evaluation.candidates)
     yield ""
     worst = sorted(evaluation.per_group, key=lambda score: -(score.metrics["mae"] or 0.0))
     yield f"{'group, worst first':<32}{'rows':>8}{'mae':>12}{'mape_ratio':>12}{'in 90 %':>10}"
@@ -220,6 +217,16 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
         yield f"{group.group[:31]:<32}{group.rows:>8}{numbers}{group.metrics['coverage_90_ratio'] or 0.0:>10.2f}"
     if len(worst) > _GROUPS_SHOWN:
         yield f"and {len(worst) - _GROUPS_SHOWN} more; -o json lists all"
+
+
+def _candidate_lines(candidates: Sequence[ScoredCandidate]) -> Iterator[str]:
+    """Yields what competed; the column of outer errors only where a method tells them."""
+    is_outer_told = any(line.outer_mae is not None for line in candidates)
+    yield f"{'candidate':<32}{'inner mae':>12}" + (f"{'outer mae':>12}" if is_outer_told else "")
+    for line in candidates:
+        outer = _number(line.outer_mae) if is_outer_told else ""
+        capped = f"   without {line.rows_left_out:,} rows: too many for it" if line.rows_left_out else ""
+        yield f"{line.name:<32}{_number(line.inner_mae)}{outer}{capped}"
 
 
 def _number(value: float | None) -> str:

@@ -19,7 +19,7 @@ from predictor_service.errors import InvalidBatchError
 from predictor_service.features.affine import Affine, AffineArray
 from predictor_service.features.graph_extraction import SCALARS, GraphWarning, extract
 from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.graph_limits import DEFAULT_LIMITS, GraphLimits
+from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.features.graph_measurement import ParameterCount
 from predictor_service.features.operator_families import OperatorFamily
 
@@ -149,9 +149,7 @@ class GraphDescription:
         )
 
 
-def describe_graph(
-    data: bytes, dimension_bindings: Mapping[str, int] | None = None, limits: GraphLimits = DEFAULT_LIMITS
-) -> GraphDescription:
+def describe_graph(data: bytes, dimension_bindings: Mapping[str, int] | None = None) -> GraphDescription:
     """Measures an ONNX graph for all batches.
 
     Args:
@@ -159,13 +157,12 @@ def describe_graph(
         dimension_bindings: Sizes of dimensions that were exported as names. `batch`, `N`, `batch_size` and an unnamed
             first dimension are the batch unless bound here. For a graph without names, `batch` states which batch it
             was exported with.
-        limits: Largest accepted sizes.
 
     Raises:
         GraphError: The graph is malformed, unsupported, too large, or has an unbound dimension.
         InvalidBindingError: A binding is not a usable size.
     """
-    extraction = extract(data, dimension_bindings or {}, limits)
+    extraction = extract(data, dimension_bindings or {}, DEFAULT_LIMITS)
     return GraphDescription(
         graph_sha256=extraction.graph_sha256,
         stored=extraction.stored,

@@ -56,7 +56,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFeatures:
-    """What the regressors see of a job, and the physical figures that anchor them.
+    """What the regressors see of a job, and the analytical estimates that they correct.
 
     Attributes:
         values: Shape (len(FEATURES),), in the order of `FEATURES`.
@@ -164,7 +164,7 @@ def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
         device: What it runs on.
 
     Returns:
-        The vector with its anchors.
+        The vector with its analytical estimates.
     """
     return tabulate_job(tabulate_graph([graph]), settings, device).row(0)
 

@@ -1,4 +1,4 @@
-"""What a service knows of jobs, as the columns and anchors that it learns from and answers by.
+"""What a service knows of jobs, as the columns and analytical estimates that it learns from and answers by.
 
 A row can be answered when the job's graph was described, by its file or by a table's figures, on a device type with
 known peaks; a row of two jobs when both were measured alone. It can be learned from when, in addition, one device ran

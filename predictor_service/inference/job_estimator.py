@@ -185,7 +185,7 @@ class JobEstimator:
         table, model = self._samples.table(points.stop), self._models.get(target.name)
         if model is None and target is MEMORY:
             return self._memory_without_model(table, points)
-        analytical_estimate = _anchors(target, table)[points]
+        analytical_estimate = _analytical_estimates(target, table)[points]
         if model is None:
             return self._untrained_step(points, analytical_estimate)
         if model.is_of_all_types:
@@ -373,7 +373,7 @@ def _analytical_estimate(target: Target, sample: JobFeatures) -> float:
     return sample.roofline_ms if target is STEP else sample.utilization_ceiling_ratio
 
 
-def _anchors(target: Target, table: JobTable) -> FloatArray:
+def _analytical_estimates(target: Target, table: JobTable) -> FloatArray:
     """The same at every batch of a table."""
     if target is MEMORY:
         return table.analytical_memory_bytes

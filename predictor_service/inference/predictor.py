@@ -304,7 +304,7 @@ class Predictor:
         device: DeviceType,
         version: ServedVersion | None,
         confidence: float,
-        scale: DeviceScale | None = None,
+        scale: DeviceScale | None,
     ) -> JobEstimator:
         graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
         estimator = self._estimators.find(graph, job.settings, device, version, confidence)

@@ -255,8 +255,9 @@ _RISK_NOT_KNOWN: Final = _risk("a chance that is not known")
 @lru_cache(_REASONS_MAX)
 def _out_of_domain(unusual_features: tuple[str, ...]) -> Notice:
     if unusual_features[0] == OF_OTHERS:
-        others = "".join(f"; {text}" for text in unusual_features[1:])
-        return Notice(code="PUBLIC_MODEL", message=f"{_PUBLIC_MODEL}{others}")
+        others = "; ".join(unusual_features[1:])
+        unlike = f"; this job is unlike what they measured: {others}" if others else ""
+        return Notice(code="PUBLIC_MODEL", message=f"{_PUBLIC_MODEL}{unlike}")
     return Notice(
         code="OUT_OF_DOMAIN",
         message="unlike every job that was measured on this device type: " + "; ".join(unusual_features),

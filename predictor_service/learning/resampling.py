@@ -20,20 +20,14 @@ _CHUNK_CELLS: Final = 4_000_000
 Interval = tuple[float, float]
 
 
-def bootstrap(
-    errors: RowErrors, groups: Sequence[frozenset[str]], seed: int, draws: int = DRAWS
-) -> dict[str, Interval | None]:
+def bootstrap(errors: RowErrors, groups: Sequence[frozenset[str]], seed: int) -> dict[str, Interval | None]:
     """Returns the central 95 % of every metric over resampled groups; None where it is undefined."""
-    summaries = np.concatenate([errors.summarize(weights) for weights in _draw(groups, seed, draws)])
+    summaries = np.concatenate([errors.summarize(weights) for weights in _draw(groups, seed)])
     return _by_name(errors.names, summaries)
 
 
 def bootstrap_ratios(
-    ours: RowErrors,
-    theirs: RowErrors,
-    groups: Sequence[frozenset[str]],
-    seed: int,
-    draws: int = DRAWS,
+    ours: RowErrors, theirs: RowErrors, groups: Sequence[frozenset[str]], seed: int
 ) -> dict[str, Interval | None]:
     """Returns the central 95 % of ours / theirs for the metrics of theirs, both on the same draws.
 
@@ -42,17 +36,16 @@ def bootstrap_ratios(
         theirs: Errors of the same rows.
         groups: Of each row.
         seed: Of the draws.
-        draws: How many.
     """
     places = [ours.names.index(name) for name in theirs.names]
     parts = []
-    for weights in _draw(groups, seed, draws):
+    for weights in _draw(groups, seed):
         with np.errstate(invalid="ignore", divide="ignore"):
             parts.append(ours.summarize(weights)[:, places] / theirs.summarize(weights))
     return _by_name(theirs.names, np.concatenate(parts))
 
 
-def _draw(groups: Sequence[frozenset[str]], seed: int, draws: int) -> Iterator[FloatArray]:
+def _draw(groups: Sequence[frozenset[str]], seed: int) -> Iterator[FloatArray]:
     """Yields weights of the rows, shape (some draws, rows)."""
     names = sorted(frozenset[str]().union(*groups))
     place = {name: index for index, name in enumerate(names)}
@@ -62,9 +55,9 @@ def _draw(groups: Sequence[frozenset[str]], seed: int, draws: int) -> Iterator[F
     for row, members in enumerate(groups):
         member[row, : len(members)] = [place[name] for name in sorted(members)]
     random = np.random.default_rng(seed)
-    chunk = max(1, min(draws, _CHUNK_CELLS // max(1, len(groups))))
-    for start in range(0, draws, chunk):
-        count = min(chunk, draws - start)
+    chunk = max(1, min(DRAWS, _CHUNK_CELLS // max(1, len(groups))))
+    for start in range(0, DRAWS, chunk):
+        count = min(chunk, DRAWS - start)
         drawn = random.multinomial(len(names), np.full(len(names), 1.0 / len(names)), size=count)
         filled = np.concatenate([drawn, np.ones((count, 1), dtype=drawn.dtype)], axis=1)
         weights = filled[:, member[:, 0]].astype(np.float64)

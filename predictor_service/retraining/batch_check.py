@@ -48,7 +48,7 @@ _UNIT_TOLERANCE: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class _NewRows:
-    """New rows of one target: what is served of them, their anchors, and what was measured."""
+    """New rows of one target: what is served of them, their analytical estimates, and what was measured."""
 
     target: Target
     model: ServedTarget

@@ -120,7 +120,7 @@ def train_version(
             if device is None:
                 count = sum(row.device == name for dataset in datasets for row in dataset.solo)
                 collected.skipped.append(
-                    f"{name}: {count} rows, not in the catalogue of devices: no peaks to anchor at"
+                    f"{name}: {count} rows, not in the catalogue of devices: no peaks to estimate by"
                 )
             else:
                 _train_device(datasets, device, seed, collected)

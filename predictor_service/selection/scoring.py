@@ -119,9 +119,7 @@ def predict_unchosen(
     return values
 
 
-def choose_unseen(
-    scores: Sequence[CandidateScore], target: FloatArray, incumbent: Incumbent | None = None
-) -> list[int]:
+def choose_unseen(scores: Sequence[CandidateScore], target: FloatArray, incumbent: Incumbent | None) -> list[int]:
     """The candidate that the other folds would choose, for each fold: a place in `scores`."""
     held_out = scores[0].held_out
     elsewhere = [held_out.fold != fold for fold in range(len(held_out.models))]

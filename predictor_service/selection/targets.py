@@ -1,11 +1,11 @@
 """What is predicted, under which names, and the scale in which it is learned.
 
-Where there is an analytical estimate of a target (the anchor), it is learned relative to it, so that a model
-that has learned nothing answers the anchor instead of a mean:
+Where there is an analytical estimate of a target, it is learned relative to it, so that a model
+that has learned nothing answers the estimate instead of a mean:
 
-    step_ms, memory_bytes                 ln(measured / anchor)
+    step_ms, memory_bytes                 ln(measured / estimate)
     utilization_ratio, sm_activity_ratio  measured / ceiling, the ceiling being the share of a step not spent waiting
-    slowdown_ratio                        ln((1 + measured) / (1 + anchor)), the anchor being fair time slicing
+    slowdown_ratio                        ln((1 + measured) / (1 + estimate)), the estimate being fair time slicing
 
 Elsewhere what spans orders of magnitude is learned as a logarithm.
 """
@@ -64,7 +64,7 @@ class Target:
         return np.asarray(np.maximum(np.expm1(np.minimum(value, _LOG_BOUND) + np.log1p(analytical_estimate)), 0.0))
 
     def compress(self, values: FloatArray) -> FloatArray:
-        """From measured values to the scale in which they are learned without an anchor; same shape."""
+        """From measured values to the scale in which they are learned without an estimate; same shape."""
         if self.scale == "log_ratio":
             return np.asarray(np.log(np.maximum(values, _SIZE_MIN)))
         return np.asarray(np.log1p(np.maximum(values, -_LOSS_MAX))) if self.scale == "log_one_plus" else values

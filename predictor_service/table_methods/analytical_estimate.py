@@ -34,7 +34,7 @@ _NO_PARTS: Final = np.zeros(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AnalyticalModel:
-    """A fitted anchor.
+    """A fitted analytical estimate.
 
     Attributes:
         target: What is predicted.
@@ -71,7 +71,7 @@ def _arcsine(shares: FloatArray) -> FloatArray:
 
 
 def fit_analytical_model(learning_task: LearningTask) -> AnalyticalModel:
-    """Fits the anchor to training rows."""
+    """Fits the estimate to training rows."""
     positive = learning_task.measured[learning_task.measured > 0]
     typical = float(np.exp(np.log(positive).mean())) if len(positive) else 1.0
     coefficients = (_fit_shares if learning_task.target.scale == "share" else _fit_parts)(learning_task)

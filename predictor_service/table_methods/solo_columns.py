@@ -1,8 +1,8 @@
 """The columns that a target of a job alone is learned from.
 
 In addition to what the set publishes and what we computed: figures at the job's batch, because a device sees the
-product; and every size as a share of the anchor, because a correction of physics depends on what a job's memory or
-time is made of, not on how much of it there is. Sizes enter as logarithms.
+product; and every size as a share of the analytical estimate, because a correction of physics depends on what a job's
+memory or time is made of, not on how much of it there is. Sizes enter as logarithms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SoloColumns:
 
     Attributes:
         raw: Published and computed figures.
-        shares: Places among them that also enter as shares of the anchor.
+        shares: Places among them that also enter as shares of the analytical estimate.
         middle: Median of each figure, standing in for what a row lacks.
     """
 
@@ -88,7 +88,7 @@ def _as_logarithms(values: FloatArray) -> FloatArray:
 
 
 def _sizes_like(figures: FloatArray, analytical_estimate: FloatArray) -> tuple[int, ...]:
-    """Places of positive columns that span orders of magnitude and grow with the anchor, most alike first."""
+    """Places of positive columns that span orders of magnitude and grow with the estimate, most alike first."""
     if len(analytical_estimate) < 3 or analytical_estimate.max() <= analytical_estimate.min():
         return ()
     log_analytical_estimate = np.log(analytical_estimate)

@@ -22,10 +22,10 @@ class SoloModels:
     """What candidates learned from one set of rows.
 
     Attributes:
-        analytical_model: The anchor.
+        analytical_model: The analytical estimate.
         columns: How a learning task becomes a table.
         models: Candidates that correct physics, by name.
-        untuned: Trees without an anchor; None where rows carry no choice.
+        untuned: Trees without one; None where rows carry no choice.
         seen: Training values in the learned scale.
     """
 

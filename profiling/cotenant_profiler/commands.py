@@ -151,14 +151,14 @@ def _progress(total: int) -> Iterator[Listener]:
     """Show progress on standard error: a bar with the time left on a terminal, else a line per run."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda record: click.echo(_line(record), err=True)
+        yield lambda record: click.echo(progress_line(record), err=True)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=total)
 
         def show(record: Record) -> None:
-            progress.update(task, advance=record.status == "ok", description=_line(record))
+            progress.update(task, advance=record.status == "ok", description=progress_line(record))
 
         yield show
 
@@ -171,10 +171,12 @@ def _given_up(count: int) -> str:
     )
 
 
-def _line(record: Record) -> str:
+def progress_line(record: Record) -> str:
+    """Return what a person reads of an attempt: what it was, and why it counts or does not."""
     jobs = " + ".join(job.name for job in record.jobs)
-    detail = record.error or f"foreign load {record.foreign_ratio:.1%}, elsewhere {record.elsewhere_ratio:.0%}"
-    return f"{record.status} {record.kind} {jobs} ({detail})"
+    load = f"foreign load {record.foreign_ratio:.1%}, elsewhere {record.elsewhere_ratio:.0%}"
+    reasons = ", ".join(record.flags) if record.status == "rejected" else ""
+    return f"{record.status} {record.kind} {jobs} ({record.error or '; '.join(filter(None, (reasons, load)))})"
 
 
 def _show(summary: Summary) -> None:

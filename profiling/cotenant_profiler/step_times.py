@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cotenant_profiler.errors import WorkerError
+
+_STEADY_RATIO: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +84,13 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[lower] + (ordered[upper] - ordered[lower]) * (position - lower)
 
 
-def is_steady(durations_ms: Sequence[float], tolerance_ratio: float = 0.05) -> bool:
-    """Whether the mean of the last five durations lies within `tolerance_ratio` of that of the five before."""
+def is_steady(durations_ms: Sequence[float]) -> bool:
+    """Whether the mean of the last five durations lies within a twentieth of that of the five before."""
     if len(durations_ms) < 10:
         return False
     newer = sum(durations_ms[-5:]) / 5
     older = sum(durations_ms[-10:-5]) / 5
-    return abs(newer - older) <= tolerance_ratio * older
+    return abs(newer - older) <= _STEADY_RATIO * older
 
 
 def _utilization_ratio(records: Sequence[StepRecord]) -> float:

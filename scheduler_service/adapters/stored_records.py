@@ -170,7 +170,7 @@ def check_recoverable(connection: sqlite3.Connection, path: Path) -> int:
     return newest
 
 
-def read_stored_events(state_dir: Path, *, from_sequence: int = 1) -> Iterator[StoredEvent]:
+def read_stored_events(state_dir: Path, *, from_sequence: int) -> Iterator[StoredEvent]:
     """Yield the kept events of a state that another process may be writing.
 
     Raises:

@@ -79,7 +79,7 @@ class MeasuredSpeeds:
         self._task_fits: dict[str, dict[str, TaskSpeedFit]] = {}
         self._foreseen: dict[str, dict[str, Mapping[Shape, float]]] = {}
 
-    def solo(self, key: str, device: str, shape: Shape, servers: int = 0) -> SoloStep | None:
+    def solo(self, key: str, device: str, shape: Shape, servers: int) -> SoloStep | None:
         """Return what was measured of a key alone at one shape with so many parameter servers, or None."""
         return self._solo.get(key, {}).get((device, *shape, servers))
 

@@ -37,7 +37,6 @@ GROUPS: dict[str, click.Group] = {
 TLS_NAMES = {"tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_server_name", "client_ca_file"}
 ACCESS_NAMES = {"token_file", "callers_file", "revoked_file", "socket", "serve_roleless"}
 ADDRESS_NAMES = {"address", "metrics_address", "scheduler", "predictor"}
-# A process of its own whose start and memory are measured, or that starts with -I -S -E.
 # Started without site-packages, or measured themselves: what a library held would be counted.
 BARE = {
     "cotenant_agent/shim.py",

@@ -142,6 +142,7 @@ def explanation() -> scheduling_pb2.ExplainJobResponse:
     )
     answer.history.add(at_ms=job.submitted_at_ms, kind="submitted", message="")
     answer.history.add(at_ms=job.submitted_at_ms + 1_000, kind="predicted", message="model 3")
+    answer.history.add(at_ms=job.submitted_at_ms + 2_000, kind="launch", message="attempt 1")
     return answer
 
 

@@ -13,16 +13,9 @@ CALIBRATION_WAIT_MS: Final = 90_000
 _LOOK_EVERY_MS: Final = 250
 
 
-def wait_for_calibration(
-    client: SchedulerClient, timeout_ms: int = CALIBRATION_WAIT_MS
-) -> tuple[resources_pb2.DeviceCalibration | None, str]:
-    """Waits until the inventory has a calibration; returns it, else None and why there is none.
-
-    Args:
-        client: Of the scheduler.
-        timeout_ms: How long it may take.
-    """
-    deadline_ms = system_clock.steady_ms() + timeout_ms
+def wait_for_calibration(client: SchedulerClient) -> tuple[resources_pb2.DeviceCalibration | None, str]:
+    """Waits until the inventory has a calibration, 90 s at most; returns it, else None and why there is none."""
+    deadline_ms = system_clock.steady_ms() + CALIBRATION_WAIT_MS
     while True:
         gpus = [gpu for node in client.list_nodes() for gpu in node.gpus]
         found = next((gpu.calibration for gpu in gpus if gpu.HasField("calibration")), None)
@@ -30,7 +23,7 @@ def wait_for_calibration(
         if found is not None:
             return found, ""
         if causes or system_clock.steady_ms() > deadline_ms:
-            return None, min(causes, default=f"it was not finished within {timeout_ms // 1000} s")
+            return None, min(causes, default=f"it was not finished within {CALIBRATION_WAIT_MS // 1000} s")
         system_clock.wait_ms(_LOOK_EVERY_MS)
 
 

@@ -209,8 +209,8 @@ def _named(node_id: str, entry: Gres) -> list[str]:
 
 
 def _asked(row: Mapping[str, Any]) -> str:
-    names = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_req_str")
-    return ",".join(text_of(row, name) for name in names[:4])
+    names = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+    return ",".join(text_of(row, name) for name in names)
 
 
 def _pending_phase(row: Mapping[str, Any], *, has_gres: bool, is_planned: bool) -> EnginePhase:

@@ -20,11 +20,11 @@ def images(channels: int, size: int, classes: int = 10) -> Callable[[int], Batch
     return make
 
 
-def vectors(width: int, classes: int = 10) -> Callable[[int], Batch]:
-    """Return a maker of vectors, (batch, width), with a class each."""
+def vectors(width: int) -> Callable[[int], Batch]:
+    """Return a maker of vectors, (batch, width), with one of ten classes each."""
 
     def make(batch: int) -> Batch:
-        return torch.randn(batch, width), torch.randint(0, classes, (batch,))
+        return torch.randn(batch, width), torch.randint(0, 10, (batch,))
 
     return make
 

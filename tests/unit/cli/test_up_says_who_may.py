@@ -54,7 +54,7 @@ def test_up_says_what_it_starts_why_that_takes_long_and_how_long_it_took(
     lines.begin("scheduler")
     lines.end()
     assert capsys.readouterr().err.splitlines() == [
-        "starting predictor, which learns at its first start: up to two minutes",
+        "starting predictor (its first start: up to two minutes where it has to learn)",
         "  predictor ready after 61 s",
         "starting scheduler",
         "  scheduler ready after 1 s",

@@ -74,6 +74,17 @@ def test_a_model_beats_the_mean_on_families_that_it_has_not_seen(folder: Path) -
     assert report["metrics"]["coverage_90_ratio"] > 0.6
 
 
+@pytest.mark.parametrize("outer_mae", [None, 2.5])
+def test_the_table_has_a_column_of_outer_errors_only_where_a_method_tells_them(
+    folder: Path, outer_mae: float | None
+) -> None:
+    scored = ask(folder)
+    told = dataclasses.replace(
+        scored, candidates=tuple(dataclasses.replace(line, outer_mae=outer_mae) for line in scored.candidates)
+    )
+    assert ("outer mae" in as_table(told)) == (outer_mae is not None)
+
+
 @pytest.mark.parametrize("fold_rule", ["random_pair", "job", "architecture", "family"])
 def test_every_rule_scores_slowdowns(folder: Path, fold_rule: str) -> None:
     scored = ask(folder, SLOWDOWN, fold_rule, folds=3)

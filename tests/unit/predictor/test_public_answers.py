@@ -69,6 +69,11 @@ def test_a_public_model_answers_and_promises_nothing(tmp_path: Path) -> None:
     assert not any(each.code == "OUT_OF_DOMAIN" for each in answer.warnings)
 
 
+def test_a_public_model_says_that_a_job_is_unlike_what_was_measured(tmp_path: Path) -> None:
+    (notice,) = ask(predictor_on(tmp_path), DEVICE, optimizer="sgd").warnings
+    assert "; this job is unlike what they measured: numbers kept per parameter by the optimizer 0" in notice.message
+
+
 def test_the_ends_of_memory_have_the_contexts_that_other_machines_were_seen_to_hold(tmp_path: Path) -> None:
     public = ask(predictor_on(tmp_path / "public"), DEVICE).memory_bytes
     own = ask(predictor_on(tmp_path / "own", is_public=False), DEVICE).memory_bytes

@@ -63,6 +63,13 @@ def test_a_run_during_which_the_machine_changed_its_speed_is_rejected(tmp_path: 
     assert {item.status for item in measured} == {"rejected"}
 
 
+def test_the_line_of_a_rejected_run_says_why(tmp_path: Path) -> None:
+    journal = carry_out(tmp_path, FakeBench(speed_change=1.2))
+    lines = {item.status: commands.progress_line(item) for item in journal.records}
+    assert "(speed_changed; foreign load " in lines["rejected"]
+    assert "speed_changed" not in lines["ok"]
+
+
 def test_runs_of_which_no_attempt_was_accepted_are_not_called_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

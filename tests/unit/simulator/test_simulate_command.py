@@ -103,13 +103,17 @@ def test_the_json_has_the_keys_that_were_promised(workload: Path) -> None:
     assert list(found["policies"][0]["slowdown_ratio"]) == ["mean", "p95", "max"]
 
 
-def test_the_first_simulation_of_the_readme_ends_with_every_job_finished(tmp_path: Path) -> None:
-    line = next(text for text in (ROOT / "README.md").read_text().splitlines() if "cotenant simulate examples" in text)
+def test_the_first_simulation_of_the_readme_prints_the_table_of_the_readme(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text()
+    line = next(text for text in page.splitlines() if "cotenant simulate examples" in text)
     arguments = line.split()[2:]
     arguments[arguments.index("report.html")] = str(tmp_path / "report.html")
     done = simulate(*arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" 200 ") == 3
+    assert [line.strip() for line in done.stdout.splitlines()] == [
+        text.strip() for text in page.partition(line)[2].split("\n\n")[1].splitlines()
+    ]
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
@@ -228,8 +232,10 @@ def test_machines_that_cannot_be_are_refused(text: str, complaint: str, tmp_path
 def test_a_policy_that_finishes_nothing_has_no_times_to_compare(tmp_path: Path) -> None:
     file = tmp_path / "wide.toml"
     file.write_text("jobs = 2\n[[classes]]\ngpus = [8]\n")
-    done = simulate(file, "--cluster", "1x1", "--policies", "fifo")
+    page = tmp_path / "report.html"
+    done = simulate(file, "--cluster", "1x1", "--policies", "fifo", "--report", page)
     assert done.returncode == 1
+    assert f"<td>0 of 2</td>{'<td>-</td>' * 5}<td>0 %</td>" in page.read_text()
     assert done.stdout.splitlines()[-1].split() == ["fifo", "0/2", "-", "-", "-", "-", "0", "0", "%", "0", "0"]
     assert re.fullmatch(r"fifo: 2 of 2 jobs did not finish; what jobs were first held for: [A-Z_]+ \d+\n", done.stderr)
     policy = json.loads(simulate(file, "--cluster", "1x1", "--policies", "fifo", "-o", "json").stdout)["policies"][0]

@@ -16,11 +16,11 @@ from cotenant_agent.protocol import key_from_message
 
 Outbound: TypeAlias = "asyncio.Queue[messages.ConnectRequest | None]"
 
-_LOG_READS_LIMIT = 16
+_LOG_STREAMS_LIMIT = 16
 _FOLLOW_PAUSE_S = 0.2
 
 
-class LogReads:
+class LogStreams:
     """The logs of this node's attempts that are being read."""
 
     def __init__(self, table: AttemptTable, membership: ClusterMembership) -> None:
@@ -41,8 +41,8 @@ class LogReads:
         self._reads = {read_id: task for read_id, task in self._reads.items() if not task.done()}
         if order.cancel:
             return
-        if len(self._reads) >= _LOG_READS_LIMIT:
-            error = f"this node already serves {_LOG_READS_LIMIT} readers of logs; try again later"
+        if len(self._reads) >= _LOG_STREAMS_LIMIT:
+            error = f"this node already serves {_LOG_STREAMS_LIMIT} readers of logs; try again later"
             # A full queue means a stream that does not move; the reader gives up by itself.
             with contextlib.suppress(asyncio.QueueFull):
                 outbound.put_nowait(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=error)))
