@@ -61,7 +61,6 @@ class ModelRegistry:
             details: For the history.
             in_place_of: Only where this one is still served, empty = none; None = whatever is served.
 
-        Raises:
         Returns:
             Whether it is served now; False where another version than `in_place_of` was found served.
 
