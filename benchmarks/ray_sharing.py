@@ -6,8 +6,8 @@ Needs the environment of `make ray-test` and root rights (docs/ray.md). One node
 machine: an actor keeps to the core that CUDA_VISIBLE_DEVICES names, and steps as a job of examples/jobs does: it waits
 for input, then computes, 20 to 40 s in all where it is alone. The three ways of a repeat run the same actors in the
 same order; their completion is counted from the submission of all, behind the start of the cluster.
-Three fair queues, since jobs that keep a core busy and wait at the head of one queue hold up all others until each has a
-core to itself; chosen on seeds 100 to 104 by a model of two cores, after seed 2 had shown it with one queue.
+Three fair queues, since busy jobs at the head of one queue hold up all others until each has a core to itself. They
+were chosen on seeds 100 to 104 by a model of two cores, after seed 2 had shown it with one queue.
 A repeat takes a quarter of an hour of a quiet machine; `--first-seed` goes on where an earlier run was stopped.
 """
 
