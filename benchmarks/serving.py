@@ -332,7 +332,14 @@ def cpu_s(pid: int) -> float:
     The usual account counts ticks of 10 ms: two thousand requests are some thirty of them, of which five are chance.
     """
     tasks = (task for number in (pid, *child_ids(pid)) for task in Path(f"/proc/{number}/task").iterdir())
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    return sum(map(_task_ns, tasks)) / 1e9
+
+
+def _task_ns(task: Path) -> int:
+    try:
+        return int((task / "schedstat").read_text().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it ended since it was listed
 
 
 def child_ids(pid: int) -> list[int]:
