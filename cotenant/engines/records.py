@@ -69,7 +69,7 @@ class EngineJob:
         note: What we wrote into it last.
         queues: Any of them may run it.
         allowed_node_ids: Empty = all.
-        steps_done: Optimizer steps that it says it has taken since it started; 0 = it says nothing.
+        steps_done: The optimizer step at which its present attempt says it is; 0 = it says nothing.
         not_before_ms: It asks not to start before this time; 0 = at any.
         array_id: Of the array whose task it is; empty = of none.
         array_running_max: So many tasks of the array may run at once; 0 = any number.

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from cotenant.v1 import scheduling_pb2
 from tests.support.agent import STANDIN, TRAINING, AgentProcess, end_jobs, prepare_baseline, write_script
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+from tests.support.small_disks import fill, small_disk
 
 ARGUMENTS = ("--predictor", "", "--policy", "fifo", "--heartbeat-ms", "100", "--progress-interval-ms", "50")
 # Refusals of a job follow each other after 1, 2, 4 and 8 s, each in an attempt of its own: three by then.
@@ -23,19 +23,8 @@ REFUSED_THRICE_S = 4
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
-
-
-def fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as stream, suppress(OSError):
-        while stream.write(b"x" * 512):
-            pass
+    with small_disk(tmp_path / "small", "size=8m") as mount:
+        yield mount
 
 
 def test_an_agent_that_cannot_even_begin_says_which_disk_is_full(small: Path) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -23,6 +21,7 @@ from tests.support.fake_agent import FakeAgent
 from tests.support.grpc_errors import code_of, details_of, reason_of
 from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+from tests.support.small_disks import fill, small_disk
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "3000", "--grace-ms", "500", "--progress-interval-ms", "50")
@@ -170,17 +169,8 @@ def finish_everything(agent: FakeAgent, client: SchedulerClient, job_ids: list[s
 
 
 def test_a_full_disk_refuses_requests_keeps_facts_and_heals(tmp_path: Path) -> None:
-    mount = tmp_path / "small"
-    mount.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(mount)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with small_disk(tmp_path / "small", "size=512k") as mount:
         check_full_disk(tmp_path, mount)
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def check_full_disk(folder: Path, mount: Path) -> None:
@@ -192,7 +182,7 @@ def check_full_disk(folder: Path, mount: Path) -> None:
         client.submit(steps_total=10**6)
         client.wait_for_phase("job-1", "RUNNING")
         ballast = mount / "ballast"
-        fill_the_disk(ballast)
+        fill(ballast)
         refused = submit_until_refused(client)
         assert code_of(refused) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert reason_of(refused) == "STATE_FULL"
@@ -210,12 +200,6 @@ def check_full_disk(folder: Path, mount: Path) -> None:
         client.submit()
         process.restart()
         assert len(client.list_all()) == jobs_before + 1
-
-
-def fill_the_disk(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as stream, suppress(OSError):
-        while stream.write(b"x" * 512):
-            pass
 
 
 def submit_until_refused(client: SchedulerClient) -> grpc.RpcError:

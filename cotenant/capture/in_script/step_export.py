@@ -214,9 +214,7 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
     """The number of samples and the dimension in which they lie: what a loader says where a tensor has it."""
     tensors = [each for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls]) if each.dim()]
     states = {id(each): each for call in calls for each in _recurrent_states(torch, call.module, tensors)}
-    shapes = [tuple(each.shape) for each in tensors if id(each) not in states] or [
-        tuple(each.shape) for each in tensors
-    ]
+    shapes = [tuple(each.shape) for each in tensors if id(each) not in states]
     if not shapes:
         return None
     # States of a recurrent network, as scripts hand them from one piece of a text to the next, hold it for certain.
@@ -231,8 +229,11 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
 
 
 def _recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]:
-    """Those of the tensors that have the shape of a state of its cells, whose second dimension is the batch."""
-    found = []
+    """Those of the tensors that have the shape of a state of its cells, whose second dimension is the batch.
+
+    States come with what they are states for: where every tensor has that shape, none of them is one.
+    """
+    found: list[Any] = []
     for cells in network.modules():
         if isinstance(cells, torch.nn.RNNBase):
             layers = cells.num_layers * (2 if cells.bidirectional else 1)
@@ -240,7 +241,7 @@ def _recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]
             found += [
                 each for each in tensors if each.dim() == 3 and each.shape[0] == layers and each.shape[2] in widths
             ]
-    return found
+    return found if len({id(each) for each in found}) < len(tensors) else []
 
 
 def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str], list[Call]]:

@@ -286,18 +286,12 @@ def test_a_launch_that_waits_for_its_checkpoint_is_stopped_and_holds_up_no_other
     assert comes or transfers.begun == 1
 
 
-class Listener:
+class Listener(Stream):
     """Welcomes an agent and hears its heartbeats, and says nothing more."""
 
     def __init__(self) -> None:
+        super().__init__(confirms=False)
         self.hears = asyncio.Event()
-
-    def Connect(self, said: AsyncIterator[messages.ConnectRequest]) -> Listener:  # noqa: N802
-        self._said = said
-        return self
-
-    def cancel(self) -> None:
-        pass
 
     async def __aiter__(self) -> AsyncIterator[messages.ConnectResponse]:
         assert (await anext(self._said)).HasField("hello")

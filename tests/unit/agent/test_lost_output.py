@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,25 +14,15 @@ from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.lost_output import KEPT_BYTES, keep_room, note_lost, read_lost
 from cotenant_agent.rotating_log import RotatingLog
 from cotenant_agent.state_directory import AttemptDirectory
+from tests.support.small_disks import fill, small_disk
 
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file system of 256 KiB, in which the test stands."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    monkeypatch.chdir(mount)
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
-
-
-def fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as stream, suppress(OSError):
-        while stream.write(b"x" * 512):
-            pass
+    with small_disk(tmp_path / "small", "size=256k") as mount:
+        monkeypatch.chdir(mount)
+        yield mount
 
 
 def steps(reader: LogProgress, moment: int) -> list[int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from cotenant_agent.state_disk import FULL_BYTES, ROOMY_BYTES, StateDisk, free_bytes
+from tests.support.small_disks import small_disk
 
 
 class Disk:
@@ -42,13 +42,8 @@ def test_a_disk_that_does_not_answer_is_no_place_to_start_a_job(tmp_path: Path) 
 
 
 def test_a_disk_that_may_only_be_read_is_no_place_to_start_a_job(tmp_path: Path) -> None:
-    command = ["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", str(tmp_path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        assert "Read-only file system" in StateDisk(tmp_path).fault()
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with small_disk(tmp_path, "ro,size=8m") as mount:
+        assert "Read-only file system" in StateDisk(mount).fault()
 
 
 def test_the_room_of_a_real_folder_is_read(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def test_the_states_of_a_recurrent_network_are_no_batch_of_as_many_as_it_has_lay
     assert two == 2 * one > 0
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")  # of every recurrent network
+def test_series_in_the_shape_of_a_state_that_come_alone_are_samples(tmp_path: Path) -> None:
+    network, series = nn.LSTM(8, 8, 2, batch_first=True), torch.ones(2, 7, 8)
+    assert export_network(torch, network, (series,), {}, tmp_path) == 2
+
+
 class Actor(nn.Module):
     """As agents are written: what it answers is a distribution of actions, and their value."""
 
