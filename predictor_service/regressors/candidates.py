@@ -62,28 +62,13 @@ def _smooth_process(seed: int) -> Regressor:
     return GaussianProcess(seed=seed)
 
 
-def _extra_trees(seed: int) -> Regressor:
-    return ScikitRegressor(
-        ExtraTreesRegressor(n_estimators=60, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
-    )
+def _forest(trees: int) -> CandidateBuilder:
+    def build(seed: int) -> Regressor:
+        return ScikitRegressor(
+            ExtraTreesRegressor(n_estimators=trees, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
+        )
 
-
-def _few_extra_trees(seed: int) -> Regressor:
-    return ScikitRegressor(
-        ExtraTreesRegressor(n_estimators=20, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
-    )
-
-
-def _fewer_extra_trees(seed: int) -> Regressor:
-    return ScikitRegressor(
-        ExtraTreesRegressor(n_estimators=40, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
-    )
-
-
-def _steady_extra_trees(seed: int) -> Regressor:
-    return ScikitRegressor(
-        ExtraTreesRegressor(n_estimators=240, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
-    )
+    return build
 
 
 def _boosted_trees(seed: int) -> Regressor:
@@ -101,22 +86,22 @@ CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {
     "constant_correction": _constant,
     "ridge": _ridge,
     "smooth_process": _smooth_process,
-    "extra_trees": _extra_trees,
+    "extra_trees": _forest(60),
     "boosted_trees": _boosted_trees,
 }
 """In order of preference among equals; simpler first within each family."""
-STEADIER_ONCE_CHOSEN: Final[Mapping[str, CandidateBuilder]] = {"extra_trees": _steady_extra_trees}
+STEADIER_ONCE_CHOSEN: Final[Mapping[str, CandidateBuilder]] = {"extra_trees": _forest(240)}
 """They are served where shares of time are learned from at most so many rows as below, once the smaller forest has won:
 on our own set utilization errs .01088, .01101 and .01095 by three seeds of sixty trees, .01086, .01082 and .01088 of
 240. A fold's forest stays small: there are a hundred for each one that is served."""
 STEADIER_ROWS_MAX: Final = 1_000
 """A forest over more rows is steadier of itself, and four times as large a file."""
-FASTER_FOR_PAIRS: Final[Mapping[str, CandidateBuilder]] = {"extra_trees": _few_extra_trees}
+FASTER_FOR_PAIRS: Final[Mapping[str, CandidateBuilder]] = {"extra_trees": _forest(20)}
 """They stand in where slowdowns are learned: a question may ask for forty thousand pairs, which sixty trees answer in
 0.26 s and twenty in 0.09 s (boosted ones in 0.05 s). Twenty err no more: MAE on families not seen 0.096, not 0.097."""
 
 
-def _deep_boosted_trees(seed: int) -> Regressor:
+def _deep_boosted_trees(seed: int) -> BoostedTrees:
     return BoostedTrees(
         seed=seed, n_estimators=300, max_depth=4, learning_rate=0.06, subsample=0.8, colsample_bytree=0.7,
         min_child_weight=2,
@@ -129,11 +114,11 @@ SMALL_CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {
 }
 """For models that come with the program: a forest over thousands of rows takes megabytes, boosted trees a tenth."""
 
-SMALL_MEMORY_CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {**CANDIDATES, "extra_trees": _fewer_extra_trees}
+SMALL_MEMORY_CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {**CANDIDATES, "extra_trees": _forest(40)}
 """Memory decides what fits, and one public model of it speaks for many device types: it may be a small forest."""
 
 BOUND_PARTNERS: Final[Mapping[str, CandidateBuilder]] = {
-    "extra_trees": _extra_trees,
+    "extra_trees": _forest(60),
     "deep_boosted_trees": _deep_boosted_trees,
 }
 """May be joined with the chosen candidate for the 99 % bound of familiar networks."""
@@ -200,13 +185,6 @@ to learn, and trees on nothing but what the set publishes where so few architect
 their graphs only name them."""
 
 
-def _pair_boosted_trees(seed: int) -> BoostedTrees:
-    return BoostedTrees(
-        seed=seed, n_estimators=300, max_depth=4, learning_rate=0.06, subsample=0.8, colsample_bytree=0.7,
-        min_child_weight=2,
-    )  # fmt: skip
-
-
 def _pair_extra_trees(seed: int) -> Any:  # noqa: ANN401 (as above)
     return ExtraTreesRegressor(n_estimators=100, min_samples_leaf=2, random_state=seed, n_jobs=1)
 
@@ -225,5 +203,5 @@ PAIR_TABLE_CANDIDATES: Final[Mapping[str, TableBuilder]] = {
     "ridge_with_interactions": _pair_interactions,
     "nearest_neighbours": _pair_neighbours,
     "extra_trees": _pair_extra_trees,
-    "boosted_trees": _pair_boosted_trees,
+    "boosted_trees": _deep_boosted_trees,
 }
