@@ -5,8 +5,10 @@ Each is stored among the record's own fields, so that a log does not tell how re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import Assignment, Reason
@@ -19,6 +21,21 @@ class JobEvent:
     at_ms: int
     kind: str
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission(CopiedRecord):
+    """What was handed in with a job and only others look into: its node's agent, and the predictor.
+
+    Attributes:
+        launch: What the agent needs to start it.
+        graph_sha256: Of its network; empty = it has none.
+        settings: What the predictor needs; None = its owner said nothing.
+    """
+
+    launch: Mapping[str, object] = field(default_factory=dict)
+    graph_sha256: str = ""
+    settings: JobSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.job_parts import (
@@ -17,6 +15,7 @@ from scheduler_service.core.job_parts import (
     JobEvent,
     MoveHistory,
     ReportedValues,
+    Submission,
     Target,
 )
 from scheduler_service.core.opportunistic_sharing import MemorySurge
@@ -49,7 +48,6 @@ class JobRecord(CopiedRecord):
     """One job as the engine knows it.
 
     Attributes:
-        launch: What only the agent needs; never looked into.
         reason: Why the job is in its phase; for a pending job see `ClusterState.decisions`.
         attempt: Launches so far.
         fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
@@ -80,9 +78,7 @@ class JobRecord(CopiedRecord):
     """
 
     request: JobRequest
-    launch: Mapping[str, object] = field(default_factory=dict)
-    graph_sha256: str = ""
-    settings: JobSettings | None = None
+    submission: Submission = Submission()
     phase: Phase = Phase.PENDING
     reason: Reason = field(default_factory=lambda: Reason(code="SUBMITTED"))
     submitted_at_ms: int = 0

@@ -149,11 +149,11 @@ class _KnownSpecs:
         """Return the spec of a job, not to be changed."""
         known = self._known.get(job.job_id)
         # Another cluster in this process has other jobs of the same ids.
-        if known is not None and known[0] is job.launch and known[1] is job.settings:
+        if known is not None and known[0] is job.submission.launch and known[1] is job.submission.settings:
             return known[2]
-        spec = spec_message(job.launch, job.settings)
+        spec = spec_message(job.submission.launch, job.submission.settings)
         if spec.ByteSize() <= KNOWN_SPEC_BYTES_MAX:
-            self._known[job.job_id] = job.launch, job.settings, spec
+            self._known[job.job_id] = job.submission.launch, job.submission.settings, spec
             while len(self._known) > KNOWN_SPECS_MAX:
                 self._known.popitem(last=False)
         return spec

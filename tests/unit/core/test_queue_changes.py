@@ -80,7 +80,7 @@ def test_an_altered_job_asks_for_something_else() -> None:
     scene.tell(queue_events.JobAltered, job_id="j2", launch={"priority": 100}, **changed)
     altered = scene.engine.state.jobs["j2"]
     assert (altered.request.share, altered.request.max_slowdown_ratio) == (Share.NEVER, 0.5)
-    assert (altered.request.terms.time_limit_ms, altered.launch) == (60_000, {"priority": 100})
+    assert (altered.request.terms.time_limit_ms, altered.submission.launch) == (60_000, {"priority": 100})
     finish(scene, "j0")
     assert (scene.phase("j2"), scene.phase("j1")) == (Phase.STARTING, Phase.PENDING)
 
@@ -321,7 +321,7 @@ def test_a_running_jobs_time_limit_is_moved_and_nothing_else_of_it() -> None:
     scene.tell(
         queue_events.JobAltered, job_id="j0", launch={"kept": 1}, **{**kept, "priority": 5}, time_limit_ms=60_000
     )
-    assert (scene.engine.state.jobs["j0"].request, scene.engine.state.jobs["j0"].launch) == (asked, {})
+    assert (scene.engine.state.jobs["j0"].request, scene.engine.state.jobs["j0"].submission.launch) == (asked, {})
     scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=600_000)
     scene.now_ms += 90_000
     scene.tell(events.TimerFired)
