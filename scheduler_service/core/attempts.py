@@ -77,8 +77,9 @@ def launch(
         memory_reserved_bytes=reserved_bytes,
         memory_surge=start.memory_surge,
         predicted_slowdown_ratio=start.predicted_slowdown_ratio,
-        started_at_ms=state.now_ms,
-        first_started_at_ms=job.first_started_at_ms or state.now_ms,
+        times=job.times.changed(
+            started_at_ms=state.now_ms, first_started_at_ms=job.times.first_started_at_ms or state.now_ms
+        ),
         accrued_at_ms=state.now_ms,
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
@@ -226,8 +227,7 @@ def end(
         message=message or reason.code,
         phase=phase,
         reason=reason,
-        finished_at_ms=state.now_ms,
-        not_before_ms=0,
+        times=job.times.changed(finished_at_ms=state.now_ms, not_before_ms=0),
     )
     state.put_job(ended)
     step.left.append(ended)
@@ -250,13 +250,13 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         memory_reserved_bytes=0,
         memory_surge=None,
         steps_done=max(job.checkpoint_step, 0),
-        not_before_ms=state.now_ms + wait_ms if wait_ms else 0,
+        times=job.times.changed(not_before_ms=state.now_ms + wait_ms if wait_ms else 0),
     )
     state.put_job(job)
     step.left.append(job)
     if wait_ms:
-        step.wakes_at_ms.append(job.not_before_ms)
-        step.backoffs.append((job.not_before_ms, job.job_id))
+        step.wakes_at_ms.append(job.times.not_before_ms)
+        step.backoffs.append((job.times.not_before_ms, job.job_id))
     refresh_hold(state, job.job_id)
     # After a restore a later attempt of it than the one that has ended may run somewhere.
     hold_until(state, job, Reason(code="RESTORED"), state.settled_at_ms, step)
@@ -265,9 +265,9 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
 
 def hold_until(state: ClusterState, job: JobRecord, reason: Reason, until_ms: int, step: EventEffects) -> None:
     """Let a waiting job wait until an instant at least."""
-    if until_ms <= max(job.not_before_ms, state.now_ms):
+    if until_ms <= max(job.times.not_before_ms, state.now_ms):
         return
-    state.put_job(job.changed(reason=reason, not_before_ms=until_ms))
+    state.put_job(job.changed(reason=reason, times=job.times.changed(not_before_ms=until_ms)))
     step.wakes_at_ms.append(until_ms)
     step.backoffs.append((until_ms, job.job_id))
     refresh_hold(state, job.job_id)

@@ -36,7 +36,7 @@ _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
 }
 """Under which key a field is stored whose name has changed since, by record and field."""
 _FLAT_PARTS: Mapping[str, tuple[str, ...]] = {
-    "JobRecord": ("submission", "measured", "counts", "exit", "granted", "moves", "reported")
+    "JobRecord": ("submission", "times", "measured", "counts", "exit", "granted", "moves", "reported")
 }
 """Fields whose record is stored as fields of the record around it: what was one wide record is still stored as one."""
 

@@ -28,7 +28,7 @@ from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_attempts import begin_part, end_part, handling_phase, lost_part
 from scheduler_service.core.gang_pauses import PauseReport, report_pause
-from scheduler_service.core.job_parts import Submission
+from scheduler_service.core.job_parts import JobTimes, Submission
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.memory_shortage import out_of_memory
 from scheduler_service.core.migration import complete_move
@@ -63,7 +63,7 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
     job = JobRecord(
         request=request,
         submission=Submission(launch=event.launch, graph_sha256=event.graph_sha256, settings=event.settings),
-        submitted_at_ms=state.now_ms,
+        times=JobTimes(submitted_at_ms=state.now_ms),
     )
     state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
     if cancel_orphan(state, state.jobs[request.job_id], step):

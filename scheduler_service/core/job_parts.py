@@ -38,6 +38,22 @@ class Submission(CopiedRecord):
     settings: JobSettings | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobTimes(CopiedRecord):
+    """When a job was submitted, started and ended; 0 = not yet.
+
+    Attributes:
+        started_at_ms: When its newest attempt was launched.
+        not_before_ms: Until when a pending job waits after a failure.
+    """
+
+    submitted_at_ms: int = 0
+    first_started_at_ms: int = 0
+    started_at_ms: int = 0
+    finished_at_ms: int = 0
+    not_before_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""

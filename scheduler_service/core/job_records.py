@@ -13,6 +13,7 @@ from scheduler_service.core.job_parts import (
     GrantedCheckpoints,
     JobCounts,
     JobEvent,
+    JobTimes,
     MoveHistory,
     ReportedValues,
     Submission,
@@ -81,10 +82,7 @@ class JobRecord(CopiedRecord):
     submission: Submission = Submission()
     phase: Phase = Phase.PENDING
     reason: Reason = field(default_factory=lambda: Reason(code="SUBMITTED"))
-    submitted_at_ms: int = 0
-    first_started_at_ms: int = 0
-    started_at_ms: int = 0
-    finished_at_ms: int = 0
+    times: JobTimes = JobTimes()
     attempt: int = 0
     fence: int = 0
     granted: GrantedCheckpoints = GrantedCheckpoints()
@@ -107,7 +105,6 @@ class JobRecord(CopiedRecord):
     stalled_since_ms: int = 0
     measured: AttemptMeasurements = AttemptMeasurements()
     counts: JobCounts = JobCounts()
-    not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
     preparation: Preparation | None = None
@@ -245,8 +242,8 @@ def pending_view(job: JobRecord) -> PendingJob:
     """Return what a policy may know of a pending job."""
     return PendingJob(
         request=job.request,
-        submitted_at_ms=job.submitted_at_ms,
-        not_before_ms=job.not_before_ms,
+        submitted_at_ms=job.times.submitted_at_ms,
+        not_before_ms=job.times.not_before_ms,
         steps_done=job.steps_done,
         attained_gpu_ms=job.attained_gpu_ms,
         preemptions=job.counts.preemptions,
@@ -262,8 +259,8 @@ def running_view(job: JobRecord) -> RunningJob:
         assignments=job.assignments,
         micro_batch_size=job.micro_batch_size,
         accumulation_steps=job.accumulation_steps,
-        submitted_at_ms=job.submitted_at_ms,
-        started_at_ms=job.started_at_ms,
+        submitted_at_ms=job.times.submitted_at_ms,
+        started_at_ms=job.times.started_at_ms,
         steps_done=job.steps_done,
         attained_gpu_ms=job.attained_gpu_ms,
         preemptions=job.counts.preemptions,

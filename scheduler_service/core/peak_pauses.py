@@ -99,7 +99,7 @@ def is_at_peak(job: JobRecord) -> bool:
 def _judge(state: ClusterState, gpu_id: str, step: EventEffects) -> None:
     jobs = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_gpu(gpu_id)]
     taking_turns = [job for job in jobs if job.memory_surge is not None]
-    newest = max(taking_turns, key=lambda job: (job.started_at_ms, job.fence), default=None)
+    newest = max(taking_turns, key=lambda job: (job.times.started_at_ms, job.fence), default=None)
     gpu = state.gpus.get(gpu_id)
     if newest is None or gpu is None or len(taking_turns) < 2 or newest.phase not in (Phase.RUNNING, Phase.PAUSED):
         return

@@ -36,7 +36,10 @@ def _job_violations(state: ClusterState) -> Iterator[str]:
             fences.add(job.fence)
         if job.fence >= state.next_fence:
             yield f"{job.job_id} holds fence {job.fence} of the future"
-        if max(job.submitted_at_ms, job.started_at_ms, job.finished_at_ms, job.accrued_at_ms) > state.now_ms:
+        if (
+            max(job.times.submitted_at_ms, job.times.started_at_ms, job.times.finished_at_ms, job.accrued_at_ms)
+            > state.now_ms
+        ):
             yield f"{job.job_id} has a past in the future"
 
 

@@ -194,7 +194,7 @@ def test_a_job_is_stopped_with_a_checkpoint_when_its_time_is_over() -> None:
     submit(scene, "j0", time_limit_ms=60_000)
     scene.report(events.JobStarted)
     wakes = [one.at_ms for one in scene.engine.reissue() if isinstance(one, commands.WakeAt)]
-    assert min(wakes) == scene.engine.state.jobs["j0"].started_at_ms + 60_000
+    assert min(wakes) == scene.engine.state.jobs["j0"].times.started_at_ms + 60_000
     scene.tell(events.TimerFired, after_ms=58_000)
     assert scene.phase() is Phase.RUNNING
     orders = scene.tell(events.TimerFired, after_ms=1_000)

@@ -14,6 +14,7 @@ from scheduler_service.core.job_parts import (
     AttemptMeasurements,
     GrantedCheckpoints,
     JobCounts,
+    JobTimes,
     MoveHistory,
     ReportedValues,
     Submission,
@@ -21,7 +22,7 @@ from scheduler_service.core.job_parts import (
 from scheduler_service.core.job_records import JobRecord
 from tests.support.scheduling import job
 
-PARTS = ("submission", "measured", "counts", "exit", "granted", "moves", "reported")
+PARTS = ("submission", "times", "measured", "counts", "exit", "granted", "moves", "reported")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def _measured_job() -> JobRecord:
         counts=JobCounts(restarts=5),
         exit=AttemptExit(exit_class="lost"),
         submission=Submission(launch={"ranks": 2}, graph_sha256="ab"),
+        times=JobTimes(started_at_ms=9),
         granted=GrantedCheckpoints(fences=(7,)),
         moves=MoveHistory(move_ms=8),
         reported=ReportedValues(loss=0.5),
@@ -73,6 +75,7 @@ def test_the_parts_of_a_job_are_stored_among_its_own_fields() -> None:
     assert (stored["steps_done"], stored["windows_seen"], stored["exit_class"]) == (3, 4, "lost")
     assert (stored["granted_fences"], stored["move_ms"], stored["loss"]) == ([7], 8, 0.5)
     assert (stored["launch"], stored["graph_sha256"], stored["settings"]) == ({"ranks": 2}, "ab", None)
+    assert (stored["submitted_at_ms"], stored["started_at_ms"]) == (0, 9)
     assert codec.decode(JobRecord, stored) == _measured_job()
 
 

@@ -227,7 +227,7 @@ def test_while_it_lasts_a_trial_says_until_when_and_what_is_allowed() -> None:
     play.window("b", 120)
     reason = play.engine.explain("b").reason
     assert reason.code == "ON_TRIAL"
-    assert reason.numbers["until_at_ms"] == play.engine.state.jobs["b"].started_at_ms + TRIAL_MS
+    assert reason.numbers["until_at_ms"] == play.engine.state.jobs["b"].times.started_at_ms + TRIAL_MS
     assert reason.numbers["max_slowdown_ratio"] == 0.5
 
 
