@@ -85,11 +85,7 @@ def launch(
         trial=None,
         after_stop=AfterStop.NOTHING,
         moves=job.moves if job.moves.move_ms else _expected_moves(state, job),
-        paused_ms=0,
         gang=GangAttempt(is_prepared=preparation is not None) if is_gang else None,
-        progressed_ran_ms=-1,
-        stalled_since_ms=0,
-        rank_watch=None,
         exit=_NO_EXIT,
         request=with_servers(job.request, start.servers),
     )

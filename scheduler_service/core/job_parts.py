@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
 from scheduler_service.core.opportunistic_sharing import MemorySurge
+from scheduler_service.core.rank_watch import RankWatch
 from scheduler_service.core.records import Assignment, Reason
 
 
@@ -85,6 +86,10 @@ class AttemptMeasurements(CopiedRecord):
         memory_now_bytes: The most that it used since the report before the newest; 0 = it does not say.
         told_peak_bytes: The largest that was reported to the predictor.
         is_outcome_recorded: Its steps were reported to the predictor.
+        paused_ms: How long it has stood still, as its node counts it.
+        progressed_ran_ms: `JobRecord.ran_ms` at its newest step; -1 = none in this attempt.
+        stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
+        rank_watch: What its ranks said of their own step times; None = nothing, or it was not asked.
     """
 
     neighbours_since_ms: int = 0
@@ -98,6 +103,10 @@ class AttemptMeasurements(CopiedRecord):
     memory_now_bytes: int = 0
     told_peak_bytes: int = 0
     is_outcome_recorded: bool = False
+    paused_ms: int = 0
+    progressed_ran_ms: int = -1
+    stalled_since_ms: int = 0
+    rank_watch: RankWatch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

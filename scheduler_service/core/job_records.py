@@ -21,7 +21,6 @@ from scheduler_service.core.job_parts import (
 )
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.preparation_records import Preparation
-from scheduler_service.core.rank_watch import RankWatch
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
@@ -62,20 +61,16 @@ class JobRecord(CopiedRecord):
         predicted_slowdown_ratio: Expected with the jobs that were there at its start; None = alone, or not known.
         accrued_at_ms: Until when `attained_gpu_ms` and `ran_ms` were counted.
         ran_ms: How long it held GPUs in sum, pauses left out.
-        progressed_ran_ms: `ran_ms` at its newest step; -1 = none in this attempt.
-        stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         preparation: The attempt that is prepared for that; None = there is none.
         moves: What moving has cost it.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
-        paused_ms: How long the newest attempt has stood still, as its node counts it.
         lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
         memory_autopsy: How it last ran out of device memory; None = never.
         gang: The parts of the present attempt; None = it is on one node, or its agent reports of it as a whole.
         training_end: When it reaches its target loss; None = it has none, or reported no loss.
-        rank_watch: What its ranks said of their own step times in this attempt; None = nothing, or it was not asked.
     """
 
     request: JobRequest
@@ -101,8 +96,6 @@ class JobRecord(CopiedRecord):
     attained_gpu_ms: int = 0
     accrued_at_ms: int = 0
     ran_ms: int = 0
-    progressed_ran_ms: int = -1
-    stalled_since_ms: int = 0
     measured: AttemptMeasurements = AttemptMeasurements()
     counts: JobCounts = JobCounts()
     after_stop: AfterStop = AfterStop.NOTHING
@@ -111,12 +104,10 @@ class JobRecord(CopiedRecord):
     moves: MoveHistory = MoveHistory()
     trial: Trial | None = None
     pause: JobPause | None = None
-    paused_ms: int = 0
     lent_ms: int = 0
     memory_autopsy: MemoryAutopsy | None = None
     gang: GangAttempt | None = None
     training_end: TrainingEnd | None = None
-    rank_watch: RankWatch | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 

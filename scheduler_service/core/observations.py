@@ -40,9 +40,9 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     measurements: dict[str, Any] = {
         "windows_seen": windows_seen,
         "attempt_peak_bytes": max(measured.attempt_peak_bytes, report.memory_peak_bytes),
+        "paused_ms": max(measured.paused_ms, report.paused_ms),
     }
     changes = accruals(job, state.now_ms)
-    changes["paused_ms"] = max(job.paused_ms, report.paused_ms)
     changes["steps_done"] = max(job.steps_done, report.steps_done)
     changes["checkpoint_step"] = max(job.checkpoint_step, report.checkpoint_step)
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
@@ -57,7 +57,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     if has_window and job.moves.moved_at_ms and job.phase is Phase.RUNNING:
         changes["moves"] = _with_cost_of_move(state, job, report)
     if report.steps_done > job.steps_done:
-        changes["progressed_ran_ms"], changes["stalled_since_ms"] = changes["ran_ms"], 0
+        measurements["progressed_ran_ms"], measurements["stalled_since_ms"] = changes["ran_ms"], 0
     is_newest = report.steps_done >= job.steps_done
     if is_newest and has_window:
         changes["step_ms"] = report.window_ms / report.window_steps

@@ -120,7 +120,7 @@ def note_paused(state: ClusterState, job: JobRecord, event: AttemptPaused | Runn
         message=pause.reason.code,
         phase=Phase.PAUSED,
         pause=pause,
-        paused_ms=max(job.paused_ms, event.paused_ms),
+        measured=job.measured.changed(paused_ms=max(job.measured.paused_ms, event.paused_ms)),
     )
     state.put_job(paused)
     note_colocation_change(state, (job.job_id, *state.occupancy.neighbours(paused)))
@@ -143,7 +143,7 @@ def note_resumed(
         message="by order" if job.pause is not None and job.pause.is_resuming else "the pause was over",
         phase=Phase.RUNNING,
         pause=None,
-        paused_ms=max(job.paused_ms, event.paused_ms),
+        measured=job.measured.changed(paused_ms=max(job.measured.paused_ms, event.paused_ms)),
         lent_ms=job.lent_ms + lent_ms,
     )
     state.put_job(resumed)

@@ -231,17 +231,17 @@ def test_a_job_that_makes_no_step_any_more_stalls(restarts: bool) -> None:
     assert scene.phase() is Phase.RUNNING, "a job that never reports does not stall"
     scene.report(events.JobProgressed, steps_done=2, window_steps=2, window_ms=200_000, checkpoint_step=1)
     scene.tell(events.TimerFired, after_ms=900_000)
-    assert not scene.engine.state.jobs["j0"].stalled_since_ms, "nine of its own steps are no stall"
+    assert not scene.engine.state.jobs["j0"].measured.stalled_since_ms, "nine of its own steps are no stall"
     scene.tell(events.TimerFired, after_ms=200_000)
     stalled = scene.engine.state.jobs["j0"]
-    assert stalled.stalled_since_ms == scene.now_ms - 1_100_000
+    assert stalled.measured.stalled_since_ms == scene.now_ms - 1_100_000
     assert scene.phase() is (Phase.STOPPING if restarts else Phase.RUNNING)
     if restarts:
         scene.report(events.JobStopped, exit_class="stopped", steps_done=2, checkpoint_step=1)
         assert (scene.code(), scene.engine.state.jobs["j0"].counts.restarts) == ("RESTART_BACKOFF", 1)
     else:
         scene.report(events.JobProgressed, steps_done=3, window_steps=1, window_ms=1_000)
-        assert not scene.engine.state.jobs["j0"].stalled_since_ms
+        assert not scene.engine.state.jobs["j0"].measured.stalled_since_ms
 
 
 def test_somebody_looks_for_stalls_while_a_job_runs() -> None:
