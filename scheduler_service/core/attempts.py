@@ -10,7 +10,7 @@ from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.granted_checkpoints import granted_after
-from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, MoveHistory
+from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, JobMoves
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
@@ -95,7 +95,7 @@ def launch(
     step.commands += launch_commands(state, state.jobs[job.job_id])
 
 
-def _expected_moves(state: ClusterState, job: JobRecord) -> MoveHistory:
+def _expected_moves(state: ClusterState, job: JobRecord) -> JobMoves:
     """Return the moves of a job that has none measured: they are taken to cost what those of its key did."""
     move_ms = state.keys.move_ms_of(job.request.key)
     return job.moves.changed(move_ms=move_ms) if move_ms else job.moves
@@ -189,9 +189,7 @@ def leave_gpus(
         fence=0,
         granted=granted_after(job) if has_steps else job.granted,
         after_stop=AfterStop.NOTHING,
-        target=None,
-        preparation=None,
-        moves=job.moves.changed(moved_at_ms=0) if job.moves.moved_at_ms else job.moves,
+        moves=job.moves.ended,
         pause=None,
         trial=None,
         gang=None,

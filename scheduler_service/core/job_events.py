@@ -162,7 +162,7 @@ def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancel
 def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     if job.after_stop is not AfterStop.CANCEL:
         job = give_up_preparation(job.changed(after_stop=AfterStop.CANCEL), step)
-        state.put_job(job.changed(after_stop=AfterStop.CANCEL, target=None, reason=Reason(code="STOPPING_TO_CANCEL")))
+        state.put_job(job.moving(target=None).changed(reason=Reason(code="STOPPING_TO_CANCEL")))
 
 
 def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, step: EventEffects) -> None:

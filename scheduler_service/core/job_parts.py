@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
 from scheduler_service.core.opportunistic_sharing import MemorySurge
+from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.rank_watch import RankWatch
 from scheduler_service.core.records import Assignment, Reason
 
@@ -166,18 +167,29 @@ class GrantedCheckpoints(CopiedRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoveHistory(CopiedRecord):
-    """What moves to other GPUs have cost a job.
+class JobMoves(CopiedRecord):
+    """Where a job goes on that is being moved, and what moves to other GPUs have cost it.
 
     Attributes:
+        target: Where it goes on; None = it is not being moved.
+        preparation: The attempt that is prepared for that; None = there is none.
         moved_at_ms: When an attempt was told to stop for the present or next move; 0 = for none, or its cost is known.
         move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
         prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
     """
 
+    target: Target | None = None
+    preparation: Preparation | None = None
     moved_at_ms: int = 0
     move_ms: int = 0
     prepared_attempt: int = 0
+
+    @property
+    def ended(self) -> JobMoves:
+        """What remains known when the attempt ends that was to be moved, or was moved to its place."""
+        if self.target is None and self.preparation is None and not self.moved_at_ms:
+            return self
+        return self.changed(target=None, preparation=None, moved_at_ms=0)
 
 
 @dataclass(frozen=True, kw_only=True)

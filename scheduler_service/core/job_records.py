@@ -13,14 +13,12 @@ from scheduler_service.core.job_parts import (
     GrantedCheckpoints,
     JobCounts,
     JobEvent,
+    JobMoves,
     JobTimes,
-    MoveHistory,
     ReportedValues,
     Submission,
-    Target,
 )
 from scheduler_service.core.opportunistic_sharing import MemorySurge
-from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
@@ -62,9 +60,6 @@ class JobRecord(CopiedRecord):
         accrued_at_ms: Until when `attained_gpu_ms` and `ran_ms` were counted.
         ran_ms: How long it held GPUs in sum, pauses left out.
         after_stop: What a stop leads to.
-        target: Where the job goes on when it is being moved.
-        preparation: The attempt that is prepared for that; None = there is none.
-        moves: What moving has cost it.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
@@ -99,9 +94,7 @@ class JobRecord(CopiedRecord):
     measured: AttemptMeasurements = AttemptMeasurements()
     counts: JobCounts = JobCounts()
     after_stop: AfterStop = AfterStop.NOTHING
-    target: Target | None = None
-    preparation: Preparation | None = None
-    moves: MoveHistory = MoveHistory()
+    moves: JobMoves = JobMoves()
     trial: Trial | None = None
     pause: JobPause | None = None
     lent_ms: int = 0
@@ -121,7 +114,7 @@ class JobRecord(CopiedRecord):
         """Return a copy with other measurements of the present attempt."""
         return self.changed(measured=self.measured.changed(**values))
 
-    def moving(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the history of its moves
+    def moving(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of its moves
         """Return a copy of which more is known of its moves."""
         return self.changed(moves=self.moves.changed(**values))
 
@@ -163,7 +156,7 @@ class JobRecord(CopiedRecord):
     @property
     def is_preparing(self) -> bool:
         """It trains on until its next attempt is prepared, and is stopped then."""
-        return self.preparation is not None and not self.preparation.is_handing_over
+        return self.moves.preparation is not None and not self.moves.preparation.is_handing_over
 
     @property
     def pace_ms(self) -> float:
@@ -182,14 +175,15 @@ class JobRecord(CopiedRecord):
         if not self.holds_gpus:
             return {}
         kept = dict.fromkeys(self.gpu_ids, self.memory_reserved_bytes)
-        if self.target is not None:
-            for part in self.target.assignments:
-                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), self.target.memory_reserved_bytes)
+        target = self.moves.target
+        if target is not None:
+            for part in target.assignments:
+                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), target.memory_reserved_bytes)
         return kept
 
     def bytes_on(self, gpu_id: str) -> int:
         """Memory kept for it on one GPU that it holds or will move to."""
-        return self.memory_reserved_bytes if self.target is None else self.occupied_bytes[gpu_id]
+        return self.memory_reserved_bytes if self.moves.target is None else self.occupied_bytes[gpu_id]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +254,7 @@ def running_view(job: JobRecord) -> RunningJob:
         memory_reserved_bytes=job.memory_reserved_bytes,
         step_ms=job.step_ms if job.measured.windows_seen else 0.0,
         solo_step_ms=job.solo_step_ms,
-        moving_to=job.target.assignments if job.target is not None else (),
+        moving_to=job.moves.target.assignments if job.moves.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
         is_on_trial=is_on_trial(job),
@@ -281,7 +275,11 @@ def is_on_trial(job: JobRecord) -> bool:
 
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
-    same = before.assignments is job.assignments and before.target is job.target and before.request is job.request
+    same = (
+        before.assignments is job.assignments
+        and before.moves.target is job.moves.target
+        and before.request is job.request
+    )
     if not same or before.memory_reserved_bytes != job.memory_reserved_bytes:
         return False
     if before.trial is not job.trial and is_on_trial(before) is not is_on_trial(job):

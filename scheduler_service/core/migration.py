@@ -51,8 +51,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         message=f"to {gpus}: {decision.reason.code}",
         phase=Phase.STOPPING,
         after_stop=AfterStop.MOVE,
-        moves=job.moves.changed(moved_at_ms=0 if is_prepared else state.now_ms),
-        target=target,
+        moves=job.moves.changed(target=target, moved_at_ms=0 if is_prepared else state.now_ms),
         pause=None,
         reason=decision.reason,
     )
@@ -65,7 +64,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
 
 def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Start the next attempt where its place was kept, or queue the job if that place has gone meanwhile."""
-    target = job.target
+    target = job.moves.target
     if target is None or not _is_there(state, target):
         lost = Reason(
             code="MOVE_TARGET_GONE", gpu_ids=tuple(part.gpu_id for part in target.assignments) if target else ()
@@ -75,9 +74,9 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
     is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
     is_reshape = is_reshape or target.servers not in (None, job.request.replicas.servers)
     left_behind = state.occupancy.neighbours(job)
-    preparation, moves = job.preparation, job.moves
-    job = leave_gpus(state, job.changed(preparation=None), step, has_steps=True)
-    job = job.changed(steps_done=max(job.checkpoint_step, 0), moves=moves)
+    preparation, moved_at_ms = job.moves.preparation, job.moves.moved_at_ms
+    job = leave_gpus(state, job.moving(preparation=None), step, has_steps=True)
+    job = job.changed(steps_done=max(job.checkpoint_step, 0)).moving(moved_at_ms=moved_at_ms)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,
@@ -97,7 +96,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
 def withdraw_move(job: JobRecord, step: EventEffects) -> JobRecord:
     """Return a job that only gives its GPUs up and goes nowhere; what is prepared of it elsewhere is given up."""
     job = give_up_preparation(job.changed(after_stop=AfterStop.REQUEUE), step)
-    return job.changed(target=None, reason=Reason(code="STOPPING_TO_REQUEUE"))
+    return job.moving(target=None).changed(reason=Reason(code="STOPPING_TO_REQUEUE"))
 
 
 def _is_there(state: ClusterState, target: Target) -> bool:

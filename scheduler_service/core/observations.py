@@ -17,7 +17,7 @@ from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.first_measurements import go_on_measuring
-from scheduler_service.core.job_parts import MoveHistory, ReportedValues
+from scheduler_service.core.job_parts import JobMoves, ReportedValues
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
@@ -84,7 +84,7 @@ def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, st
         look_for_straggler(state, job.job_id, report, step)
 
 
-def _with_cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> MoveHistory:
+def _with_cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> JobMoves:
     """Return what the move to the present attempt cost: the time since the stop, less the steps made since."""
     steps = report.steps_done - max(job.checkpoint_step, 0)
     if steps <= 0:

@@ -14,8 +14,8 @@ from scheduler_service.core.job_parts import (
     AttemptMeasurements,
     GrantedCheckpoints,
     JobCounts,
+    JobMoves,
     JobTimes,
-    MoveHistory,
     ReportedValues,
     Submission,
 )
@@ -63,7 +63,7 @@ def _measured_job() -> JobRecord:
         submission=Submission(launch={"ranks": 2}, graph_sha256="ab"),
         times=JobTimes(started_at_ms=9),
         granted=GrantedCheckpoints(fences=(7,)),
-        moves=MoveHistory(move_ms=8),
+        moves=JobMoves(move_ms=8),
         reported=ReportedValues(loss=0.5),
     )
 
