@@ -102,7 +102,7 @@ class RemainingLengths:
     def _predicted(self, job: JobRecord, device: str, gpus: int) -> tuple[float, float] | None:
         """Return the predicted step time with the deviation of its logarithm, or None."""
         prediction = self.predictions.job(job.request.key, device)
-        micro_batch_size = job.micro_batch_size or None
+        micro_batch_size = job.shape.micro_batch_size or None
         step_ms = step_ms_of(job.request, prediction, gpus=gpus, micro_batch_size=micro_batch_size)
         return (step_ms, sigma_of(prediction)) if prediction is not None and step_ms is not None else None
 

@@ -93,7 +93,7 @@ def orders_for(state: ClusterState, job: JobRecord, node_ids: Iterable[str]) -> 
             job_id=other.job_id,
             attempt=other.attempt,
             fence=other.fence,
-            memory_limit_bytes=other.memory_reserved_bytes,
+            memory_limit_bytes=other.shape.memory_reserved_bytes,
         )
         for other in others
     )
@@ -104,13 +104,13 @@ def orders_for(state: ClusterState, job: JobRecord, node_ids: Iterable[str]) -> 
             attempt=job.attempt,
             fence=job.fence,
             assignments=_on_node(state, job, node),
-            micro_batch_size=job.micro_batch_size,
-            accumulation_steps=job.accumulation_steps,
+            micro_batch_size=job.shape.micro_batch_size,
+            accumulation_steps=job.shape.accumulation_steps,
             granted_fences=job.granted.fences,
             granted_node_ids=job.granted.node_ids,
             granted_parts=job.granted.parts,
-            memory_limit_bytes=job.memory_reserved_bytes,
-            memory_held_bytes=held_bytes(job.memory_reserved_bytes, job.memory_surge),
+            memory_limit_bytes=job.shape.memory_reserved_bytes,
+            memory_held_bytes=held_bytes(job.shape.memory_reserved_bytes, job.shape.memory_surge),
             yields_memory=job.trial is not None and job.trial.is_incoming,
             steps_done=job.steps_done,
             launch=job.submission.launch,

@@ -10,7 +10,7 @@ from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.granted_checkpoints import granted_after
-from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, JobMoves
+from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, AttemptShape, JobMoves
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
@@ -59,7 +59,6 @@ def launch(
         preparation: The attempt that was started early for this launch; None = it begins from nothing.
     """
     attempt, fence = next_attempt(state, job) if preparation is None else (preparation.attempt, preparation.fence)
-    micro_batch_size, accumulation_steps = _passes(job, start)
     assignments, node_ids, is_gang = arrange(state, job, start.assignments)
     job = with_history(
         job,
@@ -72,11 +71,7 @@ def launch(
         fence=fence,
         assignments=assignments,
         node_ids=node_ids,
-        micro_batch_size=micro_batch_size,
-        accumulation_steps=accumulation_steps,
-        memory_reserved_bytes=reserved_bytes,
-        memory_surge=start.memory_surge,
-        predicted_slowdown_ratio=start.predicted_slowdown_ratio,
+        shape=_shape(job, start, reserved_bytes),
         times=job.times.changed(
             started_at_ms=state.now_ms, first_started_at_ms=job.times.first_started_at_ms or state.now_ms
         ),
@@ -120,12 +115,19 @@ def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: Ev
         begin_trial(state, job.job_id, start.trial_with, step, stage)
 
 
-def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
-    """Return samples per pass and passes per step; a job that ran out of memory is given fewer samples at once."""
+def _shape(job: JobRecord, start: Start, reserved_bytes: int) -> AttemptShape:
+    """Return the shape of the attempt; a job that ran out of memory is given fewer samples at once."""
     most = job.memory_autopsy.micro_batch_size_max if job.memory_autopsy is not None else 0
-    if not 0 < most < start.micro_batch_size:
-        return start.micro_batch_size, start.accumulation_steps
-    return most, -(-start.micro_batch_size * start.accumulation_steps // most)
+    size, passes = start.micro_batch_size, start.accumulation_steps
+    if 0 < most < size:
+        size, passes = most, -(-size * passes // most)
+    return AttemptShape(
+        micro_batch_size=size,
+        accumulation_steps=passes,
+        memory_reserved_bytes=reserved_bytes,
+        memory_surge=start.memory_surge,
+        predicted_slowdown_ratio=start.predicted_slowdown_ratio,
+    )
 
 
 def stop(
@@ -202,7 +204,7 @@ def _note_peak(state: ClusterState, job: JobRecord) -> None:
     if gpu is not None:
         peak_bytes = job.measured.attempt_peak_bytes
         state.predictions.raise_peak(
-            job.request.key, gpu.gpu.device, micro_batch_size=job.micro_batch_size, memory_peak_bytes=peak_bytes
+            job.request.key, gpu.gpu.device, micro_batch_size=job.shape.micro_batch_size, memory_peak_bytes=peak_bytes
         )
 
 
@@ -241,8 +243,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         reason=reason,
         assignments=(),
         node_ids=(),
-        memory_reserved_bytes=0,
-        memory_surge=None,
+        shape=job.shape.changed(memory_reserved_bytes=0, memory_surge=None),
         steps_done=max(job.checkpoint_step, 0),
         times=job.times.changed(not_before_ms=state.now_ms + wait_ms if wait_ms else 0),
     )

@@ -56,18 +56,31 @@ class JobTimes(CopiedRecord):
     not_before_ms: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttemptShape(CopiedRecord):
+    """In what shape an attempt runs, what is kept for it on each of its GPUs, and what was expected of it.
+
+    Attributes:
+        memory_reserved_bytes: Kept for it.
+        memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
+        predicted_slowdown_ratio: Expected with the jobs that were there at its start; None = alone, or not known.
+    """
+
+    micro_batch_size: int = 0
+    accumulation_steps: int = 1
+    memory_reserved_bytes: int = 0
+    memory_surge: MemorySurge | None = None
+    predicted_slowdown_ratio: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""
 
     assignments: tuple[Assignment, ...]
-    micro_batch_size: int
-    accumulation_steps: int
-    memory_reserved_bytes: int
+    shape: AttemptShape
     reason: Reason
-    predicted_slowdown_ratio: float | None = None
     trial_with: str = ""
-    memory_surge: MemorySurge | None = None
     servers: int | None = None
 
 

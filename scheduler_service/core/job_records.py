@@ -10,6 +10,7 @@ from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.job_parts import (
     AttemptExit,
     AttemptMeasurements,
+    AttemptShape,
     GrantedCheckpoints,
     JobCounts,
     JobEvent,
@@ -18,7 +19,6 @@ from scheduler_service.core.job_parts import (
     ReportedValues,
     Submission,
 )
-from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
@@ -51,12 +51,9 @@ class JobRecord(CopiedRecord):
         fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
         granted: Earlier attempts whose checkpoints may be resumed.
         node_ids: Nodes of the present attempt.
-        memory_reserved_bytes: Reserved on each of its GPUs.
-        memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
         checkpoint_step: Newest believed checkpoint; -1 = none.
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
-        predicted_slowdown_ratio: Expected with the jobs that were there at its start; None = alone, or not known.
         accrued_at_ms: Until when `attained_gpu_ms` and `ran_ms` were counted.
         ran_ms: How long it held GPUs in sum, pauses left out.
         after_stop: What a stop leads to.
@@ -78,16 +75,12 @@ class JobRecord(CopiedRecord):
     granted: GrantedCheckpoints = GrantedCheckpoints()
     assignments: tuple[Assignment, ...] = ()
     node_ids: tuple[str, ...] = ()
-    micro_batch_size: int = 0
-    accumulation_steps: int = 1
-    memory_reserved_bytes: int = 0
-    memory_surge: MemorySurge | None = None
+    shape: AttemptShape = AttemptShape()
     steps_done: int = 0
     checkpoint_step: int = -1
     step_ms: float = 0.0
     reported: ReportedValues = ReportedValues()
     solo_step_ms: float = 0.0
-    predicted_slowdown_ratio: float | None = None
     attained_gpu_ms: int = 0
     accrued_at_ms: int = 0
     ran_ms: int = 0
@@ -174,16 +167,16 @@ class JobRecord(CopiedRecord):
         """Memory kept for it on each GPU that it holds or will move to."""
         if not self.holds_gpus:
             return {}
-        kept = dict.fromkeys(self.gpu_ids, self.memory_reserved_bytes)
+        kept = dict.fromkeys(self.gpu_ids, self.shape.memory_reserved_bytes)
         target = self.moves.target
         if target is not None:
             for part in target.assignments:
-                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), target.memory_reserved_bytes)
+                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), target.shape.memory_reserved_bytes)
         return kept
 
     def bytes_on(self, gpu_id: str) -> int:
         """Memory kept for it on one GPU that it holds or will move to."""
-        return self.memory_reserved_bytes if self.moves.target is None else self.occupied_bytes[gpu_id]
+        return self.shape.memory_reserved_bytes if self.moves.target is None else self.occupied_bytes[gpu_id]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +235,8 @@ def running_view(job: JobRecord) -> RunningJob:
         request=job.request,
         attempt=job.attempt,
         assignments=job.assignments,
-        micro_batch_size=job.micro_batch_size,
-        accumulation_steps=job.accumulation_steps,
+        micro_batch_size=job.shape.micro_batch_size,
+        accumulation_steps=job.shape.accumulation_steps,
         submitted_at_ms=job.times.submitted_at_ms,
         started_at_ms=job.times.started_at_ms,
         steps_done=job.steps_done,
@@ -251,7 +244,7 @@ def running_view(job: JobRecord) -> RunningJob:
         preemptions=job.counts.preemptions,
         observed_slowdown_ratio=job.measured.observed_slowdown_ratio,
         is_stopping=job.phase is Phase.STOPPING,
-        memory_reserved_bytes=job.memory_reserved_bytes,
+        memory_reserved_bytes=job.shape.memory_reserved_bytes,
         step_ms=job.step_ms if job.measured.windows_seen else 0.0,
         solo_step_ms=job.solo_step_ms,
         moving_to=job.moves.target.assignments if job.moves.target is not None else (),
@@ -261,7 +254,7 @@ def running_view(job: JobRecord) -> RunningJob:
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
         move_ms=job.moves.move_ms,
-        memory_surge=job.memory_surge,
+        memory_surge=job.shape.memory_surge,
         lent_ms=job.lent_ms,
         lent_pauses=job.counts.lent_pauses,
         is_trying_servers=job.reason is not None and job.reason.code == TRIES_SERVERS,
@@ -280,7 +273,7 @@ def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
         and before.moves.target is job.moves.target
         and before.request is job.request
     )
-    if not same or before.memory_reserved_bytes != job.memory_reserved_bytes:
+    if not same or before.shape.memory_reserved_bytes != job.shape.memory_reserved_bytes:
         return False
     if before.trial is not job.trial and is_on_trial(before) is not is_on_trial(job):
         return False

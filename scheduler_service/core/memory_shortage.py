@@ -44,7 +44,7 @@ def out_of_memory(state: ClusterState, job: JobRecord, event: JobFailed, step: E
     job = job.changed(memory_autopsy=_examine(state, job, event, capacity))
     numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
     if job.measured.was_shared:
-        more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.memory_reserved_bytes + 1)
+        more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.shape.memory_reserved_bytes + 1)
         job = _demanding(job, min(more, capacity)).counting(out_of_memory=1)
         restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
     else:
@@ -96,7 +96,7 @@ def _try_alone_again(
     state: ClusterState, job: JobRecord, capacity: int, numbers: dict[str, float], step: EventEffects
 ) -> None:
     if _may_be_halved(job):
-        half = job.micro_batch_size // 2
+        half = job.shape.micro_batch_size // 2
         job = _limited(job, half)
         restart(state, job, Reason(code="OUT_OF_MEMORY_HALVED", numbers=numbers | {"micro_batch_size": half}), step)
     elif any(view.gpu.memory_bytes > capacity for view in state.gpus.values()):
@@ -116,7 +116,7 @@ def _demanding(job: JobRecord, floor_bytes: int) -> JobRecord:
 
 def _may_be_halved(job: JobRecord) -> bool:
     halvings = job.memory_autopsy.halvings if job.memory_autopsy is not None else 0
-    return job.request.share is not Share.NEVER and job.micro_batch_size > 1 and halvings < HALVINGS_MAX
+    return job.request.share is not Share.NEVER and job.shape.micro_batch_size > 1 and halvings < HALVINGS_MAX
 
 
 def _limited(job: JobRecord, micro_batch_size: int) -> JobRecord:
@@ -132,16 +132,16 @@ def _examine(state: ClusterState, job: JobRecord, event: JobFailed, capacity: in
     gpu_id = job.gpu_ids[0]
     gpu = state.gpus.get(gpu_id)
     known = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
-    point = memory_point(known, job.micro_batch_size) if known is not None else None
+    point = memory_point(known, job.shape.micro_batch_size) if known is not None else None
     before = job.memory_autopsy
     return MemoryAutopsy(
         attempt=job.attempt,
         gpu_id=gpu_id,
         gpu_memory_bytes=capacity,
-        micro_batch_size=job.micro_batch_size,
+        micro_batch_size=job.shape.micro_batch_size,
         predicted_bytes=point.memory_bytes if point is not None else 0,
         predicted_upper_99_bytes=point.memory_bytes_upper_99 if point is not None else 0,
-        reserved_bytes=job.memory_reserved_bytes,
+        reserved_bytes=job.shape.memory_reserved_bytes,
         peak_bytes=max(event.memory_peak_bytes, job.measured.attempt_peak_bytes),
         available_bytes=event.memory_available_bytes,
         co_located_ids=state.occupancy.neighbours(job)[:CO_LOCATED_NAMED_MAX],

@@ -18,7 +18,7 @@ from scheduler_service.core.attempts import (
 )
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_parts import Target
+from scheduler_service.core.job_parts import AttemptShape, Target
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.preparation import can_prepare, give_up_preparation, order_preparation
 from scheduler_service.core.prepared_attempts import discard_unlaunched
@@ -29,16 +29,18 @@ from scheduler_service.core.state import ClusterState
 def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_bytes: int, step: EventEffects) -> None:
     """Ask for the end of the present attempt and keep the place of the next one."""
     job = state.jobs[decision.job_id]
-    shape: Reshape | JobRecord = decision if isinstance(decision, Reshape) else job
+    shape = decision if isinstance(decision, Reshape) else job.shape
     target = Target(
         assignments=tuple(sorted(decision.assignments, key=lambda assignment: assignment.rank)),
-        micro_batch_size=shape.micro_batch_size,
-        accumulation_steps=shape.accumulation_steps,
-        memory_reserved_bytes=reserved_bytes,
+        shape=AttemptShape(
+            micro_batch_size=shape.micro_batch_size,
+            accumulation_steps=shape.accumulation_steps,
+            memory_reserved_bytes=reserved_bytes,
+            memory_surge=decision.memory_surge,
+            predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
+        ),
         reason=decision.reason,
-        predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
         trial_with=decision.trial_with,
-        memory_surge=decision.memory_surge,
         servers=decision.servers if isinstance(decision, Reshape) else None,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
@@ -71,7 +73,8 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         )
         requeue(state, job.counting(preemptions=1), lost, step, wait_ms=0)
         return
-    is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
+    shape = target.shape
+    is_reshape = (len(target.assignments), shape.micro_batch_size) != (len(job.assignments), job.shape.micro_batch_size)
     is_reshape = is_reshape or target.servers not in (None, job.request.replicas.servers)
     left_behind = state.occupancy.neighbours(job)
     preparation, moved_at_ms = job.moves.preparation, job.moves.moved_at_ms
@@ -82,14 +85,14 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         job_id=job.job_id,
         reason=target.reason,
         assignments=target.assignments,
-        predicted_slowdown_ratio=target.predicted_slowdown_ratio,
+        predicted_slowdown_ratio=shape.predicted_slowdown_ratio,
         trial_with=target.trial_with,
-        memory_surge=target.memory_surge,
-        micro_batch_size=target.micro_batch_size,
-        accumulation_steps=target.accumulation_steps,
+        memory_surge=shape.memory_surge,
+        micro_batch_size=shape.micro_batch_size,
+        accumulation_steps=shape.accumulation_steps,
         servers=target.servers,
     )
-    launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step, preparation=preparation)
+    launch(state, job, start, reserved_bytes=shape.memory_reserved_bytes, step=step, preparation=preparation)
     note_colocation_change(state, left_behind)
 
 

@@ -173,7 +173,7 @@ def _shape(job: JobRecord) -> dict[str, int]:
     """Return at which numbers and micro-batch a job runs, as step times are kept."""
     return {
         "gpus": len(job.assignments),
-        "micro_batch_size": job.micro_batch_size,
+        "micro_batch_size": job.shape.micro_batch_size,
         "servers": job.request.replicas.servers,
     }
 
@@ -225,7 +225,7 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
     predictions.observe_alone(
         key,
         device,
-        micro_batch_size=job.micro_batch_size,
+        micro_batch_size=job.shape.micro_batch_size,
         memory_peak_bytes=max(job.measured.attempt_peak_bytes, report.memory_peak_bytes),
         utilization_ratio=report.utilization_ratio,
         servers=job.request.replicas.servers,
@@ -233,7 +233,7 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
     after = predictions.job(key, device)
     if after is before or after is None:
         return False
-    if before is not None and job.micro_batch_size in before.measured_micro_batch_sizes:
+    if before is not None and job.shape.micro_batch_size in before.measured_micro_batch_sizes:
         # Windows that follow the first one change little, unless they contradict what was predicted.
         return before.level is not Level.OBSERVED and after.utilization_ratio != before.utilization_ratio
     return not is_reliable(before) or _has_unknown_partner(state, key, device)

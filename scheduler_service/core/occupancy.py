@@ -264,7 +264,8 @@ class Occupancy:
 
 def _surge_on(job: JobRecord, gpu_id: str) -> MemorySurge | None:
     """Return what of its memory on one GPU a job needs now and then, there or where it moves to."""
-    return job.memory_surge if job.moves.target is None or gpu_id in job.gpu_ids else job.moves.target.memory_surge
+    target = job.moves.target
+    return (job.shape if target is None or gpu_id in job.gpu_ids else target.shape).memory_surge
 
 
 def _is_usable(node: Node) -> bool:

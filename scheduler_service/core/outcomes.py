@@ -100,4 +100,4 @@ def _is_unsteady(measured: AttemptMeasurements) -> bool:
 
 def _is_whole(job: JobRecord) -> bool:
     """Say whether its GPU had the whole batch in one pass, which is what was predicted."""
-    return len(job.assignments) == 1 and job.accumulation_steps <= 1
+    return len(job.assignments) == 1 and job.shape.accumulation_steps <= 1

@@ -102,10 +102,7 @@ def _as_launched(state: ClusterState, job: JobRecord, target: Target, preparatio
         assignments=assignments,
         node_ids=node_ids,
         gang=GangAttempt() if is_gang else None,
-        micro_batch_size=target.micro_batch_size,
-        accumulation_steps=target.accumulation_steps,
-        memory_reserved_bytes=target.memory_reserved_bytes,
-        memory_surge=target.memory_surge,
+        shape=target.shape,
         request=with_servers(job.request, target.servers),
     )
 

@@ -71,6 +71,7 @@ class KeptRemainingTimes:
         view: SchedulingView,
         job: RunningJob | JobRecord,
         *,
+        micro_batch_size: int,
         submitted_at_ms: int,
         started_at_ms: int,
         pace_ms: float,
@@ -81,6 +82,7 @@ class KeptRemainingTimes:
         Args:
             view: Tells which jobs are where, and what is predicted.
             job: As it was last reported.
+            micro_batch_size: In which it runs.
             submitted_at_ms: When it was submitted.
             started_at_ms: When its present attempt began.
             pace_ms: What a step takes from then on until the instant that the array is read for; infinite = none is
@@ -95,7 +97,7 @@ class KeptRemainingTimes:
         if not alone:
             return
         prediction = view.predictions.job(job.request.key, gpus[alone[0]].gpu.device)
-        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
+        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=micro_batch_size)
         total, done = job.request.steps_total, job.steps_done
         known_ms = (0.0, started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         self._has_unknown |= known_ms[1] < inf
@@ -138,6 +140,13 @@ def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) 
     """Return what the remaining times of a view follow from, by its records; GPUs at these positions."""
     kept = KeptRemainingTimes(position_of)
     for job in view.running.values():
-        submitted_at_ms, started_at_ms = job.submitted_at_ms, job.started_at_ms
-        kept.put(view, job, submitted_at_ms=submitted_at_ms, started_at_ms=started_at_ms, pace_ms=inf, is_now=True)
+        kept.put(
+            view,
+            job,
+            micro_batch_size=job.micro_batch_size,
+            submitted_at_ms=job.submitted_at_ms,
+            started_at_ms=job.started_at_ms,
+            pace_ms=inf,
+            is_now=True,
+        )
     return kept

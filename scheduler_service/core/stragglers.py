@@ -76,7 +76,7 @@ def _replace_rank(state: ClusterState, job: JobRecord, watch: RankWatch, step: E
     )
     assignments = tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
     move = Migrate(job_id=job.job_id, reason=reason, assignments=assignments)
-    order_move(state, move, reserved_bytes=job.memory_reserved_bytes, step=step)
+    order_move(state, move, reserved_bytes=job.shape.memory_reserved_bytes, step=step)
 
 
 def _gpus_without(state: ClusterState, job: JobRecord, rank: int) -> tuple[str, ...]:

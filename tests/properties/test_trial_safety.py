@@ -127,7 +127,7 @@ class World(Play):
             for one in (incoming, resident) if incoming.trial.is_sharing else (resident,):
                 known = state.predictions.job(one.request.key, DEVICE)
                 assert known is not None
-                assert one.micro_batch_size in known.measured_micro_batch_sizes
+                assert one.shape.micro_batch_size in known.measured_micro_batch_sizes
                 if incoming.trial.is_sharing:
                     self._check_not_overrun(incoming.phase, one.job_id)
         for job in state.jobs.values():

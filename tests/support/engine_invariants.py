@@ -86,7 +86,8 @@ def _pause_violations(job: JobRecord) -> Iterator[str]:
 
 def _surge_bytes(job: JobRecord, gpu_id: str) -> int:
     """What of its memory on a GPU a job leaves to others while it does not need it."""
-    surge = job.memory_surge if job.moves.target is None or gpu_id in job.gpu_ids else job.moves.target.memory_surge
+    target = job.moves.target
+    surge = (job.shape if target is None or gpu_id in job.gpu_ids else target.shape).memory_surge
     return surge.surge_bytes if surge is not None else 0
 
 

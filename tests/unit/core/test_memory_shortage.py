@@ -27,7 +27,7 @@ def record(play: Play, name: str = "j0") -> JobRecord:
 
 
 def passes(play: Play) -> tuple[int, int]:
-    return record(play).micro_batch_size, record(play).accumulation_steps
+    return record(play).shape.micro_batch_size, record(play).shape.accumulation_steps
 
 
 def test_alone_the_micro_batch_is_halved_a_few_times_and_every_step_keeps_its_samples() -> None:
@@ -116,7 +116,7 @@ def test_no_less_than_one_sample_is_tried_at_once(batch: int) -> None:
     for _ in range(4):
         if play.phase() is Phase.STARTING:
             run_out(play)
-    assert record(play).micro_batch_size == 1
+    assert record(play).shape.micro_batch_size == 1
     assert play.phase() is Phase.FAILED
 
 
@@ -135,7 +135,7 @@ def test_a_prediction_alone_locks_no_job_out(policy: str) -> None:
     predicted_too_large(play)
     play.tell(events.TimerFired)
     assert play.phase() is Phase.STARTING
-    assert record(play).memory_reserved_bytes == 8 * GIB
+    assert record(play).shape.memory_reserved_bytes == 8 * GIB
     assert any("tried alone" in line.message for line in record(play).history)
 
 

@@ -12,6 +12,7 @@ from scheduler_service.core.errors import CodecError
 from scheduler_service.core.job_parts import (
     AttemptExit,
     AttemptMeasurements,
+    AttemptShape,
     GrantedCheckpoints,
     JobCounts,
     JobMoves,
@@ -22,7 +23,7 @@ from scheduler_service.core.job_parts import (
 from scheduler_service.core.job_records import JobRecord
 from tests.support.scheduling import job
 
-PARTS = ("submission", "times", "measured", "counts", "exit", "granted", "moves", "reported")
+PARTS = ("submission", "times", "shape", "measured", "counts", "exit", "granted", "moves", "reported")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def _measured_job() -> JobRecord:
         exit=AttemptExit(exit_class="lost"),
         submission=Submission(launch={"ranks": 2}, graph_sha256="ab"),
         times=JobTimes(started_at_ms=9),
+        shape=AttemptShape(micro_batch_size=6),
         granted=GrantedCheckpoints(fences=(7,)),
         moves=JobMoves(move_ms=8),
         reported=ReportedValues(loss=0.5),
@@ -76,6 +78,7 @@ def test_the_parts_of_a_job_are_stored_among_its_own_fields() -> None:
     assert (stored["granted_fences"], stored["move_ms"], stored["loss"]) == ([7], 8, 0.5)
     assert (stored["launch"], stored["graph_sha256"], stored["settings"]) == ({"ranks": 2}, "ab", None)
     assert (stored["submitted_at_ms"], stored["started_at_ms"]) == (0, 9)
+    assert (stored["sub_batch"], stored["accumulation_steps"]) == (6, 1)
     assert codec.decode(JobRecord, stored) == _measured_job()
 
 

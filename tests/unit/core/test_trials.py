@@ -292,7 +292,7 @@ def test_a_peak_that_grows_out_of_what_is_left_ends_a_trial_before_the_memory_do
 def test_a_peak_that_grows_within_what_is_left_is_kept_for_its_job() -> None:
     play = on_trial()
     assert stopped(play.window("a", 110, peak=3.0)) == []
-    assert play.engine.state.jobs["a"].memory_reserved_bytes == int(3.0 * GIB * 1.15)
+    assert play.engine.state.jobs["a"].shape.memory_reserved_bytes == int(3.0 * GIB * 1.15)
 
 
 def test_a_trial_in_which_a_job_makes_no_step_is_prolonged_and_then_ends() -> None:
