@@ -117,7 +117,8 @@ def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: Ev
 
 def _shape(job: JobRecord, start: Start, reserved_bytes: int) -> AttemptShape:
     """Return the shape of the attempt; a job that ran out of memory is given fewer samples at once."""
-    most = job.memory_autopsy.micro_batch_size_max if job.memory_autopsy is not None else 0
+    autopsy = job.reported.memory_autopsy
+    most = autopsy.micro_batch_size_max if autopsy is not None else 0
     size, passes = start.micro_batch_size, start.accumulation_steps
     if 0 < most < size:
         size, passes = most, -(-size * passes // most)

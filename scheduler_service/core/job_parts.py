@@ -13,7 +13,8 @@ from scheduler_service.core.copied_record import CopiedRecord, quick_record, slo
 from scheduler_service.core.opportunistic_sharing import MemorySurge
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.rank_watch import RankWatch
-from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.records import Assignment, MemoryAutopsy, Reason
+from scheduler_service.core.training_end_records import TrainingEnd
 
 
 @slotted_record
@@ -207,8 +208,15 @@ class JobMoves(CopiedRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedValues(CopiedRecord):
-    """What a job's newest reports say, over all attempts; None = nothing yet."""
+    """What a job's newest reports say, over all attempts, and what followed from them; None = nothing yet.
+
+    Attributes:
+        memory_autopsy: How it last ran out of device memory; None = never.
+        training_end: When it reaches its target loss; None = it has none, or reported no loss.
+    """
 
     loss: float | None = None
     utilization_ratio: float | None = None
     memory_peak_bytes: int = 0
+    memory_autopsy: MemoryAutopsy | None = None
+    training_end: TrainingEnd | None = None

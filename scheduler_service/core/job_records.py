@@ -25,13 +25,11 @@ from scheduler_service.core.records import (
     Assignment,
     JobPause,
     JobRequest,
-    MemoryAutopsy,
     Phase,
     Reason,
     Trial,
 )
 from scheduler_service.core.replica_terms import TRIES_SERVERS
-from scheduler_service.core.training_end_records import TrainingEnd
 from scheduler_service.core.view import PendingJob, RunningJob
 
 HISTORY_MAX = 200
@@ -60,9 +58,7 @@ class JobRecord(CopiedRecord):
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
-        memory_autopsy: How it last ran out of device memory; None = never.
         gang: The parts of the present attempt; None = it is on one node, or its agent reports of it as a whole.
-        training_end: When it reaches its target loss; None = it has none, or reported no loss.
     """
 
     request: JobRequest
@@ -91,9 +87,7 @@ class JobRecord(CopiedRecord):
     trial: Trial | None = None
     pause: JobPause | None = None
     lent_ms: int = 0
-    memory_autopsy: MemoryAutopsy | None = None
     gang: GangAttempt | None = None
-    training_end: TrainingEnd | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 
@@ -106,6 +100,10 @@ class JobRecord(CopiedRecord):
     def measuring(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the measurements
         """Return a copy with other measurements of the present attempt."""
         return self.changed(measured=self.measured.changed(**values))
+
+    def reporting(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the reported values
+        """Return a copy of which more was reported."""
+        return self.changed(reported=self.reported.changed(**values))
 
     def moving(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of its moves
         """Return a copy of which more is known of its moves."""

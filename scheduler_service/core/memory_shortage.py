@@ -41,7 +41,7 @@ def out_of_memory(state: ClusterState, job: JobRecord, event: JobFailed, step: E
     """
     gpu = state.gpus.get(job.gpu_ids[0])
     capacity = gpu.gpu.memory_bytes if gpu is not None else event.memory_available_bytes
-    job = job.changed(memory_autopsy=_examine(state, job, event, capacity))
+    job = job.reporting(memory_autopsy=_examine(state, job, event, capacity))
     numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
     if job.measured.was_shared:
         more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.shape.memory_reserved_bytes + 1)
@@ -62,7 +62,7 @@ def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -
     largest_bytes: dict[tuple[str, ...], int] = {}
     for hold in _too_large_of(decision):
         job = state.jobs.get(hold.job_id)
-        if job is None or job.memory_autopsy is not None or job.request.memory_request_bytes:
+        if job is None or job.reported.memory_autopsy is not None or job.request.memory_request_bytes:
             continue
         devices = job.request.terms.devices
         if devices not in largest_bytes:
@@ -115,17 +115,16 @@ def _demanding(job: JobRecord, floor_bytes: int) -> JobRecord:
 
 
 def _may_be_halved(job: JobRecord) -> bool:
-    halvings = job.memory_autopsy.halvings if job.memory_autopsy is not None else 0
+    halvings = job.reported.memory_autopsy.halvings if job.reported.memory_autopsy is not None else 0
     return job.request.share is not Share.NEVER and job.shape.micro_batch_size > 1 and halvings < HALVINGS_MAX
 
 
 def _limited(job: JobRecord, micro_batch_size: int) -> JobRecord:
-    if job.memory_autopsy is None:
+    autopsy = job.reported.memory_autopsy
+    if autopsy is None:
         return job
-    halvings = job.memory_autopsy.halvings + 1
-    return job.changed(
-        memory_autopsy=replace(job.memory_autopsy, halvings=halvings, micro_batch_size_max=micro_batch_size)
-    )
+    halved = replace(autopsy, halvings=autopsy.halvings + 1, micro_batch_size_max=micro_batch_size)
+    return job.reporting(memory_autopsy=halved)
 
 
 def _examine(state: ClusterState, job: JobRecord, event: JobFailed, capacity: int) -> MemoryAutopsy:
@@ -133,7 +132,7 @@ def _examine(state: ClusterState, job: JobRecord, event: JobFailed, capacity: in
     gpu = state.gpus.get(gpu_id)
     known = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
     point = memory_point(known, job.shape.micro_batch_size) if known is not None else None
-    before = job.memory_autopsy
+    before = job.reported.memory_autopsy
     return MemoryAutopsy(
         attempt=job.attempt,
         gpu_id=gpu_id,

@@ -34,7 +34,7 @@ def training_end_message(job: JobRecord) -> scheduling_pb2.TrainingEnd | None:
     """Return when a job reaches its target loss; None = it has no target."""
     if not job.request.target_loss:
         return None
-    end = job.training_end or TrainingEnd()
+    end = job.reported.training_end or TrainingEnd()
     return scheduling_pb2.TrainingEnd(
         steps_total=end.steps_total,
         steps_lower=end.steps_lower,

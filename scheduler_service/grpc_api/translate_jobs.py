@@ -209,7 +209,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
 
 
 def _autopsy_message(job: JobRecord) -> scheduling_pb2.MemoryAutopsy | None:
-    found = job.memory_autopsy
+    found = job.reported.memory_autopsy
     if found is None:
         return None
     return scheduling_pb2.MemoryAutopsy(

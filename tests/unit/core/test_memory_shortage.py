@@ -87,7 +87,7 @@ def test_the_owner_is_told_what_was_expected_what_happened_and_with_whom() -> No
         events.JobFailed, "b", exit_class="gpu_oom", memory_available_bytes=6 * GIB, memory_peak_bytes=5 * GIB,
         detail="it tried to allocate 2.00 GiB",
     )  # fmt: skip
-    autopsy = record(play, "b").memory_autopsy
+    autopsy = record(play, "b").reported.memory_autopsy
     assert autopsy is not None
     assert (autopsy.attempt, autopsy.gpu_id, autopsy.gpu_memory_bytes) == (1, "n0.0", 8 * GIB)
     assert (autopsy.predicted_bytes, autopsy.predicted_upper_99_bytes, autopsy.reserved_bytes) == (
@@ -105,7 +105,7 @@ def test_the_account_outlives_the_next_attempts_and_a_restart_of_the_scheduler()
     run_out(play)
     kept = record(play)
     assert kept.phase is Phase.STARTING
-    assert kept.memory_autopsy is not None
+    assert kept.reported.memory_autopsy is not None
     assert codec.decode(JobRecord, codec.encode(JobRecord, kept)) == kept
 
 
