@@ -82,7 +82,7 @@ def _pause(state: ClusterState, incoming: JobRecord, host: JobRecord, step: Even
         host.request,
         ran_ms=host.ran_ms,
         remaining_ms=max(steps_left, 0) * host.solo_step_ms if is_known else None,
-        lent_ms=host.lent_ms,
+        lent_ms=host.counts.lent_ms,
         least_ms=pause_ms_least(state.report_interval_ms),
     )
     if not paused_ms_max:

@@ -139,6 +139,7 @@ class JobCounts(CopiedRecord):
         peak_collisions: Stops because its peak of memory met another job's.
         stragglers_replaced: Moves because one of its ranks was too slow.
         lent_pauses: Pauses in which another job was measured on its GPU.
+        lent_ms: How long it stood still in these, in sum.
     """
 
     restarts: int = 0
@@ -154,6 +155,7 @@ class JobCounts(CopiedRecord):
     peak_collisions: int = 0
     stragglers_replaced: int = 0
     lent_pauses: int = 0
+    lent_ms: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,6 @@ class JobRecord(CopiedRecord):
         after_stop: What a stop leads to.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
-        lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
         gang: The parts of the present attempt; None = it is on one node, or its agent reports of it as a whole.
     """
 
@@ -86,7 +85,6 @@ class JobRecord(CopiedRecord):
     moves: JobMoves = JobMoves()
     trial: Trial | None = None
     pause: JobPause | None = None
-    lent_ms: int = 0
     gang: GangAttempt | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
@@ -253,7 +251,7 @@ def running_view(job: JobRecord) -> RunningJob:
         pause=job.pause,
         move_ms=job.moves.move_ms,
         memory_surge=job.shape.memory_surge,
-        lent_ms=job.lent_ms,
+        lent_ms=job.counts.lent_ms,
         lent_pauses=job.counts.lent_pauses,
         is_trying_servers=job.reason is not None and job.reason.code == TRIES_SERVERS,
     )

@@ -235,7 +235,7 @@ def test_paused_time_counts_for_nothing_and_what_was_lent_is_remembered() -> Non
     play.window("b")
     play.report(events.AttemptResumed, "a", after_ms=500)
     record = play.engine.state.jobs["a"]
-    assert (record.ran_ms, record.lent_ms, record.counts.lent_pauses) == (ran_ms, WINDOW_MS + 500, 1)
+    assert (record.ran_ms, record.counts.lent_ms, record.counts.lent_pauses) == (ran_ms, WINDOW_MS + 500, 1)
 
 
 @pytest.mark.parametrize(
