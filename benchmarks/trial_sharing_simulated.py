@@ -62,7 +62,7 @@ def run(
     settings = RunSettings(policy=policy, parameters=parameters, charges=charges, report_interval_ms=HEARTBEAT_MS)
     simulation = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings)
     found = simulation.run()
-    return found, sum(job.lent_ms for job in simulation.engine.state.jobs.values())
+    return found, sum(job.counts.lent_ms for job in simulation.engine.state.jobs.values())
 
 
 def measure(policy: str, restart_ms: int, *, seeds: int, jobs: int, scale: float, cluster: str) -> dict[str, object]:

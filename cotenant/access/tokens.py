@@ -97,7 +97,7 @@ def read_token(path: Path) -> str:
 
 
 def write_token_list(path: Path, entries: Iterable[TokenEntry]) -> None:
-    """Writes what `read_token_list` reads, readable by its owner only: the account of a service, whoever writes."""
+    """Writes what `read_token_list` reads, readable by its owner only, who stays the same where root writes."""
     lines = "".join(f"{entry.sha256} {entry.role} {entry.name}\n" for entry in entries)
     _write_private(path, lines, keeps_owner=True)
 

@@ -106,7 +106,7 @@ class Machines:
             for other in self._simulation.occupancy.on_gpu(gpu_id):
                 record = self._simulation.engine.state.jobs.get(other.job_id)
                 if record is not None:
-                    other.memory_limit_bytes = record.memory_reserved_bytes
+                    other.memory_limit_bytes = record.shape.memory_reserved_bytes
 
     def _attempt(self, record: JobRecord) -> Attempt | None:
         """Return the attempt as the engine expects it, or None where its duration is unknown."""
@@ -118,7 +118,7 @@ class Machines:
         is_single = len(gpu_ids) == 1  # as most are
         by_node = (1,) if is_single else tuple(Counter(self._node_of[gpu_id] for gpu_id in gpu_ids).values())
         is_spread = not is_single and self._is_spread(gpu_ids)
-        placed_ms = kind.placed_step_ms(by_node, passes=record.accumulation_steps, is_spread=is_spread)
+        placed_ms = kind.placed_step_ms(by_node, passes=record.shape.accumulation_steps, is_spread=is_spread)
         step_ms = placed_ms / simulation.truth.speed(device)
         return Attempt(
             job_id=record.job_id,
@@ -129,8 +129,8 @@ class Machines:
             device=device,
             step_ms=step_ms,
             steps_total=record.request.steps_total,
-            memory_bytes=kind.memory_at_bytes(record.micro_batch_size),
-            memory_limit_bytes=record.memory_reserved_bytes,
+            memory_bytes=kind.memory_at_bytes(record.shape.micro_batch_size),
+            memory_limit_bytes=record.shape.memory_reserved_bytes,
             utilization_ratio=kind.utilization_ratio,
             work_left_ms=(record.request.steps_total - record.steps_done) * step_ms,
             launched_at_ms=simulation.now_ms,

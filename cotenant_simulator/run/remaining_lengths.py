@@ -102,7 +102,7 @@ class RemainingLengths:
     def _predicted(self, job: JobRecord, device: str, gpus: int) -> tuple[float, float] | None:
         """Return the predicted step time with the deviation of its logarithm, or None."""
         prediction = self.predictions.job(job.request.key, device)
-        micro_batch_size = job.micro_batch_size or None
+        micro_batch_size = job.shape.micro_batch_size or None
         step_ms = step_ms_of(job.request, prediction, gpus=gpus, micro_batch_size=micro_batch_size)
         return (step_ms, sigma_of(prediction)) if prediction is not None and step_ms is not None else None
 
@@ -111,7 +111,7 @@ class RemainingLengths:
 
     def _unknown(self, job: JobRecord, now_ms: int) -> RemainingLength:
         """Draw by how long the job has run: as long again with a chance of one half (Lindy's law)."""
-        ran_ms = now_ms - job.started_at_ms if job.holds_gpus else 0
+        ran_ms = now_ms - job.times.started_at_ms if job.holds_gpus else 0
         elapsed_ms = max(ran_ms, _ELAPSED_MIN_MS) if job.attempt else UNSTARTED_MS
         survival = 0.5 if self.seed is None else 1.0 - self._random(job.job_id).random()
         left_ms = min(elapsed_ms * (1.0 / survival - 1.0), LONGEST_MS)

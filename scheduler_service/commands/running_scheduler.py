@@ -207,7 +207,7 @@ class RunningScheduler:
         performer = CommandPerformer(
             sessions=sessions,
             predictor=predictor,
-            launch_of=lambda job_id: engine.state.jobs[job_id].launch if job_id in engine.state.jobs else {},
+            launch_of=lambda job_id: engine.state.jobs[job_id].submission.launch if job_id in engine.state.jobs else {},
             deliver=lambda event: loop.note(event),
             identity=self._identity,
             sequence=lambda: loop.sequence,

@@ -10,7 +10,7 @@ from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.granted_checkpoints import granted_after
-from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, MoveHistory
+from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements, AttemptShape, JobMoves
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
@@ -59,7 +59,6 @@ def launch(
         preparation: The attempt that was started early for this launch; None = it begins from nothing.
     """
     attempt, fence = next_attempt(state, job) if preparation is None else (preparation.attempt, preparation.fence)
-    micro_batch_size, accumulation_steps = _passes(job, start)
     assignments, node_ids, is_gang = arrange(state, job, start.assignments)
     job = with_history(
         job,
@@ -72,23 +71,16 @@ def launch(
         fence=fence,
         assignments=assignments,
         node_ids=node_ids,
-        micro_batch_size=micro_batch_size,
-        accumulation_steps=accumulation_steps,
-        memory_reserved_bytes=reserved_bytes,
-        memory_surge=start.memory_surge,
-        predicted_slowdown_ratio=start.predicted_slowdown_ratio,
-        started_at_ms=state.now_ms,
-        first_started_at_ms=job.first_started_at_ms or state.now_ms,
+        shape=_shape(job, start, reserved_bytes),
+        times=job.times.changed(
+            started_at_ms=state.now_ms, first_started_at_ms=job.times.first_started_at_ms or state.now_ms
+        ),
         accrued_at_ms=state.now_ms,
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
         moves=job.moves if job.moves.move_ms else _expected_moves(state, job),
-        paused_ms=0,
         gang=GangAttempt(is_prepared=preparation is not None) if is_gang else None,
-        progressed_ran_ms=-1,
-        stalled_since_ms=0,
-        rank_watch=None,
         exit=_NO_EXIT,
         request=with_servers(job.request, start.servers),
     )
@@ -98,7 +90,7 @@ def launch(
     step.commands += launch_commands(state, state.jobs[job.job_id])
 
 
-def _expected_moves(state: ClusterState, job: JobRecord) -> MoveHistory:
+def _expected_moves(state: ClusterState, job: JobRecord) -> JobMoves:
     """Return the moves of a job that has none measured: they are taken to cost what those of its key did."""
     move_ms = state.keys.move_ms_of(job.request.key)
     return job.moves.changed(move_ms=move_ms) if move_ms else job.moves
@@ -123,12 +115,20 @@ def _note_neighbours(state: ClusterState, job: JobRecord, start: Start, step: Ev
         begin_trial(state, job.job_id, start.trial_with, step, stage)
 
 
-def _passes(job: JobRecord, start: Start) -> tuple[int, int]:
-    """Return samples per pass and passes per step; a job that ran out of memory is given fewer samples at once."""
-    most = job.memory_autopsy.micro_batch_size_max if job.memory_autopsy is not None else 0
-    if not 0 < most < start.micro_batch_size:
-        return start.micro_batch_size, start.accumulation_steps
-    return most, -(-start.micro_batch_size * start.accumulation_steps // most)
+def _shape(job: JobRecord, start: Start, reserved_bytes: int) -> AttemptShape:
+    """Return the shape of the attempt; a job that ran out of memory is given fewer samples at once."""
+    autopsy = job.reported.memory_autopsy
+    most = autopsy.micro_batch_size_max if autopsy is not None else 0
+    size, passes = start.micro_batch_size, start.accumulation_steps
+    if 0 < most < size:
+        size, passes = most, -(-size * passes // most)
+    return AttemptShape(
+        micro_batch_size=size,
+        accumulation_steps=passes,
+        memory_reserved_bytes=reserved_bytes,
+        memory_surge=start.memory_surge,
+        predicted_slowdown_ratio=start.predicted_slowdown_ratio,
+    )
 
 
 def stop(
@@ -192,9 +192,7 @@ def leave_gpus(
         fence=0,
         granted=granted_after(job) if has_steps else job.granted,
         after_stop=AfterStop.NOTHING,
-        target=None,
-        preparation=None,
-        moves=job.moves.changed(moved_at_ms=0) if job.moves.moved_at_ms else job.moves,
+        moves=job.moves.ended,
         pause=None,
         trial=None,
         gang=None,
@@ -207,7 +205,7 @@ def _note_peak(state: ClusterState, job: JobRecord) -> None:
     if gpu is not None:
         peak_bytes = job.measured.attempt_peak_bytes
         state.predictions.raise_peak(
-            job.request.key, gpu.gpu.device, micro_batch_size=job.micro_batch_size, memory_peak_bytes=peak_bytes
+            job.request.key, gpu.gpu.device, micro_batch_size=job.shape.micro_batch_size, memory_peak_bytes=peak_bytes
         )
 
 
@@ -226,8 +224,7 @@ def end(
         message=message or reason.code,
         phase=phase,
         reason=reason,
-        finished_at_ms=state.now_ms,
-        not_before_ms=0,
+        times=job.times.changed(finished_at_ms=state.now_ms, not_before_ms=0),
     )
     state.put_job(ended)
     step.left.append(ended)
@@ -247,16 +244,15 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         reason=reason,
         assignments=(),
         node_ids=(),
-        memory_reserved_bytes=0,
-        memory_surge=None,
+        shape=job.shape.changed(memory_reserved_bytes=0, memory_surge=None),
         steps_done=max(job.checkpoint_step, 0),
-        not_before_ms=state.now_ms + wait_ms if wait_ms else 0,
+        times=job.times.changed(not_before_ms=state.now_ms + wait_ms if wait_ms else 0),
     )
     state.put_job(job)
     step.left.append(job)
     if wait_ms:
-        step.wakes_at_ms.append(job.not_before_ms)
-        step.backoffs.append((job.not_before_ms, job.job_id))
+        step.wakes_at_ms.append(job.times.not_before_ms)
+        step.backoffs.append((job.times.not_before_ms, job.job_id))
     refresh_hold(state, job.job_id)
     # After a restore a later attempt of it than the one that has ended may run somewhere.
     hold_until(state, job, Reason(code="RESTORED"), state.settled_at_ms, step)
@@ -265,9 +261,9 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
 
 def hold_until(state: ClusterState, job: JobRecord, reason: Reason, until_ms: int, step: EventEffects) -> None:
     """Let a waiting job wait until an instant at least."""
-    if until_ms <= max(job.not_before_ms, state.now_ms):
+    if until_ms <= max(job.times.not_before_ms, state.now_ms):
         return
-    state.put_job(job.changed(reason=reason, not_before_ms=until_ms))
+    state.put_job(job.changed(reason=reason, times=job.times.changed(not_before_ms=until_ms)))
     step.wakes_at_ms.append(until_ms)
     step.backoffs.append((until_ms, job.job_id))
     refresh_hold(state, job.job_id)

@@ -341,6 +341,13 @@ class KeptTimes:
             times = self._times = KeptRemainingTimes(arrays.position_of)
         for job_id in touched:
             job = state.jobs[job_id]
-            times.put(view, job, pace_ms=job.pace_ms or inf)
+            times.put(
+                view,
+                job,
+                micro_batch_size=job.shape.micro_batch_size,
+                submitted_at_ms=job.times.submitted_at_ms,
+                started_at_ms=job.times.started_at_ms,
+                pace_ms=job.pace_ms or inf,
+            )
         state.occupancy.touched_job_ids.clear()
         return times

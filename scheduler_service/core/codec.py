@@ -29,14 +29,14 @@ _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
     "StoredState": {"abandoned_attempts": "ghosts"},
     "JobRequest": {"global_batch_size": "batch"},
     "KeyUse": {"global_batch_size": "batch"},
-    "JobRecord": {"micro_batch_size": "sub_batch"},
-    "Target": {"micro_batch_size": "sub_batch"},
+    "AttemptShape": {"micro_batch_size": "sub_batch"},
     "GrantedCheckpoints": {"fences": "granted_fences", "node_ids": "granted_node_ids", "parts": "granted_parts"},
     "PairPrediction": {"micro_batch_size": "sub_batch"},
 }
 """Under which key a field is stored whose name has changed since, by record and field."""
 _FLAT_PARTS: Mapping[str, tuple[str, ...]] = {
-    "JobRecord": ("measured", "counts", "exit", "granted", "moves", "reported")
+    "JobRecord": ("submission", "times", "shape", "measured", "counts", "exit", "granted", "moves", "reported"),
+    "Target": ("shape",),
 }
 """Fields whose record is stored as fields of the record around it: what was one wide record is still stored as one."""
 

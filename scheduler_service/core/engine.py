@@ -361,9 +361,9 @@ class SchedulerEngine:
         engine._wakes = list(wakes)
         heapify(engine._wakes)
         engine._backoffs = sorted(
-            (state.jobs[job_id].not_before_ms, job_id)
+            (state.jobs[job_id].times.not_before_ms, job_id)
             for job_id in state.holds
-            if state.jobs[job_id].not_before_ms > state.now_ms
+            if state.jobs[job_id].times.not_before_ms > state.now_ms
         )
         return engine
 

@@ -82,7 +82,7 @@ def _pause(state: ClusterState, incoming: JobRecord, host: JobRecord, step: Even
         host.request,
         ran_ms=host.ran_ms,
         remaining_ms=max(steps_left, 0) * host.solo_step_ms if is_known else None,
-        lent_ms=host.lent_ms,
+        lent_ms=host.counts.lent_ms,
         least_ms=pause_ms_least(state.report_interval_ms),
     )
     if not paused_ms_max:
@@ -105,7 +105,7 @@ def _measured(state: ClusterState, incoming: JobRecord) -> JobPrediction | None:
     """Return what is known of an incoming job that was measured alone; None = it was not."""
     gpu = state.gpus.get(incoming.gpu_ids[0])
     known = state.predictions.job(incoming.request.key, gpu.gpu.device) if gpu is not None else None
-    return known if known is not None and incoming.micro_batch_size in known.measured_micro_batch_sizes else None
+    return known if known is not None and incoming.shape.micro_batch_size in known.measured_micro_batch_sizes else None
 
 
 def _conclude(
@@ -114,10 +114,10 @@ def _conclude(
     """Let the other job go on, and let both share on trial if what was measured allows that."""
     gpu = state.gpus[incoming.gpu_ids[0]].gpu
     _let_go_on(state, host, step)
-    wanted_bytes = reserved_bytes(incoming.request, known, incoming.micro_batch_size, gpu)
-    if wanted_bytes is not None and wanted_bytes < incoming.memory_reserved_bytes:
+    wanted_bytes = reserved_bytes(incoming.request, known, incoming.shape.micro_batch_size, gpu)
+    if wanted_bytes is not None and wanted_bytes < incoming.shape.memory_reserved_bytes:
         kept_bytes = max(wanted_bytes, incoming.measured.attempt_peak_bytes)
-        state.put_job(incoming.changed(memory_reserved_bytes=kept_bytes))
+        state.put_job(incoming.changed(shape=incoming.shape.changed(memory_reserved_bytes=kept_bytes)))
     incoming, host = state.jobs[incoming.job_id], state.jobs[host.job_id]
     found = consented_slowdowns(_resident(incoming), [_resident(host)], gpu, state.predictions)
     if isinstance(found, Reason):
@@ -135,7 +135,9 @@ def _conclude(
 
 def _resident(job: JobRecord) -> Resident:
     return Resident(
-        request=job.request, micro_batch_size=job.micro_batch_size, memory_reserved_bytes=job.memory_reserved_bytes
+        request=job.request,
+        micro_batch_size=job.shape.micro_batch_size,
+        memory_reserved_bytes=job.shape.memory_reserved_bytes,
     )
 
 

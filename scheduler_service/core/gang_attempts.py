@@ -70,7 +70,7 @@ def end_part(state: ClusterState, job: JobRecord, event: PartEnding, step: Event
     is_told = job.phase is Phase.STOPPING and not job.is_preparing
     if job.live_node_ids and end.kind is not PartEndKind.FINISHED and not is_told:
         step.commands += discard_commands(job)
-        job = job.changed(preparation=None, target=None)
+        job = job.moving(preparation=None, target=None)
         stop(state, job, AfterStop.GANG_ENDED, step, reason=Reason(code="STOPPING_WITH_GANG"))
     job = state.jobs[job.job_id]
     return None if job.live_node_ids else _whole_end(job, event)

@@ -28,6 +28,7 @@ from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.gang_attempts import begin_part, end_part, handling_phase, lost_part
 from scheduler_service.core.gang_pauses import PauseReport, report_pause
+from scheduler_service.core.job_parts import JobTimes, Submission
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.memory_shortage import out_of_memory
 from scheduler_service.core.migration import complete_move
@@ -61,10 +62,8 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
         raise _invalid(known, event)
     job = JobRecord(
         request=request,
-        launch=event.launch,
-        graph_sha256=event.graph_sha256,
-        settings=event.settings,
-        submitted_at_ms=state.now_ms,
+        submission=Submission(launch=event.launch, graph_sha256=event.graph_sha256, settings=event.settings),
+        times=JobTimes(submitted_at_ms=state.now_ms),
     )
     state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
     if cancel_orphan(state, state.jobs[request.job_id], step):
@@ -163,7 +162,7 @@ def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancel
 def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     if job.after_stop is not AfterStop.CANCEL:
         job = give_up_preparation(job.changed(after_stop=AfterStop.CANCEL), step)
-        state.put_job(job.changed(after_stop=AfterStop.CANCEL, target=None, reason=Reason(code="STOPPING_TO_CANCEL")))
+        state.put_job(job.moving(target=None).changed(reason=Reason(code="STOPPING_TO_CANCEL")))
 
 
 def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, step: EventEffects) -> None:

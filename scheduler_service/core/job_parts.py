@@ -5,11 +5,16 @@ Each is stored among the record's own fields, so that a log does not tell how re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
 from scheduler_service.core.opportunistic_sharing import MemorySurge
-from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.preparation_records import Preparation
+from scheduler_service.core.rank_watch import RankWatch
+from scheduler_service.core.records import Assignment, MemoryAutopsy, Reason
+from scheduler_service.core.training_end_records import TrainingEnd
 
 
 @slotted_record
@@ -21,18 +26,62 @@ class JobEvent:
     message: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Submission(CopiedRecord):
+    """What was handed in with a job and only others look into: its node's agent, and the predictor.
+
+    Attributes:
+        launch: What the agent needs to start it.
+        graph_sha256: Of its network; empty = it has none.
+        settings: What the predictor needs; None = its owner said nothing.
+    """
+
+    launch: Mapping[str, object] = field(default_factory=dict)
+    graph_sha256: str = ""
+    settings: JobSettings | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTimes(CopiedRecord):
+    """When a job was submitted, started and ended; 0 = not yet.
+
+    Attributes:
+        started_at_ms: When its newest attempt was launched.
+        not_before_ms: Until when a pending job waits after a failure.
+    """
+
+    submitted_at_ms: int = 0
+    first_started_at_ms: int = 0
+    started_at_ms: int = 0
+    finished_at_ms: int = 0
+    not_before_ms: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptShape(CopiedRecord):
+    """In what shape an attempt runs, what is kept for it on each of its GPUs, and what was expected of it.
+
+    Attributes:
+        memory_reserved_bytes: Kept for it.
+        memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
+        predicted_slowdown_ratio: Expected with the jobs that were there at its start; None = alone, or not known.
+    """
+
+    micro_batch_size: int = 0
+    accumulation_steps: int = 1
+    memory_reserved_bytes: int = 0
+    memory_surge: MemorySurge | None = None
+    predicted_slowdown_ratio: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""
 
     assignments: tuple[Assignment, ...]
-    micro_batch_size: int
-    accumulation_steps: int
-    memory_reserved_bytes: int
+    shape: AttemptShape
     reason: Reason
-    predicted_slowdown_ratio: float | None = None
     trial_with: str = ""
-    memory_surge: MemorySurge | None = None
     servers: int | None = None
 
 
@@ -52,6 +101,10 @@ class AttemptMeasurements(CopiedRecord):
         memory_now_bytes: The most that it used since the report before the newest; 0 = it does not say.
         told_peak_bytes: The largest that was reported to the predictor.
         is_outcome_recorded: Its steps were reported to the predictor.
+        paused_ms: How long it has stood still, as its node counts it.
+        progressed_ran_ms: `JobRecord.ran_ms` at its newest step; -1 = none in this attempt.
+        stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
+        rank_watch: What its ranks said of their own step times; None = nothing, or it was not asked.
     """
 
     neighbours_since_ms: int = 0
@@ -65,6 +118,10 @@ class AttemptMeasurements(CopiedRecord):
     memory_now_bytes: int = 0
     told_peak_bytes: int = 0
     is_outcome_recorded: bool = False
+    paused_ms: int = 0
+    progressed_ran_ms: int = -1
+    stalled_since_ms: int = 0
+    rank_watch: RankWatch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +139,7 @@ class JobCounts(CopiedRecord):
         peak_collisions: Stops because its peak of memory met another job's.
         stragglers_replaced: Moves because one of its ranks was too slow.
         lent_pauses: Pauses in which another job was measured on its GPU.
+        lent_ms: How long it stood still in these, in sum.
     """
 
     restarts: int = 0
@@ -97,6 +155,7 @@ class JobCounts(CopiedRecord):
     peak_collisions: int = 0
     stragglers_replaced: int = 0
     lent_pauses: int = 0
+    lent_ms: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,24 +183,42 @@ class GrantedCheckpoints(CopiedRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoveHistory(CopiedRecord):
-    """What moves to other GPUs have cost a job.
+class JobMoves(CopiedRecord):
+    """Where a job goes on that is being moved, and what moves to other GPUs have cost it.
 
     Attributes:
+        target: Where it goes on; None = it is not being moved.
+        preparation: The attempt that is prepared for that; None = there is none.
         moved_at_ms: When an attempt was told to stop for the present or next move; 0 = for none, or its cost is known.
         move_ms: What a move was measured to cost it, or else others of its key; 0 = never measured.
         prepared_attempt: Highest number given to an attempt that was prepared, whether or not it was launched.
     """
 
+    target: Target | None = None
+    preparation: Preparation | None = None
     moved_at_ms: int = 0
     move_ms: int = 0
     prepared_attempt: int = 0
 
+    @property
+    def ended(self) -> JobMoves:
+        """What remains known when the attempt ends that was to be moved, or was moved to its place."""
+        if self.target is None and self.preparation is None and not self.moved_at_ms:
+            return self
+        return self.changed(target=None, preparation=None, moved_at_ms=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedValues(CopiedRecord):
-    """What a job's newest reports say, over all attempts; None = nothing yet."""
+    """What a job's newest reports say, over all attempts, and what followed from them; None = nothing yet.
+
+    Attributes:
+        memory_autopsy: How it last ran out of device memory; None = never.
+        training_end: When it reaches its target loss; None = it has none, or reported no loss.
+    """
 
     loss: float | None = None
     utilization_ratio: float | None = None
     memory_peak_bytes: int = 0
+    memory_autopsy: MemoryAutopsy | None = None
+    training_end: TrainingEnd | None = None

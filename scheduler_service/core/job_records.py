@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import CopiedRecord, quick_record
 from scheduler_service.core.gang_records import GangAttempt
 from scheduler_service.core.job_parts import (
     AttemptExit,
     AttemptMeasurements,
+    AttemptShape,
     GrantedCheckpoints,
     JobCounts,
     JobEvent,
-    MoveHistory,
+    JobMoves,
+    JobTimes,
     ReportedValues,
-    Target,
+    Submission,
 )
-from scheduler_service.core.opportunistic_sharing import MemorySurge
-from scheduler_service.core.preparation_records import Preparation
-from scheduler_service.core.rank_watch import RankWatch
 from scheduler_service.core.records import (
     ENDED_PHASES,
     AfterStop,
     Assignment,
     JobPause,
     JobRequest,
-    MemoryAutopsy,
     Phase,
     Reason,
     Trial,
 )
 from scheduler_service.core.replica_terms import TRIES_SERVERS
-from scheduler_service.core.training_end_records import TrainingEnd
 from scheduler_service.core.view import PendingJob, RunningJob
 
 HISTORY_MAX = 200
@@ -49,81 +44,48 @@ class JobRecord(CopiedRecord):
     """One job as the engine knows it.
 
     Attributes:
-        launch: What only the agent needs; never looked into.
         reason: Why the job is in its phase; for a pending job see `ClusterState.decisions`.
         attempt: Launches so far.
         fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
         granted: Earlier attempts whose checkpoints may be resumed.
         node_ids: Nodes of the present attempt.
-        memory_reserved_bytes: Reserved on each of its GPUs.
-        memory_surge: What of that it needs now and then, so that others may have it meanwhile; None = it holds all.
         checkpoint_step: Newest believed checkpoint; -1 = none.
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
-        predicted_slowdown_ratio: Expected with the jobs that were there at its start; None = alone, or not known.
         accrued_at_ms: Until when `attained_gpu_ms` and `ran_ms` were counted.
         ran_ms: How long it held GPUs in sum, pauses left out.
-        progressed_ran_ms: `ran_ms` at its newest step; -1 = none in this attempt.
-        stalled_since_ms: Since when no step came that should have; 0 = it does not stall.
         after_stop: What a stop leads to.
-        target: Where the job goes on when it is being moved.
-        preparation: The attempt that is prepared for that; None = there is none.
-        moves: What moving has cost it.
         trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
-        paused_ms: How long the newest attempt has stood still, as its node counts it.
-        lent_ms: How long it stood still in sum so that other jobs could be measured on its GPU.
-        memory_autopsy: How it last ran out of device memory; None = never.
         gang: The parts of the present attempt; None = it is on one node, or its agent reports of it as a whole.
-        training_end: When it reaches its target loss; None = it has none, or reported no loss.
-        rank_watch: What its ranks said of their own step times in this attempt; None = nothing, or it was not asked.
     """
 
     request: JobRequest
-    launch: Mapping[str, object] = field(default_factory=dict)
-    graph_sha256: str = ""
-    settings: JobSettings | None = None
+    submission: Submission = Submission()
     phase: Phase = Phase.PENDING
     reason: Reason = field(default_factory=lambda: Reason(code="SUBMITTED"))
-    submitted_at_ms: int = 0
-    first_started_at_ms: int = 0
-    started_at_ms: int = 0
-    finished_at_ms: int = 0
+    times: JobTimes = JobTimes()
     attempt: int = 0
     fence: int = 0
     granted: GrantedCheckpoints = GrantedCheckpoints()
     assignments: tuple[Assignment, ...] = ()
     node_ids: tuple[str, ...] = ()
-    micro_batch_size: int = 0
-    accumulation_steps: int = 1
-    memory_reserved_bytes: int = 0
-    memory_surge: MemorySurge | None = None
+    shape: AttemptShape = AttemptShape()
     steps_done: int = 0
     checkpoint_step: int = -1
     step_ms: float = 0.0
     reported: ReportedValues = ReportedValues()
     solo_step_ms: float = 0.0
-    predicted_slowdown_ratio: float | None = None
     attained_gpu_ms: int = 0
     accrued_at_ms: int = 0
     ran_ms: int = 0
-    progressed_ran_ms: int = -1
-    stalled_since_ms: int = 0
     measured: AttemptMeasurements = AttemptMeasurements()
     counts: JobCounts = JobCounts()
-    not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
-    target: Target | None = None
-    preparation: Preparation | None = None
-    moves: MoveHistory = MoveHistory()
+    moves: JobMoves = JobMoves()
     trial: Trial | None = None
     pause: JobPause | None = None
-    paused_ms: int = 0
-    lent_ms: int = 0
-    memory_autopsy: MemoryAutopsy | None = None
     gang: GangAttempt | None = None
-    training_end: TrainingEnd | None = None
-    rank_watch: RankWatch | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 
@@ -137,7 +99,11 @@ class JobRecord(CopiedRecord):
         """Return a copy with other measurements of the present attempt."""
         return self.changed(measured=self.measured.changed(**values))
 
-    def moving(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the history of its moves
+    def reporting(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of the reported values
+        """Return a copy of which more was reported."""
+        return self.changed(reported=self.reported.changed(**values))
+
+    def moving(self, **values: Any) -> JobRecord:  # noqa: ANN401 - of any field of its moves
         """Return a copy of which more is known of its moves."""
         return self.changed(moves=self.moves.changed(**values))
 
@@ -179,7 +145,7 @@ class JobRecord(CopiedRecord):
     @property
     def is_preparing(self) -> bool:
         """It trains on until its next attempt is prepared, and is stopped then."""
-        return self.preparation is not None and not self.preparation.is_handing_over
+        return self.moves.preparation is not None and not self.moves.preparation.is_handing_over
 
     @property
     def pace_ms(self) -> float:
@@ -197,15 +163,16 @@ class JobRecord(CopiedRecord):
         """Memory kept for it on each GPU that it holds or will move to."""
         if not self.holds_gpus:
             return {}
-        kept = dict.fromkeys(self.gpu_ids, self.memory_reserved_bytes)
-        if self.target is not None:
-            for part in self.target.assignments:
-                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), self.target.memory_reserved_bytes)
+        kept = dict.fromkeys(self.gpu_ids, self.shape.memory_reserved_bytes)
+        target = self.moves.target
+        if target is not None:
+            for part in target.assignments:
+                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), target.shape.memory_reserved_bytes)
         return kept
 
     def bytes_on(self, gpu_id: str) -> int:
         """Memory kept for it on one GPU that it holds or will move to."""
-        return self.memory_reserved_bytes if self.target is None else self.occupied_bytes[gpu_id]
+        return self.shape.memory_reserved_bytes if self.moves.target is None else self.occupied_bytes[gpu_id]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,8 +216,8 @@ def pending_view(job: JobRecord) -> PendingJob:
     """Return what a policy may know of a pending job."""
     return PendingJob(
         request=job.request,
-        submitted_at_ms=job.submitted_at_ms,
-        not_before_ms=job.not_before_ms,
+        submitted_at_ms=job.times.submitted_at_ms,
+        not_before_ms=job.times.not_before_ms,
         steps_done=job.steps_done,
         attained_gpu_ms=job.attained_gpu_ms,
         preemptions=job.counts.preemptions,
@@ -264,27 +231,27 @@ def running_view(job: JobRecord) -> RunningJob:
         request=job.request,
         attempt=job.attempt,
         assignments=job.assignments,
-        micro_batch_size=job.micro_batch_size,
-        accumulation_steps=job.accumulation_steps,
-        submitted_at_ms=job.submitted_at_ms,
-        started_at_ms=job.started_at_ms,
+        micro_batch_size=job.shape.micro_batch_size,
+        accumulation_steps=job.shape.accumulation_steps,
+        submitted_at_ms=job.times.submitted_at_ms,
+        started_at_ms=job.times.started_at_ms,
         steps_done=job.steps_done,
         attained_gpu_ms=job.attained_gpu_ms,
         preemptions=job.counts.preemptions,
         observed_slowdown_ratio=job.measured.observed_slowdown_ratio,
         is_stopping=job.phase is Phase.STOPPING,
-        memory_reserved_bytes=job.memory_reserved_bytes,
+        memory_reserved_bytes=job.shape.memory_reserved_bytes,
         step_ms=job.step_ms if job.measured.windows_seen else 0.0,
         solo_step_ms=job.solo_step_ms,
-        moving_to=job.target.assignments if job.target is not None else (),
+        moving_to=job.moves.target.assignments if job.moves.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
         is_on_trial=is_on_trial(job),
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
         move_ms=job.moves.move_ms,
-        memory_surge=job.memory_surge,
-        lent_ms=job.lent_ms,
+        memory_surge=job.shape.memory_surge,
+        lent_ms=job.counts.lent_ms,
         lent_pauses=job.counts.lent_pauses,
         is_trying_servers=job.reason is not None and job.reason.code == TRIES_SERVERS,
     )
@@ -297,8 +264,12 @@ def is_on_trial(job: JobRecord) -> bool:
 
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
-    same = before.assignments is job.assignments and before.target is job.target and before.request is job.request
-    if not same or before.memory_reserved_bytes != job.memory_reserved_bytes:
+    same = (
+        before.assignments is job.assignments
+        and before.moves.target is job.moves.target
+        and before.request is job.request
+    )
+    if not same or before.shape.memory_reserved_bytes != job.shape.memory_reserved_bytes:
         return False
     if before.trial is not job.trial and is_on_trial(before) is not is_on_trial(job):
         return False

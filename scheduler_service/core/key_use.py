@@ -36,7 +36,7 @@ class KeyUse(CopiedRecord):
 
 def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
     """Return what living jobs share under a key once this one is among them."""
-    use = use or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
+    use = use or KeyUse(graph_sha256=job.submission.graph_sha256, settings=job.submission.settings)
     return use.changed(
         jobs=use.jobs + 1,
         global_batch_size=max(use.global_batch_size, job.request.global_batch_size),
@@ -75,7 +75,7 @@ class KeyUses:
     def add(self, job: JobRecord) -> None:
         """Count a job that has come."""
         key = job.request.key
-        if not key or not job.graph_sha256:
+        if not key or not job.submission.graph_sha256:
             return
         before = self._living.get(key)
         self._living[key] = use = with_job(before, job)

@@ -41,10 +41,10 @@ def out_of_memory(state: ClusterState, job: JobRecord, event: JobFailed, step: E
     """
     gpu = state.gpus.get(job.gpu_ids[0])
     capacity = gpu.gpu.memory_bytes if gpu is not None else event.memory_available_bytes
-    job = job.changed(memory_autopsy=_examine(state, job, event, capacity))
+    job = job.reporting(memory_autopsy=_examine(state, job, event, capacity))
     numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
     if job.measured.was_shared:
-        more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.memory_reserved_bytes + 1)
+        more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.shape.memory_reserved_bytes + 1)
         job = _demanding(job, min(more, capacity)).counting(out_of_memory=1)
         restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
     else:
@@ -62,7 +62,7 @@ def let_try_alone(state: ClusterState, decision: Decision, step: EventEffects) -
     largest_bytes: dict[tuple[str, ...], int] = {}
     for hold in _too_large_of(decision):
         job = state.jobs.get(hold.job_id)
-        if job is None or job.memory_autopsy is not None or job.request.memory_request_bytes:
+        if job is None or job.reported.memory_autopsy is not None or job.request.memory_request_bytes:
             continue
         devices = job.request.terms.devices
         if devices not in largest_bytes:
@@ -96,7 +96,7 @@ def _try_alone_again(
     state: ClusterState, job: JobRecord, capacity: int, numbers: dict[str, float], step: EventEffects
 ) -> None:
     if _may_be_halved(job):
-        half = job.micro_batch_size // 2
+        half = job.shape.micro_batch_size // 2
         job = _limited(job, half)
         restart(state, job, Reason(code="OUT_OF_MEMORY_HALVED", numbers=numbers | {"micro_batch_size": half}), step)
     elif any(view.gpu.memory_bytes > capacity for view in state.gpus.values()):
@@ -115,33 +115,32 @@ def _demanding(job: JobRecord, floor_bytes: int) -> JobRecord:
 
 
 def _may_be_halved(job: JobRecord) -> bool:
-    halvings = job.memory_autopsy.halvings if job.memory_autopsy is not None else 0
-    return job.request.share is not Share.NEVER and job.micro_batch_size > 1 and halvings < HALVINGS_MAX
+    halvings = job.reported.memory_autopsy.halvings if job.reported.memory_autopsy is not None else 0
+    return job.request.share is not Share.NEVER and job.shape.micro_batch_size > 1 and halvings < HALVINGS_MAX
 
 
 def _limited(job: JobRecord, micro_batch_size: int) -> JobRecord:
-    if job.memory_autopsy is None:
+    autopsy = job.reported.memory_autopsy
+    if autopsy is None:
         return job
-    halvings = job.memory_autopsy.halvings + 1
-    return job.changed(
-        memory_autopsy=replace(job.memory_autopsy, halvings=halvings, micro_batch_size_max=micro_batch_size)
-    )
+    halved = replace(autopsy, halvings=autopsy.halvings + 1, micro_batch_size_max=micro_batch_size)
+    return job.reporting(memory_autopsy=halved)
 
 
 def _examine(state: ClusterState, job: JobRecord, event: JobFailed, capacity: int) -> MemoryAutopsy:
     gpu_id = job.gpu_ids[0]
     gpu = state.gpus.get(gpu_id)
     known = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
-    point = memory_point(known, job.micro_batch_size) if known is not None else None
-    before = job.memory_autopsy
+    point = memory_point(known, job.shape.micro_batch_size) if known is not None else None
+    before = job.reported.memory_autopsy
     return MemoryAutopsy(
         attempt=job.attempt,
         gpu_id=gpu_id,
         gpu_memory_bytes=capacity,
-        micro_batch_size=job.micro_batch_size,
+        micro_batch_size=job.shape.micro_batch_size,
         predicted_bytes=point.memory_bytes if point is not None else 0,
         predicted_upper_99_bytes=point.memory_bytes_upper_99 if point is not None else 0,
-        reserved_bytes=job.memory_reserved_bytes,
+        reserved_bytes=job.shape.memory_reserved_bytes,
         peak_bytes=max(event.memory_peak_bytes, job.measured.attempt_peak_bytes),
         available_bytes=event.memory_available_bytes,
         co_located_ids=state.occupancy.neighbours(job)[:CO_LOCATED_NAMED_MAX],

@@ -18,7 +18,7 @@ from scheduler_service.core.attempts import (
 )
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_parts import Target
+from scheduler_service.core.job_parts import AttemptShape, Target
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.preparation import can_prepare, give_up_preparation, order_preparation
 from scheduler_service.core.prepared_attempts import discard_unlaunched
@@ -29,16 +29,18 @@ from scheduler_service.core.state import ClusterState
 def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_bytes: int, step: EventEffects) -> None:
     """Ask for the end of the present attempt and keep the place of the next one."""
     job = state.jobs[decision.job_id]
-    shape: Reshape | JobRecord = decision if isinstance(decision, Reshape) else job
+    shape = decision if isinstance(decision, Reshape) else job.shape
     target = Target(
         assignments=tuple(sorted(decision.assignments, key=lambda assignment: assignment.rank)),
-        micro_batch_size=shape.micro_batch_size,
-        accumulation_steps=shape.accumulation_steps,
-        memory_reserved_bytes=reserved_bytes,
+        shape=AttemptShape(
+            micro_batch_size=shape.micro_batch_size,
+            accumulation_steps=shape.accumulation_steps,
+            memory_reserved_bytes=reserved_bytes,
+            memory_surge=decision.memory_surge,
+            predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
+        ),
         reason=decision.reason,
-        predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
         trial_with=decision.trial_with,
-        memory_surge=decision.memory_surge,
         servers=decision.servers if isinstance(decision, Reshape) else None,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
@@ -51,8 +53,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         message=f"to {gpus}: {decision.reason.code}",
         phase=Phase.STOPPING,
         after_stop=AfterStop.MOVE,
-        moves=job.moves.changed(moved_at_ms=0 if is_prepared else state.now_ms),
-        target=target,
+        moves=job.moves.changed(target=target, moved_at_ms=0 if is_prepared else state.now_ms),
         pause=None,
         reason=decision.reason,
     )
@@ -65,39 +66,40 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
 
 def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Start the next attempt where its place was kept, or queue the job if that place has gone meanwhile."""
-    target = job.target
+    target = job.moves.target
     if target is None or not _is_there(state, target):
         lost = Reason(
             code="MOVE_TARGET_GONE", gpu_ids=tuple(part.gpu_id for part in target.assignments) if target else ()
         )
         requeue(state, job.counting(preemptions=1), lost, step, wait_ms=0)
         return
-    is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
+    shape = target.shape
+    is_reshape = (len(target.assignments), shape.micro_batch_size) != (len(job.assignments), job.shape.micro_batch_size)
     is_reshape = is_reshape or target.servers not in (None, job.request.replicas.servers)
     left_behind = state.occupancy.neighbours(job)
-    preparation, moves = job.preparation, job.moves
-    job = leave_gpus(state, job.changed(preparation=None), step, has_steps=True)
-    job = job.changed(steps_done=max(job.checkpoint_step, 0), moves=moves)
+    preparation, moved_at_ms = job.moves.preparation, job.moves.moved_at_ms
+    job = leave_gpus(state, job.moving(preparation=None), step, has_steps=True)
+    job = job.changed(steps_done=max(job.checkpoint_step, 0)).moving(moved_at_ms=moved_at_ms)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,
         reason=target.reason,
         assignments=target.assignments,
-        predicted_slowdown_ratio=target.predicted_slowdown_ratio,
+        predicted_slowdown_ratio=shape.predicted_slowdown_ratio,
         trial_with=target.trial_with,
-        memory_surge=target.memory_surge,
-        micro_batch_size=target.micro_batch_size,
-        accumulation_steps=target.accumulation_steps,
+        memory_surge=shape.memory_surge,
+        micro_batch_size=shape.micro_batch_size,
+        accumulation_steps=shape.accumulation_steps,
         servers=target.servers,
     )
-    launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step, preparation=preparation)
+    launch(state, job, start, reserved_bytes=shape.memory_reserved_bytes, step=step, preparation=preparation)
     note_colocation_change(state, left_behind)
 
 
 def withdraw_move(job: JobRecord, step: EventEffects) -> JobRecord:
     """Return a job that only gives its GPUs up and goes nowhere; what is prepared of it elsewhere is given up."""
     job = give_up_preparation(job.changed(after_stop=AfterStop.REQUEUE), step)
-    return job.changed(target=None, reason=Reason(code="STOPPING_TO_REQUEUE"))
+    return job.moving(target=None).changed(reason=Reason(code="STOPPING_TO_REQUEUE"))
 
 
 def _is_there(state: ClusterState, target: Target) -> bool:

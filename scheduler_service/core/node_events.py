@@ -154,7 +154,7 @@ def _has_attempt_on(state: ClusterState, job_id: str, node_id: str) -> bool:
 
 
 def _without_target_on(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> JobRecord:
-    target_gpu_ids = [part.gpu_id for part in job.target.assignments] if job.target is not None else []
+    target_gpu_ids = [part.gpu_id for part in job.moves.target.assignments] if job.moves.target is not None else []
     is_hit = any(state.gpus[gpu_id].node_id == node_id for gpu_id in target_gpu_ids if gpu_id in state.gpus)
     return withdraw_move(job, step) if is_hit else job
 

@@ -17,7 +17,7 @@ from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.first_measurements import go_on_measuring
-from scheduler_service.core.job_parts import MoveHistory, ReportedValues
+from scheduler_service.core.job_parts import JobMoves, ReportedValues
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
@@ -40,9 +40,9 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     measurements: dict[str, Any] = {
         "windows_seen": windows_seen,
         "attempt_peak_bytes": max(measured.attempt_peak_bytes, report.memory_peak_bytes),
+        "paused_ms": max(measured.paused_ms, report.paused_ms),
     }
     changes = accruals(job, state.now_ms)
-    changes["paused_ms"] = max(job.paused_ms, report.paused_ms)
     changes["steps_done"] = max(job.steps_done, report.steps_done)
     changes["checkpoint_step"] = max(job.checkpoint_step, report.checkpoint_step)
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
@@ -57,7 +57,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     if has_window and job.moves.moved_at_ms and job.phase is Phase.RUNNING:
         changes["moves"] = _with_cost_of_move(state, job, report)
     if report.steps_done > job.steps_done:
-        changes["progressed_ran_ms"], changes["stalled_since_ms"] = changes["ran_ms"], 0
+        measurements["progressed_ran_ms"], measurements["stalled_since_ms"] = changes["ran_ms"], 0
     is_newest = report.steps_done >= job.steps_done
     if is_newest and has_window:
         changes["step_ms"] = report.window_ms / report.window_steps
@@ -75,7 +75,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
 
 def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
     """Let those look at a report to whom it may say something; most jobs have no target loss and no slow rank."""
-    if job.training_end is not None:
+    if job.reported.training_end is not None:
         ask_about_end(state, job.job_id, step)
     refit_memory(state, job.job_id, step)
     if job.trial is not None:
@@ -84,7 +84,7 @@ def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, st
         look_for_straggler(state, job.job_id, report, step)
 
 
-def _with_cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> MoveHistory:
+def _with_cost_of_move(state: ClusterState, job: JobRecord, report: JobProgressed) -> JobMoves:
     """Return what the move to the present attempt cost: the time since the stop, less the steps made since."""
     steps = report.steps_done - max(job.checkpoint_step, 0)
     if steps <= 0:
@@ -173,7 +173,7 @@ def _shape(job: JobRecord) -> dict[str, int]:
     """Return at which numbers and micro-batch a job runs, as step times are kept."""
     return {
         "gpus": len(job.assignments),
-        "micro_batch_size": job.micro_batch_size,
+        "micro_batch_size": job.shape.micro_batch_size,
         "servers": job.request.replicas.servers,
     }
 
@@ -225,7 +225,7 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
     predictions.observe_alone(
         key,
         device,
-        micro_batch_size=job.micro_batch_size,
+        micro_batch_size=job.shape.micro_batch_size,
         memory_peak_bytes=max(job.measured.attempt_peak_bytes, report.memory_peak_bytes),
         utilization_ratio=report.utilization_ratio,
         servers=job.request.replicas.servers,
@@ -233,7 +233,7 @@ def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
     after = predictions.job(key, device)
     if after is before or after is None:
         return False
-    if before is not None and job.micro_batch_size in before.measured_micro_batch_sizes:
+    if before is not None and job.shape.micro_batch_size in before.measured_micro_batch_sizes:
         # Windows that follow the first one change little, unless they contradict what was predicted.
         return before.level is not Level.OBSERVED and after.utilization_ratio != before.utilization_ratio
     return not is_reliable(before) or _has_unknown_partner(state, key, device)

@@ -264,7 +264,8 @@ class Occupancy:
 
 def _surge_on(job: JobRecord, gpu_id: str) -> MemorySurge | None:
     """Return what of its memory on one GPU a job needs now and then, there or where it moves to."""
-    return job.memory_surge if job.target is None or gpu_id in job.gpu_ids else job.target.memory_surge
+    target = job.moves.target
+    return (job.shape if target is None or gpu_id in job.gpu_ids else target.shape).memory_surge
 
 
 def _is_usable(node: Node) -> bool:
@@ -280,8 +281,8 @@ def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:
     cpu_cores, host_memory_bytes = 0.0, 0
     for job in asking:
         parts = [_share_on(gpu_ids, job, job.assignments)]
-        if job.target is not None:
-            parts.append(_share_on(gpu_ids, job, job.target.assignments))
+        if job.moves.target is not None:
+            parts.append(_share_on(gpu_ids, job, job.moves.target.assignments))
         cpu_cores += max(part.cpu_cores for part in parts)
         host_memory_bytes += max(part.host_memory_bytes for part in parts)
     return HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)

@@ -54,7 +54,7 @@ def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_comp
             steps = {}
     is_known = is_complete and _is_whole(job) and measured.attempt_peak_bytes > 0
     if is_known:
-        window_ms = steps.pop("window_ms", state.now_ms - job.started_at_ms)
+        window_ms = steps.pop("window_ms", state.now_ms - job.times.started_at_ms)
         _tell(state, job, step, **steps, window_ms=window_ms, memory_peak_bytes=measured.attempt_peak_bytes)
     elif steps:
         _tell(state, job, step, **steps)
@@ -67,7 +67,7 @@ def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> int:
     peak_bytes = job.measured.attempt_peak_bytes
     if peak_bytes <= job.measured.told_peak_bytes:
         return job.measured.told_peak_bytes
-    window_ms = state.now_ms - job.started_at_ms
+    window_ms = state.now_ms - job.times.started_at_ms
     _tell(state, job, step, window_ms=window_ms, memory_peak_bytes=peak_bytes, quality_flags=(INCOMPLETE_RUN,))
     return peak_bytes
 
@@ -100,4 +100,4 @@ def _is_unsteady(measured: AttemptMeasurements) -> bool:
 
 def _is_whole(job: JobRecord) -> bool:
     """Say whether its GPU had the whole batch in one pass, which is what was predicted."""
-    return len(job.assignments) == 1 and job.accumulation_steps <= 1
+    return len(job.assignments) == 1 and job.shape.accumulation_steps <= 1

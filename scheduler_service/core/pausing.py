@@ -120,7 +120,7 @@ def note_paused(state: ClusterState, job: JobRecord, event: AttemptPaused | Runn
         message=pause.reason.code,
         phase=Phase.PAUSED,
         pause=pause,
-        paused_ms=max(job.paused_ms, event.paused_ms),
+        measured=job.measured.changed(paused_ms=max(job.measured.paused_ms, event.paused_ms)),
     )
     state.put_job(paused)
     note_colocation_change(state, (job.job_id, *state.occupancy.neighbours(paused)))
@@ -137,14 +137,13 @@ def note_resumed(
     is_lent = job.pause is not None and job.pause.reason.code == LENT_CODE
     lent_ms = state.now_ms - job.pause.paused_at_ms if job.pause is not None and is_lent else 0
     resumed = with_history(
-        accrued(job, state.now_ms),
+        accrued(job, state.now_ms).counting(lent_ms=lent_ms),
         at_ms=state.now_ms,
         kind="resumed",
         message="by order" if job.pause is not None and job.pause.is_resuming else "the pause was over",
         phase=Phase.RUNNING,
         pause=None,
-        paused_ms=max(job.paused_ms, event.paused_ms),
-        lent_ms=job.lent_ms + lent_ms,
+        measured=job.measured.changed(paused_ms=max(job.measured.paused_ms, event.paused_ms)),
     )
     state.put_job(resumed)
     note_colocation_change(state, (job.job_id, *state.occupancy.neighbours(resumed)))

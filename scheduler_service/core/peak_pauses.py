@@ -68,15 +68,16 @@ def _learn(state: ClusterState, job: JobRecord, event: MemoryReported) -> None:
         high_state_ratio=min(max(event.high_state_ratio, 0.0), 1.0),
     )
     state.predictions.observe_memory_states(job.request.key, gpu.gpu.device, triple)
-    if job.memory_surge is not None:
-        surge = replace(job.memory_surge, high_state_ratio=triple.high_state_ratio)
-        state.put_job(state.jobs[job.job_id].changed(memory_surge=surge))
+    if job.shape.memory_surge is not None:
+        surge = replace(job.shape.memory_surge, high_state_ratio=triple.high_state_ratio)
+        newest = state.jobs[job.job_id]
+        state.put_job(newest.changed(shape=newest.shape.changed(memory_surge=surge)))
 
 
 def is_news(state: ClusterState, job: JobRecord, event: MemoryReported) -> bool:
     """Say whether a report changes anything: heartbeats repeat the rest, and every fact is stored."""
     before, now = job, job.measuring(memory_now_bytes=event.used_bytes)
-    if job.memory_surge is not None and is_at_peak(before) is not is_at_peak(now):
+    if job.shape.memory_surge is not None and is_at_peak(before) is not is_at_peak(now):
         return True
     gpu = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
     known = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
@@ -92,19 +93,19 @@ def is_news(state: ClusterState, job: JobRecord, event: MemoryReported) -> bool:
 
 def is_at_peak(job: JobRecord) -> bool:
     """Say whether a job used more than what it holds all the time, by its newest report."""
-    surge = job.memory_surge
-    return surge is not None and job.measured.memory_now_bytes > job.memory_reserved_bytes - surge.surge_bytes
+    surge = job.shape.memory_surge
+    return surge is not None and job.measured.memory_now_bytes > job.shape.memory_reserved_bytes - surge.surge_bytes
 
 
 def _judge(state: ClusterState, gpu_id: str, step: EventEffects) -> None:
     jobs = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_gpu(gpu_id)]
-    taking_turns = [job for job in jobs if job.memory_surge is not None]
-    newest = max(taking_turns, key=lambda job: (job.started_at_ms, job.fence), default=None)
+    taking_turns = [job for job in jobs if job.shape.memory_surge is not None]
+    newest = max(taking_turns, key=lambda job: (job.times.started_at_ms, job.fence), default=None)
     gpu = state.gpus.get(gpu_id)
     if newest is None or gpu is None or len(taking_turns) < 2 or newest.phase not in (Phase.RUNNING, Phase.PAUSED):
         return
     others, peaks = [job for job in jobs if job is not newest], [job for job in taking_turns if is_at_peak(job)]
-    needed_bytes = sum(_present_bytes(job) for job in others) + newest.memory_reserved_bytes
+    needed_bytes = sum(_present_bytes(job) for job in others) + newest.shape.memory_reserved_bytes
     others_at_peak = [job for job in peaks if job is not newest]
     numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.gpu.memory_bytes}
     if not others_at_peak or needed_bytes <= gpu.gpu.memory_bytes:
@@ -120,9 +121,9 @@ def _judge(state: ClusterState, gpu_id: str, step: EventEffects) -> None:
 def _present_bytes(job: JobRecord) -> int:
     """Return what a job takes at present: all that is kept for it at its peak, else what it holds always."""
     return (
-        job.memory_reserved_bytes
+        job.shape.memory_reserved_bytes
         if is_at_peak(job)
-        else held_bytes(job.memory_reserved_bytes, job.memory_surge) or job.memory_reserved_bytes
+        else held_bytes(job.shape.memory_reserved_bytes, job.shape.memory_surge) or job.shape.memory_reserved_bytes
     )
 
 

@@ -148,11 +148,11 @@ def _hold_reason(state: ClusterState, job: JobRecord) -> Reason | None:
         return Reason(code="NO_NODE", numbers={"gpus_needed": job.request.gpus, "gpus_in_cluster": 0})
     if attempts := state.occupancy.abandoned_of(job.job_id):
         return Reason(code="FORMER_ATTEMPT_RUNS", numbers={"attempts_count": attempts})
-    if job.not_before_ms > state.now_ms:
+    if job.times.not_before_ms > state.now_ms:
         return _backoff_reason(state, job)
     waiting = _unanswered_devices(state, job)
     if waiting:
-        numbers = {"devices_unanswered": len(waiting), "waited_ms": state.now_ms - job.submitted_at_ms}
+        numbers = {"devices_unanswered": len(waiting), "waited_ms": state.now_ms - job.times.submitted_at_ms}
         return Reason(code="AWAITING_PREDICTION", numbers=numbers)
     return None
 
@@ -169,7 +169,7 @@ def _unanswered_devices(state: ClusterState, job: JobRecord) -> set[str]:
 
 
 def _backoff_reason(state: ClusterState, job: JobRecord) -> Reason:
-    wait_ms = job.not_before_ms - state.now_ms
+    wait_ms = job.times.not_before_ms - state.now_ms
     if job.reason.code == "LAUNCH_REFUSED":
         return Reason(code="LAUNCH_REFUSED", numbers={"wait_ms": wait_ms, "refusals": job.counts.launch_refusals})
     if job.reason.code == "RESTORED":

@@ -65,7 +65,7 @@ def order_preparation(state: ClusterState, job: JobRecord, target: Target, step:
         node_id=node_ids[0],
         other_node_ids=node_ids[1:],
     )
-    state.put_job(job.changed(preparation=preparation).moving(prepared_attempt=attempt))
+    state.put_job(job.moving(preparation=preparation, prepared_attempt=attempt))
     step.wakes_at_ms.append(preparation.until_ms)
     step.commands += preparation_commands(state, state.jobs[job.job_id])
 
@@ -75,20 +75,20 @@ def preparation_commands(state: ClusterState, job: JobRecord, node_id: str | Non
 
     There are none where it is not waited for, nor where GPUs of its place have gone: the launch will see to that.
     """
-    if job.preparation is None or job.target is None or job.preparation.is_handing_over:
+    if job.moves.preparation is None or job.moves.target is None or job.moves.preparation.is_handing_over:
         return []
-    if not all(part.gpu_id in state.gpus for part in job.target.assignments):
+    if not all(part.gpu_id in state.gpus for part in job.moves.target.assignments):
         return []
-    node_ids = [one for one in job.preparation.nodes(job.node_ids) if node_id in (None, one)]
-    launched = _as_launched(state, job, job.target, job.preparation)
+    node_ids = [one for one in job.moves.preparation.nodes(job.node_ids) if node_id in (None, one)]
+    launched = _as_launched(state, job, job.moves.target, job.moves.preparation)
     return [PrepareJob(launch=order) for order in orders_for(state, launched, node_ids)]
 
 
 def order_again(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> None:
     """Repeat what a node that joins is to prepare; it says again what is prepared there."""
-    if job.preparation is not None and node_id in job.preparation.prepared_node_ids and job.is_preparing:
-        others = tuple(one for one in job.preparation.prepared_node_ids if one != node_id)
-        job = job.changed(preparation=replace(job.preparation, prepared_node_ids=others))
+    if job.moves.preparation is not None and node_id in job.moves.preparation.prepared_node_ids and job.is_preparing:
+        others = tuple(one for one in job.moves.preparation.prepared_node_ids if one != node_id)
+        job = job.moving(preparation=replace(job.moves.preparation, prepared_node_ids=others))
         state.put_job(job)
     step.commands += preparation_commands(state, job, node_id)
 
@@ -102,10 +102,7 @@ def _as_launched(state: ClusterState, job: JobRecord, target: Target, preparatio
         assignments=assignments,
         node_ids=node_ids,
         gang=GangAttempt() if is_gang else None,
-        micro_batch_size=target.micro_batch_size,
-        accumulation_steps=target.accumulation_steps,
-        memory_reserved_bytes=target.memory_reserved_bytes,
-        memory_surge=target.memory_surge,
+        shape=target.shape,
         request=with_servers(job.request, target.servers),
     )
 
@@ -113,13 +110,13 @@ def _as_launched(state: ClusterState, job: JobRecord, target: Target, preparatio
 def note_prepared(state: ClusterState, event: AttemptPrepared, step: EventEffects) -> None:
     """Stop the present attempt when all parts of its next one wait for that."""
     job = _awaited(state, event)
-    if job is None or job.preparation is None:
+    if job is None or job.moves.preparation is None:
         return
-    awaited = job.preparation.nodes(job.node_ids)
+    awaited = job.moves.preparation.nodes(job.node_ids)
     # What names no node is about all of it.
-    told = (*job.preparation.prepared_node_ids, event.node_id) if event.node_id else awaited
+    told = (*job.moves.preparation.prepared_node_ids, event.node_id) if event.node_id else awaited
     prepared = tuple(one for one in awaited if one in told)
-    job = job.changed(preparation=replace(job.preparation, prepared_node_ids=prepared))
+    job = job.moving(preparation=replace(job.moves.preparation, prepared_node_ids=prepared))
     state.put_job(job)
     if prepared == awaited:
         _hand_over(state, job, step, message=f"attempt {event.attempt} is prepared")
@@ -137,7 +134,7 @@ def note_preparation_ended(state: ClusterState, event: PreparationEnded, step: E
     where = f" on node {event.node_id}" if event.node_id and len(_nodes(job)) > 1 else ""
     message = f"attempt {event.attempt}{where}: {event.code}: {event.message}"
     step.commands += discard_commands(job, ended_node_id=event.node_id)
-    job = job.changed(preparation=None)
+    job = job.moving(preparation=None)
     if not was_awaited:
         state.put_job(with_history(job, at_ms=state.now_ms, kind="preparation", message=message))
     elif event.code == NOT_PREPARABLE:
@@ -151,11 +148,11 @@ def note_preparation_ended(state: ClusterState, event: PreparationEnded, step: E
 def lose_prepared_place(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects) -> bool:
     """Let a job train on where it is when the node that prepares it is lost; False = that one does not."""
     is_hit = job.is_preparing and node_id in _nodes(job) and node_id not in job.node_ids
-    if job.preparation is None or not is_hit:
+    if job.moves.preparation is None or not is_hit:
         return False
-    message = f"attempt {job.preparation.attempt}: its node {node_id} is lost"
+    message = f"attempt {job.moves.preparation.attempt}: its node {node_id} is lost"
     step.commands += discard_commands(job)
-    _stay(state, job.changed(preparation=None), message)
+    _stay(state, job.moving(preparation=None), message)
     return True
 
 
@@ -163,11 +160,11 @@ def look_after_preparations(state: ClusterState, step: EventEffects) -> None:
     """Stop attempts whose next one was waited for long enough."""
     for job_id in tuple(state.in_phase(Phase.STOPPING)):
         job = state.jobs[job_id]
-        if job.preparation is not None and job.is_preparing:
-            if state.now_ms >= job.preparation.until_ms:
+        if job.moves.preparation is not None and job.is_preparing:
+            if state.now_ms >= job.moves.preparation.until_ms:
                 _hand_over(state, job, step, message="not prepared in time")
             else:
-                step.wakes_at_ms.append(job.preparation.until_ms)
+                step.wakes_at_ms.append(job.moves.preparation.until_ms)
 
 
 def reissue_orders(state: ClusterState, step: EventEffects) -> None:
@@ -183,22 +180,22 @@ def give_up_preparation(job: JobRecord, step: EventEffects) -> JobRecord:
     """Return a job without its prepared attempt, which is told to end; one that trained on is told to stop."""
     was_awaited = job.is_preparing
     step.commands += discard_commands(job)
-    job = job.changed(preparation=None)
+    job = job.moving(preparation=None)
     if was_awaited:
         step.commands += stop_commands(job)
     return job
 
 
 def _nodes(job: JobRecord) -> tuple[str, ...]:
-    return () if job.preparation is None else job.preparation.nodes(job.node_ids)
+    return () if job.moves.preparation is None else job.moves.preparation.nodes(job.node_ids)
 
 
 def _hand_over(state: ClusterState, job: JobRecord, step: EventEffects, *, message: str) -> None:
-    if job.preparation is None:
+    if job.moves.preparation is None:
         return
-    preparation = replace(job.preparation, is_handing_over=True)
-    handed = with_history(job, at_ms=state.now_ms, kind="preparation", message=message, preparation=preparation)
-    handed = handed.moving(moved_at_ms=state.now_ms)
+    preparation = replace(job.moves.preparation, is_handing_over=True)
+    handing = job.moving(preparation=preparation, moved_at_ms=state.now_ms)
+    handed = with_history(handing, at_ms=state.now_ms, kind="preparation", message=message)
     state.put_job(handed)
     step.commands += stop_commands(handed)
 
@@ -212,8 +209,7 @@ def _stay(state: ClusterState, job: JobRecord, message: str) -> None:
         message=message,
         phase=Phase.RUNNING,
         after_stop=AfterStop.NOTHING,
-        target=None,
-        moves=job.moves.changed(moved_at_ms=0),
+        moves=job.moves.changed(target=None, moved_at_ms=0),
         reason=Reason(code="MOVE_WITHDRAWN"),
     )
     state.put_job(stayed)
@@ -222,7 +218,7 @@ def _stay(state: ClusterState, job: JobRecord, message: str) -> None:
 def _awaited(state: ClusterState, event: PreparationReport, *, or_handed_over: bool = False) -> JobRecord | None:
     """Return the job that waits for this attempt; None = a report that came too late."""
     job = state.jobs.get(event.job_id)
-    if job is None or job.preparation is None:
+    if job is None or job.moves.preparation is None:
         return None
-    is_meant = (job.preparation.attempt, job.preparation.fence) == (event.attempt, event.fence)
+    is_meant = (job.moves.preparation.attempt, job.moves.preparation.fence) == (event.attempt, event.fence)
     return job if is_meant and (job.is_preparing or or_handed_over) else None

@@ -20,10 +20,10 @@ def discard_commands(job: JobRecord, *, ended_node_id: str | None = None) -> lis
         job: Whose it is.
         ended_node_id: Where nothing of it runs any more; empty = nowhere does anything.
     """
-    if job.preparation is None or ended_node_id == "":
+    if job.moves.preparation is None or ended_node_id == "":
         return []
-    key = job.preparation.attempt, job.preparation.fence
-    return [_discard(job, one, *key) for one in job.preparation.nodes(job.node_ids) if one != ended_node_id]
+    key = job.moves.preparation.attempt, job.moves.preparation.fence
+    return [_discard(job, one, *key) for one in job.moves.preparation.nodes(job.node_ids) if one != ended_node_id]
 
 
 def unlaunched_node_ids(job: JobRecord) -> tuple[str, ...]:

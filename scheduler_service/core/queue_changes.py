@@ -88,7 +88,8 @@ def alter_job(state: ClusterState, event: JobAltered, step: EventEffects) -> Non
 
 def _altered(state: ClusterState, job: JobRecord, event: JobAltered, request: JobRequest, asked: str) -> JobRecord:
     message = f"{asked} {giver_of(event)}".rstrip()
-    return with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, launch=event.launch)
+    submission = job.submission.changed(launch=event.launch)
+    return with_history(job, at_ms=state.now_ms, kind="alter", message=message, request=request, submission=submission)
 
 
 def settle_ends(state: ClusterState, step: EventEffects) -> None:

@@ -66,12 +66,25 @@ class KeptRemainingTimes:
         self._job_of = np.zeros(size, dtype=np.intp)
         self._has_unknown = False
 
-    def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float, is_now: bool = False) -> None:
+    def put(
+        self,
+        view: SchedulingView,
+        job: RunningJob | JobRecord,
+        *,
+        micro_batch_size: int,
+        submitted_at_ms: int,
+        started_at_ms: int,
+        pace_ms: float,
+        is_now: bool = False,
+    ) -> None:
         """Note a job on the GPUs that it has for itself.
 
         Args:
             view: Tells which jobs are where, and what is predicted.
             job: As it was last reported.
+            micro_batch_size: In which it runs.
+            submitted_at_ms: When it was submitted.
+            started_at_ms: When its present attempt began.
             pace_ms: What a step takes from then on until the instant that the array is read for; infinite = none is
                 made.
             is_now: Its GPU time is that of the instant that the array is read for.
@@ -84,14 +97,14 @@ class KeptRemainingTimes:
         if not alone:
             return
         prediction = view.predictions.job(job.request.key, gpus[alone[0]].gpu.device)
-        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
+        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=micro_batch_size)
         total, done = job.request.steps_total, job.steps_done
-        known_ms = (0.0, job.started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
+        known_ms = (0.0, started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         self._has_unknown |= known_ms[1] < inf
         values = (total - done, job.accrued_at_ms, min(max(total - done, 0), 1), pace_ms, *known_ms)
         is_paused = job.pause is not None and job.pause.paused_at_ms > 0
         earning = 0 if is_now or is_paused else len(job.assignments)
-        service = job.attained_gpu_ms, earning, job.submitted_at_ms, job.started_at_ms, job.request.migration_cost_ms
+        service = job.attained_gpu_ms, earning, submitted_at_ms, started_at_ms, job.request.migration_cost_ms
         positions = [self._position_of[gpu_id] for gpu_id in alone]
         if len(positions) == 1:  # most jobs, in half the time
             self._known[:, positions[0]] = (*values, *service)
@@ -127,5 +140,13 @@ def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) 
     """Return what the remaining times of a view follow from, by its records; GPUs at these positions."""
     kept = KeptRemainingTimes(position_of)
     for job in view.running.values():
-        kept.put(view, job, pace_ms=inf, is_now=True)
+        kept.put(
+            view,
+            job,
+            micro_batch_size=job.micro_batch_size,
+            submitted_at_ms=job.submitted_at_ms,
+            started_at_ms=job.started_at_ms,
+            pace_ms=inf,
+            is_now=True,
+        )
     return kept

@@ -200,7 +200,7 @@ class ClusterState:
         if reason is None:
             self.decisions.expect(job_id)
             return
-        self.decisions.record(Hold(job_id=job_id, reason=reason, until_ms=job.not_before_ms))
+        self.decisions.record(Hold(job_id=job_id, reason=reason, until_ms=job.times.not_before_ms))
 
     def _forget_oldest(self) -> None:
         ended = sum(len(self._by_phase[phase]) for phase in ENDED_PHASES)
@@ -208,7 +208,7 @@ class ClusterState:
             return
         oldest = min(
             (next(iter(self._by_phase[phase])) for phase in sorted(ENDED_PHASES) if self._by_phase[phase]),
-            key=lambda job_id: (self._jobs[job_id].finished_at_ms, job_id),
+            key=lambda job_id: (self._jobs[job_id].times.finished_at_ms, job_id),
         )
         del self._by_phase[self._jobs[oldest].phase][oldest]
         del self._jobs[oldest]

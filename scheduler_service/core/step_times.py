@@ -31,10 +31,6 @@ class StartedJob(Protocol):
         """How often it was started."""
 
     @property
-    def started_at_ms(self) -> int:
-        """When its present attempt began."""
-
-    @property
     def steps_done(self) -> int:
         """Of the whole job."""
 
@@ -43,16 +39,17 @@ class StartedJob(Protocol):
         """Of one step alone, as measured; 0 = it was not."""
 
 
-def restart_ms_of(job: StartedJob, *, move_ms: int, now_ms: int) -> float:
+def restart_ms_of(job: StartedJob, *, started_at_ms: int, move_ms: int, now_ms: int) -> float:
     """Return what a restart costs a job: what it states or was measured, else what its start took up to the first step.
 
     Args:
         job: The job.
+        started_at_ms: When its present attempt began.
         move_ms: What a move was measured to cost it; 0 = never measured.
         now_ms: The present instant.
     """
     is_first = job.attempt == 1 and not move_ms
-    start_ms = now_ms - job.started_at_ms - job.steps_done * job.solo_step_ms if is_first else float(move_ms)
+    start_ms = now_ms - started_at_ms - job.steps_done * job.solo_step_ms if is_first else float(move_ms)
     return max(float(job.request.migration_cost_ms), start_ms, RESTART_MS_LEAST)
 
 

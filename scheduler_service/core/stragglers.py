@@ -40,14 +40,14 @@ def look_for_straggler(state: ClusterState, job_id: str, report: JobProgressed, 
     if not terms.straggler_ratio or not report.rank_step_ms or job.phase is not Phase.RUNNING:
         return
     watch = with_times(
-        job.rank_watch or RankWatch(),
+        job.measured.rank_watch or RankWatch(),
         report.rank_step_ms,
         ranks=len(job.assignments),
         now_ms=state.now_ms,
         window_ms=terms.straggler_window_ms,
         ratio=terms.straggler_ratio,
     )
-    job = job.changed(rank_watch=watch)
+    job = job.measuring(rank_watch=watch)
     state.put_job(job)
     if watch.slow_rank < 0 or state.now_ms - watch.slow_since_ms < terms.straggler_window_ms or watch.is_given_up:
         return
@@ -76,7 +76,7 @@ def _replace_rank(state: ClusterState, job: JobRecord, watch: RankWatch, step: E
     )
     assignments = tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
     move = Migrate(job_id=job.job_id, reason=reason, assignments=assignments)
-    order_move(state, move, reserved_bytes=job.memory_reserved_bytes, step=step)
+    order_move(state, move, reserved_bytes=job.shape.memory_reserved_bytes, step=step)
 
 
 def _gpus_without(state: ClusterState, job: JobRecord, rank: int) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _gpus_without(state: ClusterState, job: JobRecord, rank: int) -> tuple[str, 
 def _given_up(job: JobRecord, watch: RankWatch, now_ms: int) -> JobRecord:
     message = f"{_in_words(watch, now_ms)}: it stays, {REPLACEMENTS_MAX} ranks of the job were replaced already"
     noted = replace(watch, is_given_up=True)
-    return with_history(job, at_ms=now_ms, kind="straggler", message=message, rank_watch=noted)
+    return with_history(job.measuring(rank_watch=noted), at_ms=now_ms, kind="straggler", message=message)
 
 
 def _in_words(watch: RankWatch, now_ms: int) -> str:

@@ -52,14 +52,15 @@ def look_for_stalls(state: ClusterState, stall_ms: int, step: EventEffects) -> N
     """
     for job_id in tuple(state.in_phase(Phase.RUNNING)):
         job = state.jobs[job_id]
-        idle_ms = ran_ms(job, state.now_ms) - job.progressed_ran_ms
+        measured = job.measured
+        idle_ms = ran_ms(job, state.now_ms) - measured.progressed_ran_ms
         # A job that has not made a step in this attempt may never report any.
-        if job.progressed_ran_ms < 0 or job.stalled_since_ms or idle_ms <= max(stall_ms, STALL_STEPS * job.step_ms):
+        is_noted_or_fine = measured.stalled_since_ms or idle_ms <= max(stall_ms, STALL_STEPS * job.step_ms)
+        if measured.progressed_ran_ms < 0 or is_noted_or_fine:
             continue
         message = f"no step for {idle_ms / 60_000:.1f} min"
-        stalled = with_history(
-            job, at_ms=state.now_ms, kind="stalled", message=message, stalled_since_ms=state.now_ms - idle_ms
-        )
+        measured = measured.changed(stalled_since_ms=state.now_ms - idle_ms)
+        stalled = with_history(job, at_ms=state.now_ms, kind="stalled", message=message, measured=measured)
         state.put_job(stalled)
         if job.request.terms.restarts_stalled:
             stop(state, stalled, AfterStop.RESTART, step, reason=Reason(code="STALLED", numbers={"idle_ms": idle_ms}))

@@ -41,25 +41,25 @@ def with_loss(job: JobRecord, report: JobProgressed) -> JobRecord:
     loss = report.loss
     if not job.request.target_loss or loss is None or not isfinite(loss) or loss < 0:
         return job
-    end = job.training_end or TrainingEnd(steps_max=job.request.steps_total)
+    end = job.reported.training_end or TrainingEnd(steps_max=job.request.steps_total)
     if end.losses and report.steps_done < end.losses[-1][0] + end.spacing_steps:
         return job
     losses, spacing_steps = (*end.losses, (report.steps_done, loss)), end.spacing_steps
     if len(losses) > LOSSES_MAX:
         losses = losses[::2]
         spacing_steps = max(2 * spacing_steps, ceil((losses[-1][0] - losses[0][0]) / (len(losses) - 1)))
-    return job.changed(training_end=replace(end, losses=losses, spacing_steps=spacing_steps))
+    return job.reporting(training_end=replace(end, losses=losses, spacing_steps=spacing_steps))
 
 
 def ask_about_end(state: ClusterState, job_id: str, step: EventEffects) -> None:
     """Ask when a job reaches its target where it has made enough steps since the last question."""
     job = state.jobs[job_id]
-    end = job.training_end
+    end = job.reported.training_end
     if end is None or end.is_asked or len(end.losses) < LOSSES_MIN:
         return
     if end.losses[-1][0] <= end.asked_at_step * (1 + GROWTH_RATIO):
         return
-    job = job.changed(training_end=replace(end, is_asked=True, asked_at_step=end.losses[-1][0]))
+    job = job.reporting(training_end=replace(end, is_asked=True, asked_at_step=end.losses[-1][0]))
     state.put_job(job)
     step.commands.append(_question(job, end))
 
@@ -69,8 +69,8 @@ def reissue_loss_fits(state: ClusterState, step: EventEffects) -> None:
     for phase in Phase:
         for job_id in state.in_phase(phase) if phase not in ENDED_PHASES else ():
             job = state.jobs[job_id]
-            if job.training_end is not None and job.training_end.is_asked:
-                step.commands.append(_question(job, job.training_end))
+            if job.reported.training_end is not None and job.reported.training_end.is_asked:
+                step.commands.append(_question(job, job.reported.training_end))
 
 
 def _question(job: JobRecord, end: TrainingEnd) -> RequestLossFit:
@@ -86,13 +86,13 @@ def _question(job: JobRecord, end: TrainingEnd) -> RequestLossFit:
 def loss_fitted(state: ClusterState, event: LossFitted, step: EventEffects) -> None:
     """Take in when a job reaches its target; policies plan with it where the shapes agree."""
     job = state.jobs.get(event.job_id)
-    end = job.training_end if job is not None else None
+    end = job.reported.training_end if job is not None else None
     if job is None or end is None or not end.is_asked:
         return
     end = replace(end, is_asked=False, code=event.code)
     if not event.code:
         end = _foreseen(end, event, job.steps_done)
-    job = job.changed(training_end=end)
+    job = job.reporting(training_end=end)
     planned, now = job.request.steps_total, end.steps_total
     if end.is_reliable and now and not job.has_ended and abs(now - planned) > MOVED_RATIO * planned:
         job = job.changed(request=replace(job.request, steps_total=now))
@@ -124,4 +124,4 @@ def steps_to_complete(job: JobRecord) -> int:
     """Return the steps after which a job is complete whatever its program says; 0 = its program alone knows."""
     if not job.request.target_loss:
         return job.request.steps_total
-    return job.training_end.steps_max if job.training_end is not None else job.request.steps_total
+    return job.reported.training_end.steps_max if job.reported.training_end is not None else job.request.steps_total

@@ -133,7 +133,7 @@ def _weighed(view: SchedulingView, ledger: Ledger, mover: _Candidate, host: _Can
     (_, own), (_, others) = consented
     overlap_ms = min(mover.remaining_ms * (1 + own.ratio), host.remaining_ms * (1 + others.ratio))
     lost_ms = overlap_ms * (own.ratio / (1 + own.ratio) + others.ratio / (1 + others.ratio)) + restart_ms_of(
-        mover.job, move_ms=mover.job.move_ms, now_ms=view.now_ms
+        mover.job, started_at_ms=mover.job.started_at_ms, move_ms=mover.job.move_ms, now_ms=view.now_ms
     )
     if overlap_ms < GAIN_RATIO_MIN * lost_ms:
         return None

@@ -68,7 +68,8 @@ def _is_lent_to(state: ClusterState, host: JobRecord) -> bool:
 
 
 def _waits_ms_max(state: ClusterState, incoming: JobRecord) -> float:
-    restart_ms = restart_ms_of(incoming, move_ms=incoming.moves.move_ms, now_ms=state.now_ms)
+    began_ms, move_ms = incoming.times.started_at_ms, incoming.moves.move_ms
+    restart_ms = restart_ms_of(incoming, started_at_ms=began_ms, move_ms=move_ms, now_ms=state.now_ms)
     return min(RESTARTS_WAITED_MAX * restart_ms, WAIT_MS_MAX)
 
 

@@ -186,23 +186,23 @@ def refit_memory(state: ClusterState, job_id: str, step: EventEffects) -> None:
     state.predictions.raise_peak(
         job.request.key,
         gpu.gpu.device,
-        micro_batch_size=job.micro_batch_size,
+        micro_batch_size=job.shape.micro_batch_size,
         memory_peak_bytes=job.measured.attempt_peak_bytes,
     )
     prediction = state.predictions.job(job.request.key, gpu.gpu.device)
     is_measured = prediction is not None and prediction.level is Level.OBSERVED
     if not is_measured and job.trial is None:
         return
-    wanted = reserved_bytes(job.request, prediction, job.micro_batch_size, gpu.gpu) if is_measured else None
+    wanted = reserved_bytes(job.request, prediction, job.shape.micro_batch_size, gpu.gpu) if is_measured else None
     wanted = max(wanted or 0, job.measured.attempt_peak_bytes) if wanted is not None or job.trial else 0
-    kept = job.memory_reserved_bytes
+    kept = job.shape.memory_reserved_bytes
     # What others may have of it meanwhile is not its own to grow into.
-    is_shared_out = job.memory_surge is not None
+    is_shared_out = job.shape.memory_surge is not None
     available = kept if is_shared_out else gpu.gpu.memory_bytes - gpu.memory_reserved_bytes + kept
     if wanted > available and _take_from_incoming(state, job, wanted - available):
         available = wanted
     if (is_measured and wanted < kept) or kept < wanted <= available:
-        state.put_job(job.changed(memory_reserved_bytes=wanted))
+        state.put_job(job.changed(shape=job.shape.changed(memory_reserved_bytes=wanted)))
         step.is_decision_due = True
     elif wanted > available and job.trial is not None:
         _break_for_memory(state, job, needed_bytes=wanted, free_bytes=available, step=step)
@@ -213,10 +213,10 @@ def _take_from_incoming(state: ClusterState, job: JobRecord, more_bytes: int) ->
     if job.trial is None or job.trial.is_sharing or job.trial.is_incoming:
         return False
     incoming = state.jobs[job.trial.other_job_id]
-    left_bytes = incoming.memory_reserved_bytes - more_bytes
+    left_bytes = incoming.shape.memory_reserved_bytes - more_bytes
     if left_bytes <= incoming.measured.attempt_peak_bytes:
         return False
-    state.put_job(incoming.changed(memory_reserved_bytes=left_bytes))
+    state.put_job(incoming.changed(shape=incoming.shape.changed(memory_reserved_bytes=left_bytes)))
     return True
 
 

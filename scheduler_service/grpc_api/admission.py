@@ -113,7 +113,7 @@ class Admission:
         job = state.jobs.get(refused.key.job_id)
         if job is None or node_id not in job.node_ids or refused.code not in FINAL_REFUSALS:
             return False
-        spec = spec_message(job.launch, job.settings)
+        spec = spec_message(job.submission.launch, job.submission.settings)
         others = (node for node in self._connected(state) if node.node_id != node_id)
         return not any(self._may_run(node, spec) for node in others)
 

@@ -114,11 +114,11 @@ class AgentAdmission:
     def is_awaited(self, node_id: str, key: node_agent_pb2.AttemptKey) -> bool:
         """Return whether an attempt was ordered to be prepared on that node; other reports are stale."""
         job = self._loop.engine.state.jobs.get(key.job_id)
-        if job is None or job.preparation is None or not self._identity.owns(key):
+        if job is None or job.moves.preparation is None or not self._identity.owns(key):
             return False
-        if node_id not in job.preparation.nodes(job.node_ids):
+        if node_id not in job.moves.preparation.nodes(job.node_ids):
             return False
-        return (job.preparation.attempt, job.preparation.fence) == (key.attempt, key.fence)
+        return (job.moves.preparation.attempt, job.moves.preparation.fence) == (key.attempt, key.fence)
 
     def overtook_its_launch(self, refused: node_agent_pb2.CommandRefused) -> bool:
         """Return whether a node does not know an attempt yet, because an order about its pause came first.

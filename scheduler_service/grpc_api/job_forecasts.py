@@ -34,7 +34,7 @@ def training_end_message(job: JobRecord) -> scheduling_pb2.TrainingEnd | None:
     """Return when a job reaches its target loss; None = it has no target."""
     if not job.request.target_loss:
         return None
-    end = job.training_end or TrainingEnd()
+    end = job.reported.training_end or TrainingEnd()
     return scheduling_pb2.TrainingEnd(
         steps_total=end.steps_total,
         steps_lower=end.steps_lower,
@@ -88,8 +88,8 @@ def _task_messages(
 
 
 def _micro_batch_size(job: JobRecord, gpus: int) -> int:
-    is_present = job.micro_batch_size > 0 and gpus == (job.held_gpus or job.request.gpus)
-    return job.micro_batch_size if is_present else samples_per_gpu(job.request, gpus)
+    is_present = job.shape.micro_batch_size > 0 and gpus == (job.held_gpus or job.request.gpus)
+    return job.shape.micro_batch_size if is_present else samples_per_gpu(job.request, gpus)
 
 
 def _message(speeds: MeasuredSpeeds, prediction: JobPrediction, shape: tuple[int, int]) -> scheduling_pb2.KnownStepTime:

@@ -71,4 +71,4 @@ def log_nodes(state: ClusterState, job: JobRecord, request: scheduling_pb2.ReadJ
 
 def _has_ranks(job: JobRecord) -> bool:
     """Say whether there may be several logs: of ranks, or of the launchers of several nodes."""
-    return bool(job.launch.get("ranks")) or job.request.terms.across_nodes
+    return bool(job.submission.launch.get("ranks")) or job.request.terms.across_nodes

@@ -97,8 +97,8 @@ class Metrics:
             return
         if isinstance(event, JobStarted | JobProgressed):
             self._observe_first_start(job)
-        if kind == "JobFinished" and job.phase is Phase.FINISHED and job.finished_at_ms == event.at_ms:
-            self._completion_s.observe((event.at_ms - job.submitted_at_ms) / 1000)
+        if kind == "JobFinished" and job.phase is Phase.FINISHED and job.times.finished_at_ms == event.at_ms:
+            self._completion_s.observe((event.at_ms - job.times.submitted_at_ms) / 1000)
 
     def _observe_first_start(self, job: JobRecord) -> None:
         """Count a job whose process was first seen to run just now, by its story; the first progress may come first."""
@@ -111,7 +111,7 @@ class Metrics:
         job_id = job.request.job_id
         if starts_ms == [now_ms] and is_whole and job_id not in self._counted:
             self._counted.add(job_id)
-            self._wait_s.observe((now_ms - job.submitted_at_ms) / 1000)
+            self._wait_s.observe((now_ms - job.times.submitted_at_ms) / 1000)
 
     def batch_handled(self) -> None:
         """Do nothing: gauges are taken when asked for."""

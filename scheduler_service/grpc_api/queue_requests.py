@@ -195,7 +195,7 @@ class QueueRequests:
         job = known_job(self.engine, job_id)
         if job.phase not in _FAILED:
             raise WrongJobPhaseError(f"{job_id} is {job.phase.value}; only a failed or cancelled job can be retried")
-        spec = spec_message(job.launch, job.settings)
+        spec = spec_message(job.submission.launch, job.submission.settings)
         for name in ("after_job_ids", "after_any", "held", "deadline_at_ms"):
             spec.ClearField(name)
         spec.retry_of = job_id
@@ -291,7 +291,7 @@ def _waits_first(job: JobRecord) -> tuple[bool, int]:
 
 
 def _altered_spec(job: JobRecord, request: scheduling_pb2.AlterJobRequest) -> scheduling_pb2.JobSpec:
-    spec = spec_message(job.launch, job.settings)
+    spec = spec_message(job.submission.launch, job.submission.settings)
     for name in ("priority", "max_slowdown_ratio", "time_limit_ms"):
         if request.HasField(name):
             setattr(spec, name, getattr(request, name))

@@ -18,6 +18,7 @@ from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor
+from scheduler_service.core.job_parts import JobTimes, Submission
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.errors import (
@@ -364,7 +365,9 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         """Return the job that a spec would become; it has no id."""
         event = job_requests.submitted("", spec)
         record = JobRecord(
-            request=event.request, launch=event.launch, submitted_at_ms=self._cluster.loop.clock.now_ms()
+            request=event.request,
+            submission=Submission(launch=event.launch),
+            times=JobTimes(submitted_at_ms=self._cluster.loop.clock.now_ms()),
         )
         return job_message(self._cluster.engine.state, record)
 

@@ -14,6 +14,7 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Decision, Hold, Start, Stop
 from scheduler_service.core.foreseen_view import carry_out
+from scheduler_service.core.job_parts import JobTimes
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.lanes import PLAIN_LANE
 from scheduler_service.core.placement_limits import ClusterLimits, LimitedPlan, decide_within_limits, narrowed_to
@@ -121,7 +122,7 @@ class _SnapshotQueue:
         self.jobs: Mapping[str, JobRecord] = {
             job.request.job_id: JobRecord(
                 request=job.request,
-                submitted_at_ms=job.submitted_at_ms,
+                times=JobTimes(submitted_at_ms=job.submitted_at_ms),
                 steps_done=job.steps_done,
                 attained_gpu_ms=job.attained_gpu_ms,
             )

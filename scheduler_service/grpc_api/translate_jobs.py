@@ -149,11 +149,11 @@ class _KnownSpecs:
         """Return the spec of a job, not to be changed."""
         known = self._known.get(job.job_id)
         # Another cluster in this process has other jobs of the same ids.
-        if known is not None and known[0] is job.launch and known[1] is job.settings:
+        if known is not None and known[0] is job.submission.launch and known[1] is job.submission.settings:
             return known[2]
-        spec = spec_message(job.launch, job.settings)
+        spec = spec_message(job.submission.launch, job.submission.settings)
         if spec.ByteSize() <= KNOWN_SPEC_BYTES_MAX:
-            self._known[job.job_id] = job.launch, job.settings, spec
+            self._known[job.job_id] = job.submission.launch, job.submission.settings, spec
             while len(self._known) > KNOWN_SPECS_MAX:
                 self._known.popitem(last=False)
         return spec
@@ -169,18 +169,18 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         spec=_spec_of(job),
         phase=PHASE_TO_PROTO[job.phase],
         reason=_job_reason_message(state, job),
-        submitted_at_ms=job.submitted_at_ms,
-        first_started_at_ms=job.first_started_at_ms,
-        finished_at_ms=job.finished_at_ms,
+        submitted_at_ms=job.times.submitted_at_ms,
+        first_started_at_ms=job.times.first_started_at_ms,
+        finished_at_ms=job.times.finished_at_ms,
         attempt=job.attempt,
         assignments=assignment_messages(job.assignments),
-        micro_batch_size=job.micro_batch_size,
+        micro_batch_size=job.shape.micro_batch_size,
         steps_done=job.steps_done,
         step_ms=job.step_ms,
         loss=job.reported.loss or 0.0,
         solo_step_ms=job.solo_step_ms,
         measured_slowdown_ratio=job.measured.observed_slowdown_ratio,
-        predicted_slowdown_ratio=job.predicted_slowdown_ratio,
+        predicted_slowdown_ratio=job.shape.predicted_slowdown_ratio,
         co_located_jobs=_neighbour_messages(state, job),
         predictions=_prediction_messages(state, job),
         attained_gpu_ms=job.attained_gpu_ms,
@@ -193,11 +193,11 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         utilization_ratio=job.reported.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
         node_ids=job.node_ids if len(job.node_ids) > 1 else (),
-        memory_reserved_bytes=job.memory_reserved_bytes,
+        memory_reserved_bytes=job.shape.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
         pause=_pause_message(job),
-        paused_ms=job.paused_ms,
-        stalled_since_ms=job.stalled_since_ms if job.holds_gpus else 0,
+        paused_ms=job.measured.paused_ms,
+        stalled_since_ms=job.measured.stalled_since_ms if job.holds_gpus else 0,
         ran_ms=ran_ms(job, state.now_ms),
         deadline_missed_by_ms=deadline_missed_by_ms(state, job),
         exit_detail=job.exit.exit_detail,
@@ -209,7 +209,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
 
 
 def _autopsy_message(job: JobRecord) -> scheduling_pb2.MemoryAutopsy | None:
-    found = job.memory_autopsy
+    found = job.reported.memory_autopsy
     if found is None:
         return None
     return scheduling_pb2.MemoryAutopsy(
@@ -260,7 +260,7 @@ def _neighbour_message(
 ) -> scheduling_pb2.CoLocatedJob:
     """Return what is expected of a job co-located with another one."""
     message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
-    sizes = job.micro_batch_size, other.micro_batch_size
+    sizes = job.shape.micro_batch_size, other.shape.micro_batch_size
     pair = state.predictions.pair(job.request.key, other.request.key, device, *sizes)
     if pair is not None:
         message.predicted_slowdown_ratio = pair.slowdown_ratio
@@ -298,7 +298,7 @@ def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling
 
 
 def _prediction_message(state: ClusterState, prediction: JobPrediction, job: JobRecord) -> scheduling_pb2.JobPrediction:
-    micro_batch_size = job.micro_batch_size or job.request.global_batch_size // job.request.gpus
+    micro_batch_size = job.shape.micro_batch_size or job.request.global_batch_size // job.request.gpus
     memory = prediction.memory.get(micro_batch_size) or prediction.memory.get(job.request.global_batch_size)
     predicted_ms = state.predictions.speeds.foreseen(prediction.key, prediction.device)
     step_ms = predicted_ms.get((1, micro_batch_size)) or predicted_ms.get((1, job.request.global_batch_size))

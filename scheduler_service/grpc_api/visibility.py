@@ -26,7 +26,7 @@ def actor_of(caller: Caller) -> Actor:
 
 def owner_of(job: JobRecord) -> str:
     """Return who handed a job in; empty = unknown."""
-    return str(job.launch.get("owner", ""))
+    return str(job.submission.launch.get("owner", ""))
 
 
 def own_submission(

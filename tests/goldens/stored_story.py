@@ -156,7 +156,7 @@ def _job_truth(engine: SchedulerEngine, job_id: str) -> dict[str, Any]:
         "restarts": record.counts.restarts,
         "exit": [record.exit.exit_class, record.exit.exit_code, record.exit.exit_detail],
         "reason": decision.reason.code if decision is not None else record.reason.code,
-        "launch": {name: item for name, item in record.launch.items() if name != "settings"},
-        "settings": stored_settings(record.settings) if record.settings is not None else {},
-        "graph_sha256": record.graph_sha256,
+        "launch": {name: item for name, item in record.submission.launch.items() if name != "settings"},
+        "settings": stored_settings(record.submission.settings) if record.submission.settings is not None else {},
+        "graph_sha256": record.submission.graph_sha256,
     }

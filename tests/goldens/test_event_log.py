@@ -17,15 +17,18 @@ from cotenant.job_settings_message import unchecked_settings
 from cotenant.v1 import resources_pb2
 from scheduler_service.adapters.recovery import Recovered, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.core.codec import decode_event, encode_event
+from scheduler_service.core.codec import decode, decode_event, encode, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobCancelled
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.policy_registry import make_policy
 from tests.goldens.stored_story import told_story, truth
 from tests.goldens.write_goldens import GOLDENS
 from tests.support.cases import for_each
+from tests.support.scheduling import job
 
 EVENTS: list[dict[str, Any]] = json.loads((GOLDENS / "events.json").read_text())
+JOB: dict[str, Any] = json.loads((GOLDENS / "job_record.json").read_text())
 TRUTH: dict[str, Any] = json.loads((GOLDENS / "scheduler_truth.json").read_text())
 
 
@@ -82,6 +85,13 @@ def test_a_stored_event_says_what_it_said(stored: dict[str, Any]) -> None:
     assert decode_event(again) == decode_event(stored)
     settings = {"settings": settings_of_today(stored["settings"])} if "settings" in stored else {}
     assert holds(again, {**stored, **settings})
+
+
+def test_a_stored_job_says_in_every_field_what_it_said_however_its_record_is_cut_today() -> None:
+    found = decode(JobRecord, JOB)
+    assert holds(encode(JobRecord, found), JOB)
+    blank = encode(JobRecord, JobRecord(request=job("a")))
+    assert not [name for name, value in JOB.items() if value == blank[name]]
 
 
 def test_a_snapshot_and_the_events_after_it_become_the_same_jobs_and_nodes(state: Path) -> None:

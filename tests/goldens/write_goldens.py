@@ -18,11 +18,12 @@ from scheduler_service.adapters.event_log import AnsweredRequest, LogRecord, Sto
 from scheduler_service.adapters.recovery import JobNumbers, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
-from scheduler_service.core.codec import encode_event
+from scheduler_service.core.codec import encode, encode_event
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.policy_registry import POLICIES, make_policy
 from tests.goldens import accuracy_tables, agent_state, predictor_state
-from tests.goldens.filled_events import filled_events
+from tests.goldens.filled_events import filled, filled_events, told_apart
 from tests.goldens.filled_messages import encoded, variants_by_name
 from tests.goldens.policy_orders import WORKLOADS, orders_digest
 from tests.goldens.stored_story import SNAPSHOT_AFTER, RecordedPlay, told_story, truth
@@ -39,6 +40,11 @@ def write_wire(folder: Path) -> None:
 def write_events(folder: Path) -> None:
     """Every kind of event as JSON."""
     _write_json(folder / "events.json", [encode_event(event) for event in filled_events()])
+
+
+def write_job(folder: Path) -> None:
+    """A job of a snapshot of which every field is set, each to a value of its own."""
+    _write_json(folder / "job_record.json", told_apart(encode(JobRecord, filled(JobRecord))))
 
 
 def write_log(folder: Path) -> None:
@@ -103,6 +109,7 @@ def write_accuracy(folder: Path) -> None:
 PARTS = {
     "wire": write_wire,
     "events": write_events,
+    "job": write_job,
     "log": write_log,
     "agent": write_agent,
     "predictor": write_predictor,

@@ -127,7 +127,7 @@ class World(Play):
             for one in (incoming, resident) if incoming.trial.is_sharing else (resident,):
                 known = state.predictions.job(one.request.key, DEVICE)
                 assert known is not None
-                assert one.micro_batch_size in known.measured_micro_batch_sizes
+                assert one.shape.micro_batch_size in known.measured_micro_batch_sizes
                 if incoming.trial.is_sharing:
                     self._check_not_overrun(incoming.phase, one.job_id)
         for job in state.jobs.values():
@@ -150,7 +150,7 @@ class World(Play):
         remaining_ms = (steps_total - job.steps_done) * job.solo_step_ms if is_known else job.ran_ms
         life_ms = job.ran_ms + remaining_ms
         # Windows between the order and the pause move what is foreseen a little.
-        assert job.lent_ms + job.pause.paused_ms_max <= lent_ratio_max(job.request) * life_ms + WINDOW_MS
+        assert job.counts.lent_ms + job.pause.paused_ms_max <= lent_ratio_max(job.request) * life_ms + WINDOW_MS
 
     def _check_not_overrun(self, incoming_phase: Phase, job_id: str) -> None:
         job = self.engine.state.jobs[job_id]

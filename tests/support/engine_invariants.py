@@ -36,7 +36,10 @@ def _job_violations(state: ClusterState) -> Iterator[str]:
             fences.add(job.fence)
         if job.fence >= state.next_fence:
             yield f"{job.job_id} holds fence {job.fence} of the future"
-        if max(job.submitted_at_ms, job.started_at_ms, job.finished_at_ms, job.accrued_at_ms) > state.now_ms:
+        if (
+            max(job.times.submitted_at_ms, job.times.started_at_ms, job.times.finished_at_ms, job.accrued_at_ms)
+            > state.now_ms
+        ):
             yield f"{job.job_id} has a past in the future"
 
 
@@ -51,21 +54,21 @@ def _one_job(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} waits with GPUs"
     if job.reason.code == "FINISHED" and job.steps_done < job.request.steps_total:
         yield f"{job.job_id} finished after {job.steps_done} of {job.request.steps_total} steps"
-    if (job.target is not None) != (job.after_stop is AfterStop.MOVE) or (
-        job.target and job.phase is not Phase.STOPPING
+    if (job.moves.target is not None) != (job.after_stop is AfterStop.MOVE) or (
+        job.moves.target and job.phase is not Phase.STOPPING
     ):
-        yield f"{job.job_id} is {job.phase} with target {job.target} and then {job.after_stop}"
-    if job.target and len(job.target.assignments) not in (job.request.allowed_gpus or (job.request.gpus,)):
+        yield f"{job.job_id} is {job.phase} with target {job.moves.target} and then {job.after_stop}"
+    if job.moves.target and len(job.moves.target.assignments) not in (job.request.allowed_gpus or (job.request.gpus,)):
         yield f"{job.job_id} moves to an incomplete gang"
     if job.counts.restarts > job.request.restart_limit + 1:
         yield f"{job.job_id} was restarted too often"
 
 
 def _preparation_violations(job: JobRecord, next_fence: int) -> Iterator[str]:
-    preparation = job.preparation
+    preparation = job.moves.preparation
     if preparation is None:
         return
-    if job.target is None:
+    if job.moves.target is None:
         yield f"{job.job_id} prepares the attempt {preparation.attempt} and moves nowhere"
     if (
         not job.attempt < preparation.attempt <= job.moves.prepared_attempt
@@ -83,7 +86,8 @@ def _pause_violations(job: JobRecord) -> Iterator[str]:
 
 def _surge_bytes(job: JobRecord, gpu_id: str) -> int:
     """What of its memory on a GPU a job leaves to others while it does not need it."""
-    surge = job.memory_surge if job.target is None or gpu_id in job.gpu_ids else job.target.memory_surge
+    target = job.moves.target
+    surge = (job.shape if target is None or gpu_id in job.gpu_ids else target.shape).memory_surge
     return surge.surge_bytes if surge is not None else 0
 
 

@@ -152,7 +152,7 @@ class LoopObserver:
 
 def token_of(job: JobRecord) -> str:
     """The name that a job has for ever."""
-    environment: Any = job.launch.get("environment", {})
+    environment: Any = job.submission.launch.get("environment", {})
     return str(environment.get("SEED", ""))
 
 

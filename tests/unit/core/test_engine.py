@@ -74,7 +74,7 @@ def test_two_jobs_share_when_both_consent_and_the_launch_names_the_memory() -> N
     (launch,) = play.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(["a", "b"], 0.15)))
     assert isinstance(launch, commands.LaunchJob)
     assert launch.memory_limit_bytes == 2 * GIB
-    assert play.engine.state.jobs["b"].predicted_slowdown_ratio == pytest.approx(0.15)
+    assert play.engine.state.jobs["b"].shape.predicted_slowdown_ratio == pytest.approx(0.15)
 
 
 def test_a_stale_report_changes_nothing() -> None:
@@ -141,7 +141,7 @@ def test_out_of_memory_below_what_was_reserved_raises_the_floor_above_the_reserv
         play.submit(name, key=name, graph="g")
         play.tell(events.PredictionArrived, prediction=prediction(name))
     play.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(["a", "b"])))
-    assert play.engine.state.jobs["b"].memory_reserved_bytes == 2 * GIB
+    assert play.engine.state.jobs["b"].shape.memory_reserved_bytes == 2 * GIB
     play.report(events.JobFailed, "b", exit_class="gpu_oom", memory_available_bytes=GIB, memory_peak_bytes=GIB)
     assert play.engine.state.jobs["b"].request.memory_floor_bytes == 2 * GIB + 1
 

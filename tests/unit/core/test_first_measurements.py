@@ -71,7 +71,7 @@ def stage(play: TrialPlay, job_id: str = "b") -> TrialStage | None:
 def test_a_job_that_was_never_measured_starts_in_the_memory_that_a_measured_one_leaves() -> None:
     play = one_device()
     (order,) = (one for one in play.unsure("b", max_slowdown_ratio=0.5) if isinstance(one, commands.LaunchJob))
-    kept = play.engine.state.jobs["a"].memory_reserved_bytes
+    kept = play.engine.state.jobs["a"].shape.memory_reserved_bytes
     assert (order.memory_limit_bytes, order.yields_memory) == (8 * GIB - kept, True)
     assert [limit.memory_limit_bytes for limit in order.co_located_limits] == [kept]
     assert reason_of(play, "b") == "STARTS_TO_BE_MEASURED"
@@ -105,7 +105,7 @@ def test_a_window_beside_a_paused_job_measures_the_new_job_alone_and_then_both_s
     known = play.engine.state.predictions.job("key-b", "standin")
     assert known is not None
     assert (known.measured_micro_batch_sizes, known.step_ms) == ((1,), {(1, 1): 100})
-    assert play.engine.state.jobs["b"].memory_reserved_bytes == int(2.0 * GIB * 1.15)
+    assert play.engine.state.jobs["b"].shape.memory_reserved_bytes == int(2.0 * GIB * 1.15)
     assert (stage(play), reason_of(play, "b")) == (TrialStage.SHARING, "STARTS_ON_TRIAL")
     play.report(events.AttemptResumed, "a")
     play.window("b", 120)
@@ -158,8 +158,8 @@ def test_the_other_job_grows_into_what_the_new_job_does_not_use() -> None:
     play = starting_up()
     assert stopped(play.window("a", peak=1.1)) == []
     jobs = play.engine.state.jobs
-    assert jobs["a"].memory_reserved_bytes == bound_of_peak(int(1.1 * GIB))
-    assert jobs["a"].memory_reserved_bytes + jobs["b"].memory_reserved_bytes == 8 * GIB
+    assert jobs["a"].shape.memory_reserved_bytes == bound_of_peak(int(1.1 * GIB))
+    assert jobs["a"].shape.memory_reserved_bytes + jobs["b"].shape.memory_reserved_bytes == 8 * GIB
 
 
 def test_the_new_job_gives_way_where_the_other_one_needs_what_it_uses() -> None:
@@ -235,7 +235,7 @@ def test_paused_time_counts_for_nothing_and_what_was_lent_is_remembered() -> Non
     play.window("b")
     play.report(events.AttemptResumed, "a", after_ms=500)
     record = play.engine.state.jobs["a"]
-    assert (record.ran_ms, record.lent_ms, record.counts.lent_pauses) == (ran_ms, WINDOW_MS + 500, 1)
+    assert (record.ran_ms, record.counts.lent_ms, record.counts.lent_pauses) == (ran_ms, WINDOW_MS + 500, 1)
 
 
 @pytest.mark.parametrize(

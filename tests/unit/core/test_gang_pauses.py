@@ -67,7 +67,7 @@ def test_every_node_is_told_to_hold_its_part_and_it_is_paused_when_all_stand_sti
 def test_the_first_part_that_goes_on_takes_the_others_with_it(gang: Pausable) -> None:
     gang.pause()
     assert gang.hear("n1", events.AttemptResumed, paused_ms=900) == [("ResumeJob", "n0")]
-    assert (gang.phase, gang.record.pause, gang.record.paused_ms) == (Phase.RUNNING, None, 900)
+    assert (gang.phase, gang.record.pause, gang.record.measured.paused_ms) == (Phase.RUNNING, None, 900)
     assert gang.hear("n0", events.AttemptResumed, paused_ms=1_000) == []
     assert gang.phase is Phase.RUNNING
 

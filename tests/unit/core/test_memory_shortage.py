@@ -27,7 +27,7 @@ def record(play: Play, name: str = "j0") -> JobRecord:
 
 
 def passes(play: Play) -> tuple[int, int]:
-    return record(play).micro_batch_size, record(play).accumulation_steps
+    return record(play).shape.micro_batch_size, record(play).shape.accumulation_steps
 
 
 def test_alone_the_micro_batch_is_halved_a_few_times_and_every_step_keeps_its_samples() -> None:
@@ -87,7 +87,7 @@ def test_the_owner_is_told_what_was_expected_what_happened_and_with_whom() -> No
         events.JobFailed, "b", exit_class="gpu_oom", memory_available_bytes=6 * GIB, memory_peak_bytes=5 * GIB,
         detail="it tried to allocate 2.00 GiB",
     )  # fmt: skip
-    autopsy = record(play, "b").memory_autopsy
+    autopsy = record(play, "b").reported.memory_autopsy
     assert autopsy is not None
     assert (autopsy.attempt, autopsy.gpu_id, autopsy.gpu_memory_bytes) == (1, "n0.0", 8 * GIB)
     assert (autopsy.predicted_bytes, autopsy.predicted_upper_99_bytes, autopsy.reserved_bytes) == (
@@ -105,7 +105,7 @@ def test_the_account_outlives_the_next_attempts_and_a_restart_of_the_scheduler()
     run_out(play)
     kept = record(play)
     assert kept.phase is Phase.STARTING
-    assert kept.memory_autopsy is not None
+    assert kept.reported.memory_autopsy is not None
     assert codec.decode(JobRecord, codec.encode(JobRecord, kept)) == kept
 
 
@@ -116,7 +116,7 @@ def test_no_less_than_one_sample_is_tried_at_once(batch: int) -> None:
     for _ in range(4):
         if play.phase() is Phase.STARTING:
             run_out(play)
-    assert record(play).micro_batch_size == 1
+    assert record(play).shape.micro_batch_size == 1
     assert play.phase() is Phase.FAILED
 
 
@@ -135,7 +135,7 @@ def test_a_prediction_alone_locks_no_job_out(policy: str) -> None:
     predicted_too_large(play)
     play.tell(events.TimerFired)
     assert play.phase() is Phase.STARTING
-    assert record(play).memory_reserved_bytes == 8 * GIB
+    assert record(play).shape.memory_reserved_bytes == 8 * GIB
     assert any("tried alone" in line.message for line in record(play).history)
 
 

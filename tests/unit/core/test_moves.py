@@ -136,7 +136,7 @@ def test_a_reshape_gives_the_job_more_gpus_and_smaller_micro_batches() -> None:
     moving.report(events.JobStarted)
     moving.wish(reshape("n0.1", micro_batch_size=2))
     moving.stopped()
-    assert (moving.job.gpu_ids, moving.job.micro_batch_size, moving.job.counts.reshapes) == (("n0.1",), 2, 2)
+    assert (moving.job.gpu_ids, moving.job.shape.micro_batch_size, moving.job.counts.reshapes) == (("n0.1",), 2, 2)
     assert "n0.0" in moving.engine.state.occupancy.free_gpu_ids
 
 

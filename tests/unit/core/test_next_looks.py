@@ -45,7 +45,7 @@ def test_pab_heeds_the_report_of_a_job_that_has_lost_too_much_and_no_other() -> 
 
 def test_tiresias_is_asked_when_a_job_has_earned_its_start_and_when_one_leaves_its_queue() -> None:
     play = playing("tiresias", queue_limit_gpu_ms=QUEUE_LIMIT_MS, run_min_ms=150_000)
-    started_at_ms = play.engine.state.jobs["first"].started_at_ms
+    started_at_ms = play.engine.state.jobs["first"].times.started_at_ms
     assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
     assert 2 * MINUTE_MS < started_at_ms + 150_000 <= 3 * MINUTE_MS
     [at_ms] = wakes(ring(play, 3 * MINUTE_MS))

@@ -154,7 +154,7 @@ def test_what_was_measured_outlives_the_scheduler() -> None:
         make_policy=cluster.engine._make_policy,
     )
     assert restored.snapshot() == cluster.engine.snapshot()
-    assert restored.state.jobs["b"].memory_surge == cluster.engine.state.jobs["b"].memory_surge
+    assert restored.state.jobs["b"].shape.memory_surge == cluster.engine.state.jobs["b"].shape.memory_surge
 
 
 def pauses(found: list[commands.Command]) -> list[str]:

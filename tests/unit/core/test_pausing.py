@@ -110,7 +110,11 @@ def test_a_pause_is_ordered_confirmed_and_ended_by_order(scene: Scene) -> None:
     (resume,) = scene.decide(Resume(job_id="j0", reason=WHY))
     assert isinstance(resume, commands.ResumeJob)
     scene.report(events.AttemptResumed, paused_ms=2_000)
-    assert (scene.record().phase, scene.record().pause, scene.record().paused_ms) == (Phase.RUNNING, None, 2_000)
+    assert (scene.record().phase, scene.record().pause, scene.record().measured.paused_ms) == (
+        Phase.RUNNING,
+        None,
+        2_000,
+    )
 
 
 def test_a_paused_job_keeps_gpu_and_memory_and_nobody_starts_there(scene: Scene) -> None:
@@ -140,7 +144,7 @@ def test_paused_time_is_no_gpu_time_and_makes_no_steps(scene: Scene) -> None:
         scene.report(events.JobProgressed, steps_done=steps, window_steps=10, window_ms=1_000)
     scene.pause()
     served_ms, state = scene.record().attained_gpu_ms, scene.engine.state
-    assert served_ms == scene.now_ms - scene.record().started_at_ms
+    assert served_ms == scene.now_ms - scene.record().times.started_at_ms
     for now_ms in (scene.now_ms + 1, scene.now_ms + 30_000):
         now = ExtrapolatedJobs(state.running, now_ms)["j0"]
         assert (now.steps_done, now.attained_gpu_ms, now.is_paused) == (20, served_ms, True)
@@ -294,7 +298,7 @@ def test_orders_about_pauses_are_repeated_after_a_crash_and_when_a_node_returns(
     assert kinds(scene.crash()) == ["ResumeJob"]
     assert kinds(rejoin(scene, is_paused=True)) == ["ResumeJob"]
     rejoin(scene, is_paused=False, paused_ms=5_000)
-    assert (scene.record().phase, scene.record().paused_ms) == (Phase.RUNNING, 5_000)
+    assert (scene.record().phase, scene.record().measured.paused_ms) == (Phase.RUNNING, 5_000)
 
 
 def rejoin(scene: Scene, **of_the_attempt: Any) -> list[commands.Command]:

@@ -63,7 +63,7 @@ def test_a_job_trains_on_until_its_next_attempt_is_prepared_and_that_one_is_laun
     (launch,) = launches(scene.stopped())
     assert (launch.attempt, launch.fence, launch.steps_done) == (prepared.attempt, prepared.fence, 4)
     assert launch.granted_fences == (1,)
-    assert (scene.job.preparation, scene.job.phase, scene.job.counts.migrations) == (None, Phase.STARTING, 1)
+    assert (scene.job.moves.preparation, scene.job.phase, scene.job.counts.migrations) == (None, Phase.STARTING, 1)
     assert scene.job.history[-1].message == "attempt 2 on n0.1, prepared"
 
 
@@ -88,7 +88,7 @@ def test_a_lost_preparation_leaves_the_present_attempt_as_it_is_and_the_next_mov
     scene = Preparing()
     prepared = scene.order()
     assert stops(scene.lost(prepared)) == []
-    assert (scene.job.phase, scene.job.attempt, scene.job.target) == (Phase.RUNNING, 1, None)
+    assert (scene.job.phase, scene.job.attempt, scene.job.moves.target) == (Phase.RUNNING, 1, None)
     assert scene.job.reason.code == "MOVE_WITHDRAWN"
     assert "n0.1" in scene.engine.state.occupancy.free_gpu_ids
     assert stops(scene.wish(migrate("n0.1"))) == [(1, "moved")]
@@ -118,7 +118,7 @@ def test_a_cancelled_job_stops_both_attempts() -> None:
     scene = Preparing()
     scene.order()
     assert stops(scene.tell(events.JobCancelled, job_id="j0")) == [(2, "not_needed"), (1, "cancelled")]
-    assert scene.job.preparation is None
+    assert scene.job.moves.preparation is None
     scene.stopped()
     assert scene.job.phase is Phase.CANCELLED
 
@@ -148,7 +148,7 @@ def test_a_job_that_ends_meanwhile_gives_the_prepared_attempt_up(
         scene.prepared(prepared)
     orders = end(scene)
     assert (2, "not_needed") in stops(orders)
-    assert (scene.job.phase, scene.job.preparation) == (phase, None)
+    assert (scene.job.phase, scene.job.moves.preparation) == (phase, None)
     for late in (orders, scene.lost(prepared), scene.prepared(prepared)):
         assert all(launch.fence > prepared.fence for launch in launches(late))
 
@@ -234,7 +234,7 @@ def test_a_move_to_another_node_is_prepared_there_and_launched_there_after_the_s
 def test_a_preparation_that_is_lost_on_another_node_leaves_the_present_attempt_as_it_is() -> None:
     scene, prepared = across()
     assert stops(scene.lost(prepared)) == []
-    assert (scene.job.phase, scene.job.node_ids, scene.job.target) == (Phase.RUNNING, ("n0",), None)
+    assert (scene.job.phase, scene.job.node_ids, scene.job.moves.target) == (Phase.RUNNING, ("n0",), None)
 
 
 @for_each("kind", [events.NodeLost, events.NodeForgotten])
@@ -242,7 +242,7 @@ def test_the_node_on_which_a_job_is_prepared_may_go_and_the_job_trains_on(kind: 
     scene, prepared = across()
     orders = scene.tell(kind, node_id="n1")
     assert [(one.node_id, one.attempt) for one in orders if isinstance(one, commands.StopJob)] == [("n1", 2)]
-    assert (scene.job.phase, scene.job.attempt, scene.job.preparation) == (Phase.RUNNING, 1, None)
+    assert (scene.job.phase, scene.job.attempt, scene.job.moves.preparation) == (Phase.RUNNING, 1, None)
     assert scene.prepared(prepared) == []
     assert stops(scene.wish(migrate("n0.1"))) == [(1, "moved")], "the next move begins from nothing"
 
@@ -251,7 +251,7 @@ def test_the_node_of_the_present_attempt_may_go_and_what_is_prepared_elsewhere_i
     scene, _ = across()
     found = scene.tell(events.NodeLost, node_id="n0")
     assert [(one.node_id, one.attempt) for one in found if isinstance(one, commands.StopJob)] == [("n1", 2)]
-    assert scene.job.preparation is None
+    assert scene.job.moves.preparation is None
 
 
 def test_a_node_that_joins_again_is_told_again_what_to_prepare_for_another_ones_job() -> None:

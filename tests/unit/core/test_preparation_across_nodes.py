@@ -177,7 +177,7 @@ def test_a_part_that_is_lost_takes_the_other_with_it_and_the_gang_trains_on(fail
     prepared = scene.order("n2.0", "n3.0")
     scene.prepared(prepared[1 - fails])
     assert stops(scene.lost(prepared[fails])) == [(prepared[1 - fails].node_id, "not_needed", 2)]
-    assert (scene.phase, scene.record.preparation, scene.record.target) == (Phase.RUNNING, None, None)
+    assert (scene.phase, scene.record.moves.preparation, scene.record.moves.target) == (Phase.RUNNING, None, None)
     assert "on node" in scene.record.history[-1].message
     assert scene.prepared(prepared[1 - fails]) == []
     scene.policy.wishes.append(migrate("n2.0", "n3.0"))
@@ -211,7 +211,7 @@ def test_a_node_that_is_lost_before_the_stop_leaves_the_gang_as_it_is() -> None:
     scene.prepared(first)
     orders = scene.tell(events.NodeLost, node_id="n3")
     assert stops(orders) == [("n2", "not_needed", 2), ("n3", "not_needed", 2)]
-    assert (scene.phase, scene.record.attempt, scene.record.preparation) == (Phase.RUNNING, 1, None)
+    assert (scene.phase, scene.record.attempt, scene.record.moves.preparation) == (Phase.RUNNING, 1, None)
     assert scene.prepared(second) == []
 
 
@@ -236,7 +236,7 @@ def test_a_node_of_the_present_attempt_that_is_lost_ends_the_rest_and_what_is_pr
     assert [one for one in orders if one[0] == other and one[2] == 1], "the other part must not wait for a lost one"
     assert {(one.node_id, "not_needed", 2) for one in prepared} <= set(orders)
     scene.say(other, events.JobStopped, exit_class="stopped")
-    assert scene.record.preparation is None
+    assert scene.record.moves.preparation is None
     assert scene.phase in (Phase.PENDING, Phase.STARTING)
 
 
@@ -254,7 +254,7 @@ def test_where_a_part_ends_meanwhile_the_others_are_stopped_as_without_preparati
     prepared = scene.order("n2.0", "n3.0")
     orders = scene.say("n1", kind, **how)
     assert stops(orders) == [("n2", "not_needed", 2), ("n3", "not_needed", 2), ("n0", "gang_ended", 1)]
-    assert (scene.record.preparation, scene.record.target) == (None, None)
+    assert (scene.record.moves.preparation, scene.record.moves.target) == (None, None)
     scene.say("n0", events.JobStopped, exit_class="stopped")
     assert (scene.phase, scene.record.counts.restarts) == (Phase.PENDING, 1)
     for late in (scene.prepared(prepared[0]), scene.lost(prepared[1])):
@@ -374,7 +374,7 @@ def test_a_node_of_the_present_attempt_that_knows_its_part_no_more_ends_the_othe
     scene.order("n2.0", "n3.0")
     scene.tell(events.NodeDisconnected, node_id="n1")
     assert ("n0", "gang_ended", 1) in stops(scene.join("n1"))
-    assert scene.record.preparation is None
+    assert scene.record.moves.preparation is None
 
 
 def test_another_incarnation_gives_up_what_waits_for_a_launch() -> None:

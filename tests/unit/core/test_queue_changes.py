@@ -80,7 +80,7 @@ def test_an_altered_job_asks_for_something_else() -> None:
     scene.tell(queue_events.JobAltered, job_id="j2", launch={"priority": 100}, **changed)
     altered = scene.engine.state.jobs["j2"]
     assert (altered.request.share, altered.request.max_slowdown_ratio) == (Share.NEVER, 0.5)
-    assert (altered.request.terms.time_limit_ms, altered.launch) == (60_000, {"priority": 100})
+    assert (altered.request.terms.time_limit_ms, altered.submission.launch) == (60_000, {"priority": 100})
     finish(scene, "j0")
     assert (scene.phase("j2"), scene.phase("j1")) == (Phase.STARTING, Phase.PENDING)
 
@@ -194,7 +194,7 @@ def test_a_job_is_stopped_with_a_checkpoint_when_its_time_is_over() -> None:
     submit(scene, "j0", time_limit_ms=60_000)
     scene.report(events.JobStarted)
     wakes = [one.at_ms for one in scene.engine.reissue() if isinstance(one, commands.WakeAt)]
-    assert min(wakes) == scene.engine.state.jobs["j0"].started_at_ms + 60_000
+    assert min(wakes) == scene.engine.state.jobs["j0"].times.started_at_ms + 60_000
     scene.tell(events.TimerFired, after_ms=58_000)
     assert scene.phase() is Phase.RUNNING
     orders = scene.tell(events.TimerFired, after_ms=1_000)
@@ -231,17 +231,17 @@ def test_a_job_that_makes_no_step_any_more_stalls(restarts: bool) -> None:
     assert scene.phase() is Phase.RUNNING, "a job that never reports does not stall"
     scene.report(events.JobProgressed, steps_done=2, window_steps=2, window_ms=200_000, checkpoint_step=1)
     scene.tell(events.TimerFired, after_ms=900_000)
-    assert not scene.engine.state.jobs["j0"].stalled_since_ms, "nine of its own steps are no stall"
+    assert not scene.engine.state.jobs["j0"].measured.stalled_since_ms, "nine of its own steps are no stall"
     scene.tell(events.TimerFired, after_ms=200_000)
     stalled = scene.engine.state.jobs["j0"]
-    assert stalled.stalled_since_ms == scene.now_ms - 1_100_000
+    assert stalled.measured.stalled_since_ms == scene.now_ms - 1_100_000
     assert scene.phase() is (Phase.STOPPING if restarts else Phase.RUNNING)
     if restarts:
         scene.report(events.JobStopped, exit_class="stopped", steps_done=2, checkpoint_step=1)
         assert (scene.code(), scene.engine.state.jobs["j0"].counts.restarts) == ("RESTART_BACKOFF", 1)
     else:
         scene.report(events.JobProgressed, steps_done=3, window_steps=1, window_ms=1_000)
-        assert not scene.engine.state.jobs["j0"].stalled_since_ms
+        assert not scene.engine.state.jobs["j0"].measured.stalled_since_ms
 
 
 def test_somebody_looks_for_stalls_while_a_job_runs() -> None:
@@ -321,7 +321,7 @@ def test_a_running_jobs_time_limit_is_moved_and_nothing_else_of_it() -> None:
     scene.tell(
         queue_events.JobAltered, job_id="j0", launch={"kept": 1}, **{**kept, "priority": 5}, time_limit_ms=60_000
     )
-    assert (scene.engine.state.jobs["j0"].request, scene.engine.state.jobs["j0"].launch) == (asked, {})
+    assert (scene.engine.state.jobs["j0"].request, scene.engine.state.jobs["j0"].submission.launch) == (asked, {})
     scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=600_000)
     scene.now_ms += 90_000
     scene.tell(events.TimerFired)

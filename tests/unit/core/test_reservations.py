@@ -120,7 +120,7 @@ def test_two_short_jobs_do_not_share_a_gpu_that_is_kept_back() -> None:
 
 def test_where_nobody_knows_how_long_jobs_run_gpus_are_kept_back_for_a_bounded_time_in_turns() -> None:
     scene = full_node(minutes=0)
-    asked_at_ms = scene.engine.state.jobs["wide"].submitted_at_ms
+    asked_at_ms = scene.engine.state.jobs["wide"].times.submitted_at_ms
     submit(scene, "low0", priority=-100)
     scene.now_ms += 60_000
     scene.report(events.JobFinished, "busy0", steps_done=1)

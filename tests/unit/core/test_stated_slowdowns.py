@@ -111,7 +111,7 @@ def test_a_moved_job_keeps_what_was_expected_of_its_new_place_through_a_restart(
     )
     assert engine.state.jobs["old"].gpu_ids == ("n0.1",)
     expected = PAIR_RATIO if version == "this" else None
-    assert engine.state.jobs["old"].predicted_slowdown_ratio == expected
+    assert engine.state.jobs["old"].shape.predicted_slowdown_ratio == expected
 
 
 def _forget(stored: object, name: str) -> None:

@@ -12,15 +12,18 @@ from scheduler_service.core.errors import CodecError
 from scheduler_service.core.job_parts import (
     AttemptExit,
     AttemptMeasurements,
+    AttemptShape,
     GrantedCheckpoints,
     JobCounts,
-    MoveHistory,
+    JobMoves,
+    JobTimes,
     ReportedValues,
+    Submission,
 )
 from scheduler_service.core.job_records import JobRecord
 from tests.support.scheduling import job
 
-PARTS = ("measured", "counts", "exit", "granted", "moves", "reported")
+PARTS = ("submission", "times", "shape", "measured", "counts", "exit", "granted", "moves", "reported")
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,11 @@ def _measured_job() -> JobRecord:
         measured=AttemptMeasurements(windows_seen=4, solo_windows_step_ms=(1.0,)),
         counts=JobCounts(restarts=5),
         exit=AttemptExit(exit_class="lost"),
+        submission=Submission(launch={"ranks": 2}, graph_sha256="ab"),
+        times=JobTimes(started_at_ms=9),
+        shape=AttemptShape(micro_batch_size=6),
         granted=GrantedCheckpoints(fences=(7,)),
-        moves=MoveHistory(move_ms=8),
+        moves=JobMoves(move_ms=8),
         reported=ReportedValues(loss=0.5),
     )
 
@@ -70,6 +76,9 @@ def test_the_parts_of_a_job_are_stored_among_its_own_fields() -> None:
     assert (stored["step_ms"], stored["solo_windows_step_ms"], stored["restarts"]) == (2.0, [1.0], 5)
     assert (stored["steps_done"], stored["windows_seen"], stored["exit_class"]) == (3, 4, "lost")
     assert (stored["granted_fences"], stored["move_ms"], stored["loss"]) == ([7], 8, 0.5)
+    assert (stored["launch"], stored["graph_sha256"], stored["settings"]) == ({"ranks": 2}, "ab", None)
+    assert (stored["submitted_at_ms"], stored["started_at_ms"]) == (0, 9)
+    assert (stored["sub_batch"], stored["accumulation_steps"]) == (6, 1)
     assert codec.decode(JobRecord, stored) == _measured_job()
 
 

@@ -82,8 +82,8 @@ def test_one_fast_report_within_the_window_begins_it_anew() -> None:
     gang = Gang()
     for own_ms in (160, 160, 160, 160, 160, 160, 60, 160, 160, 160, 160, 160, 160):
         assert not stops(gang.say(50, own_ms))
-    assert gang.job.rank_watch is not None
-    assert gang.job.rank_watch.slow_rank == 1
+    assert gang.job.measured.rank_watch is not None
+    assert gang.job.measured.rank_watch.slow_rank == 1
 
 
 @pytest.mark.parametrize("times", [(50, 99), (50, 50), (160,), (0.5, 0.6)])
@@ -96,7 +96,7 @@ def test_ranks_that_keep_up_are_left_alone(times: tuple[float, ...]) -> None:
 def test_a_job_that_did_not_ask_for_it_is_left_alone() -> None:
     gang = Gang(replicas=ReplicaTerms())
     assert not stops(gang.stay_slow())
-    assert gang.job.rank_watch is None
+    assert gang.job.measured.rank_watch is None
 
 
 def test_after_the_last_replacement_the_straggler_stays_and_the_history_says_so_once() -> None:
@@ -115,7 +115,7 @@ def test_the_ranks_of_a_new_attempt_begin_with_nothing_against_them() -> None:
     gang = Gang()
     gang.stay_slow()
     gang.restart()
-    assert gang.job.rank_watch is None
+    assert gang.job.measured.rank_watch is None
 
 
 def test_what_is_known_of_ranks_is_stored_and_read_again() -> None:

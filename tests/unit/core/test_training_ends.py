@@ -55,7 +55,7 @@ def test_a_few_losses_ask_when_the_target_is_reached_and_policies_plan_with_the_
     answer(play, confidence=0.9)
     assert job_of(play).request.steps_total == 5_000
     assert play.engine.state.running["j0"].request.steps_total == 5_000, "what policies see"
-    end = job_of(play).training_end
+    end = job_of(play).reported.training_end
     assert end is not None
     assert (end.steps_lower, end.steps_total, end.steps_upper, end.confidence) == (4_000, 5_000, 7_000, 0.9)
 
@@ -75,7 +75,7 @@ def test_where_the_curves_disagree_the_plan_stays_and_the_interval_is_kept() -> 
     report(play, LOSSES_MIN)
     answer(play, is_reliable=False)
     assert job_of(play).request.steps_total == 9_000
-    end = job_of(play).training_end
+    end = job_of(play).reported.training_end
     assert end is not None
     assert end.steps_upper == 7_000
 
@@ -84,7 +84,7 @@ def test_what_is_foreseen_stays_between_what_was_done_and_what_was_stated() -> N
     play = running(steps_total=6_000)
     report(play, LOSSES_MIN)
     answer(play, steps_total=1.0, steps_lower=1.0, steps_upper=1e300)
-    end = job_of(play).training_end
+    end = job_of(play).reported.training_end
     assert end is not None
     assert (end.steps_lower, end.steps_total, end.steps_upper) == (801, 801, 6_000)
 
@@ -95,7 +95,7 @@ def test_an_end_that_cannot_be_is_not_planned_with(number: float) -> None:
     report(play, LOSSES_MIN)
     answer(play, steps_total=number)
     assert job_of(play).request.steps_total == 6_000
-    end = job_of(play).training_end
+    end = job_of(play).reported.training_end
     assert end is not None
     assert (end.steps_total, end.code) == (0, "NOT_FORESEEABLE")
 
@@ -106,7 +106,7 @@ def test_without_an_answer_nothing_changes_and_it_is_asked_again_later() -> None
     answer(play)
     assert report(play, 1)
     answer(play, code="PREDICTOR_UNAVAILABLE")
-    end = job_of(play).training_end
+    end = job_of(play).reported.training_end
     assert end is not None
     assert (end.steps_total, end.code) == (5_000, "PREDICTOR_UNAVAILABLE")
     assert report(play, 2)
@@ -121,13 +121,13 @@ def test_what_is_no_loss_is_not_kept(loss: float | None) -> None:
 def test_a_job_without_a_target_keeps_no_losses() -> None:
     play = running(target_loss=0.0, steps_total=10_000)
     assert not report(play, 2 * LOSSES_MIN)
-    assert job_of(play).training_end is None
+    assert job_of(play).reported.training_end is None
 
 
 def test_losses_are_thinned_over_the_whole_run() -> None:
     play = running()
     report(play, 3 * LOSSES_MAX)
-    end = job_of(play).training_end
+    end = job_of(play).reported.training_end
     assert end is not None
     assert LOSSES_MAX / 3 < len(end.losses) <= LOSSES_MAX
     steps = [done for done, _ in end.losses]

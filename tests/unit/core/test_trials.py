@@ -227,7 +227,7 @@ def test_while_it_lasts_a_trial_says_until_when_and_what_is_allowed() -> None:
     play.window("b", 120)
     reason = play.engine.explain("b").reason
     assert reason.code == "ON_TRIAL"
-    assert reason.numbers["until_at_ms"] == play.engine.state.jobs["b"].started_at_ms + TRIAL_MS
+    assert reason.numbers["until_at_ms"] == play.engine.state.jobs["b"].times.started_at_ms + TRIAL_MS
     assert reason.numbers["max_slowdown_ratio"] == 0.5
 
 
@@ -292,7 +292,7 @@ def test_a_peak_that_grows_out_of_what_is_left_ends_a_trial_before_the_memory_do
 def test_a_peak_that_grows_within_what_is_left_is_kept_for_its_job() -> None:
     play = on_trial()
     assert stopped(play.window("a", 110, peak=3.0)) == []
-    assert play.engine.state.jobs["a"].memory_reserved_bytes == int(3.0 * GIB * 1.15)
+    assert play.engine.state.jobs["a"].shape.memory_reserved_bytes == int(3.0 * GIB * 1.15)
 
 
 def test_a_trial_in_which_a_job_makes_no_step_is_prolonged_and_then_ends() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from predictor_service.evaluation import fresh_model
 from predictor_service.evaluation.fresh_model import FittingMethod
 from predictor_service.evaluation.stored_model import StoredModel
 from predictor_service.fitting import competition, fit, learnable_rows
@@ -70,6 +71,26 @@ def test_evaluation_and_retraining_of_the_same_rows_give_equal_answers(folder: P
     version = version_of(folder, tmp_path / "models")
     assert {SLOWDOWN.name, "memory_bytes"} <= set(version.devices[DEVICE])
     check_both_ways(version, folder, DEVICE)
+
+
+def test_rows_that_a_service_answers_never_come_to_the_method_that_is_not_served(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Target] = []
+    described_method = fresh_model.described_method
+
+    def noted(target: Target, level: str) -> object:
+        asked.append(target)
+        return described_method(target, level)
+
+    monkeypatch.setattr(fresh_model, "described_method", noted)
+    learning_task = rows_of(folder, STEP)
+    blind = dataclasses.replace(learning_task.jobs[0], graph={})
+    fitted = FittingMethod(LEVEL).fit(learning_task, seed=0)
+    fitted.predict(learning_task)
+    assert asked == []
+    fitted.predict(dataclasses.replace(learning_task, jobs=(blind, *learning_task.jobs[1:])))
+    assert asked == [STEP]
 
 
 def test_a_public_table_with_a_failed_run_and_more_rows_than_are_drawn_is_learned_alike(

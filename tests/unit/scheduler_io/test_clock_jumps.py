@@ -76,7 +76,7 @@ def test_times_after_a_forward_jump_come_back_and_keep_their_order_and_distances
     assert state.now_ms == NOW_MS
     waiting = [job.request.job_id for job in state.waiting.ready_jobs()]
     assert waiting == ["job-2", "job-3", "job-4", "job-5"]
-    at_ms = [state.jobs[f"job-{number}"].submitted_at_ms for number in range(1, 6)]
+    at_ms = [state.jobs[f"job-{number}"].times.submitted_at_ms for number in range(1, 6)]
     # Those before the jump stay; the last event is now, and those after the jump lie as far apart as they did.
     assert at_ms == [NOW_MS - 99_000, NOW_MS - 98_000, NOW_MS - 2_000, NOW_MS - 1_000, NOW_MS]
     assert all(line.at_ms <= NOW_MS for job in state.jobs.values() for line in job.history)
@@ -84,7 +84,7 @@ def test_times_after_a_forward_jump_come_back_and_keep_their_order_and_distances
     log.append([LogRecord(event=events.JobCancelled(at_ms=NOW_MS + 5, job_id="job-5"))])
     again = recovered(log)
     assert again.engine.state.now_ms == NOW_MS + 5
-    assert again.engine.state.jobs["job-5"].finished_at_ms == NOW_MS + 5
+    assert again.engine.state.jobs["job-5"].times.finished_at_ms == NOW_MS + 5
 
 
 def test_a_disk_that_refuses_the_moved_state_only_postpones_it() -> None:

@@ -13,6 +13,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service.adapters.agent_refusals import QUIET_MS, REMEMBERED_MAX, AgentRefusals, Refusal
 from scheduler_service.adapters.cluster_identity import ClusterIdentity
 from scheduler_service.core.events import AttemptReport, JobSubmitted
+from scheduler_service.core.job_parts import JobMoves
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.preparation_records import Preparation
 from scheduler_service.core.records import JobRequest
@@ -190,7 +191,7 @@ def test_a_prepared_attempt_is_reported_by_the_node_that_prepares_it_and_by_no_o
     job = JobRecord(
         request=JobRequest(job_id="j"),
         node_ids=("old",),
-        preparation=Preparation(attempt=2, fence=2, until_ms=9, node_id="new"),
+        moves=JobMoves(preparation=Preparation(attempt=2, fence=2, until_ms=9, node_id="new")),
     )
     loop: Any = SimpleNamespace(engine=SimpleNamespace(state=SimpleNamespace(jobs={"j": job})))
     nothing: Any = None

@@ -111,7 +111,7 @@ def test_a_third_job_starts_with_the_slowdown_that_is_reported_and_stored(policy
         assert reason.numbers["slowdown_ratio"] == pytest.approx(EXPECTED_RATIO)
         assert reason.numbers["neighbour_slowdown_ratio"] == pytest.approx(EXPECTED_RATIO)
     assert "expected slowdown 32.7 %" in reported.reason.message
-    assert job.predicted_slowdown_ratio == reported.job.predicted_slowdown_ratio == pytest.approx(EXPECTED_RATIO)
+    assert job.shape.predicted_slowdown_ratio == reported.job.predicted_slowdown_ratio == pytest.approx(EXPECTED_RATIO)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -134,4 +134,4 @@ def test_jobs_of_which_nothing_is_predicted_share_without_a_number(policy: str) 
     job = play.engine.state.jobs["b"]
     assert (job.phase, job.reason.code) == (Phase.STARTING, "STARTS_SHARED_BLINDLY")
     assert "slowdown_ratio" not in job.reason.numbers
-    assert job.predicted_slowdown_ratio is None
+    assert job.shape.predicted_slowdown_ratio is None

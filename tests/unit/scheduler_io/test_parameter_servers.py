@@ -14,6 +14,7 @@ from scheduler_service.adapters.launch_rules import LaunchRules, launch_rules, n
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.commands import LaunchJob
 from scheduler_service.core.events import Event, LaunchRefused
+from scheduler_service.core.job_parts import Submission
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.grpc_api.log_requests import rank_violations
 from scheduler_service.grpc_api.translate_jobs import job_request
@@ -153,13 +154,16 @@ def test_an_order_says_how_many_servers_the_attempt_has() -> None:
 )
 def test_only_servers_that_a_job_can_have_had_have_logs(server: int, servers: dict[str, Any], is_right: bool) -> None:
     spec = spec_of(servers)
-    job = JobRecord(request=job_request("job-1", spec), launch={"ranks": 2})
+    job = JobRecord(request=job_request("job-1", spec), submission=Submission(launch={"ranks": 2}))
     found = list(rank_violations(scheduling_pb2.ReadJobLogRequest(job_id="job-1", server=server), job))
     assert not found if is_right else "has servers 0 to 0" in found[0].description
 
 
 def test_a_job_without_servers_has_no_log_of_one() -> None:
-    job = JobRecord(request=job_request("job-1", scheduling_pb2.JobSpec(gpus=2, ranks=2)), launch={"ranks": 2})
+    job = JobRecord(
+        request=job_request("job-1", scheduling_pb2.JobSpec(gpus=2, ranks=2)),
+        submission=Submission(launch={"ranks": 2}),
+    )
     [found] = rank_violations(scheduling_pb2.ReadJobLogRequest(job_id="job-1", server=0), job)
     assert "no parameter servers" in found.description
 

@@ -52,7 +52,7 @@ def test_heartbeats_tell_that_a_job_is_paused_and_that_it_goes_on_and_renew_its_
             assert await agent.beat(seen(state, paused_ms)) == ["job-1"]
             await cluster.settle()
             assert cluster.phase() == phase
-        assert cluster.loop.engine.state.jobs["job-1"].paused_ms == 3_000
+        assert cluster.loop.engine.state.jobs["job-1"].measured.paused_ms == 3_000
 
     told = [event for event in play(work) if isinstance(event, AttemptPaused | AttemptResumed)]
     assert [(type(event), event.paused_ms) for event in told] == [(AttemptPaused, 0), (AttemptResumed, 3_000)]
@@ -66,7 +66,7 @@ def test_an_agent_that_comes_back_says_in_its_hello_what_is_paused() -> None:
         again.paused_ms = 4_000
         await cluster.dial(hello("node-1", again))
         await cluster.settle()
-        assert (cluster.phase(), cluster.loop.engine.state.jobs["job-1"].paused_ms) == ("paused", 4_000)
+        assert (cluster.phase(), cluster.loop.engine.state.jobs["job-1"].measured.paused_ms) == ("paused", 4_000)
         await cluster.dial(hello("node-1", status(key(), RUNNING, "node-1-0")))
         await cluster.settle()
         assert cluster.phase() == "running"

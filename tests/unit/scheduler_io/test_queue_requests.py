@@ -128,7 +128,7 @@ def test_every_task_has_its_index_and_its_values_in_place_of_their_names() -> No
     command = ["python", "t.py", "--lr", "{lr}", "--seed={index}", "{sub_batch}", "{other}"]
     array_id, job_ids = scene.array(command=command, environment={"RUN": "r{index}"}, array_running_max=1)
     last = scene.engine.state.jobs[job_ids[-1]]
-    shown = spec_message(last.launch, None)
+    shown = spec_message(last.submission.launch, None)
     assert list(shown.command) == ["python", "t.py", "--lr", "0.2", "--seed=2", "{sub_batch}", "{other}"]
     assert (shown.environment["RUN"], shown.name, shown.array_id) == ("r2", "train-2", array_id)
     assert [scene.phase(job_id) for job_id in job_ids] == [Phase.STARTING, Phase.PENDING, Phase.PENDING]
@@ -138,7 +138,7 @@ def test_a_value_that_looks_like_a_name_is_left_alone() -> None:
     scene = Scene()
     task = scheduling_pb2.ArrayTask(index=5, values={"a": "{b}", "b": "x"})
     scene.do(scene.queue.array(scheduling_pb2.SubmitArrayRequest(spec=a_spec(command=["p", "{a}{b}"]), tasks=[task])))
-    assert list(spec_message(scene.engine.state.jobs["job-1"].launch, None).command) == ["p", "{b}x"]
+    assert list(spec_message(scene.engine.state.jobs["job-1"].submission.launch, None).command) == ["p", "{b}x"]
 
 
 def test_an_array_is_cancelled_as_a_whole_and_starts_no_other_task_meanwhile() -> None:
