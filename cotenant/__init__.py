@@ -17,4 +17,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever has the name)
         from cotenant import predictions
 
         return getattr(predictions, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = "; it is cotenant_simulator.simulate (docs/notebook.md)" if name == "simulate" else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant import extras, programs
-from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError, why_not
+from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, why_not
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
 from cotenant.quantities import format_percent
@@ -135,9 +136,17 @@ def convert(folder: Path, torch_version: str, held_bytes: int = 0) -> bytes:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
         raise NotCapturedError(
             f"the export of the script's torch {torch_version} could not be converted here: {told[:500]}",
-            remedy="install the same torch in cotenant's environment, or export by hand (cotenant predict GRAPH)",
+            remedy=BY_HAND if torch_version == _torch_here() else f"install the script's torch here too, or {BY_HAND}",
         )
     return read_graph(target)
+
+
+def _torch_here() -> str:
+    """The version that converts; empty where it cannot be told."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:

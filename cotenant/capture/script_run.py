@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,9 +93,25 @@ class ScriptOutcome:
 
 @contextmanager
 def capture_folder() -> Iterator[Path]:
-    """A folder of its own for one capture, removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="cotenant-capture-") as folder:
+    """A folder of its own for one capture, removed at the end, and when this program is told to end meanwhile."""
+    with _interrupted_by_its_end(), tempfile.TemporaryDirectory(prefix="cotenant-capture-") as folder:
         yield Path(folder).resolve()
+
+
+@contextmanager
+def _interrupted_by_its_end() -> Iterator[None]:
+    """A closed terminal or a polite stop ends the script as Ctrl-C does: it runs in a session of its own."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    # What is ignored (nohup) or caught by a program that calls this one stays so.
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def run_script(plan: ScriptPlan, folder: Path) -> ScriptOutcome:

@@ -10,7 +10,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.forecast_views import expected_start_text, step_time_lines
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
-from cotenant.cli.job_views import coded_reason, neighbour_text, phase_name, unusual_lines
+from cotenant.cli.job_views import ENDED, coded_reason, neighbour_text, phase_name, unusual_lines
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client_errors import InputError
@@ -93,7 +93,6 @@ def _start_lines(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str
 
 
 def _summary(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str, str]) -> list[tuple[str, str]]:
-    decided = system_clock.iso_utc(answer.decided_at_ms) if answer.decided_at_ms else "not yet"
     numbers = ", ".join(f"{name}={value:g}" for name, value in sorted(answer.reason.numbers.items()))
     lines = [
         ("job", f"{answer.job.job_id}  {answer.job.spec.name}  {phase_name(answer.job)}"),
@@ -101,12 +100,20 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str, st
         ("sooner by", answer.remedy),
         *_start_lines(answer, changes),
         ("numbers", numbers),
-        ("decided", f"{decided} by policy {answer.policy}"),
+        _settled_line(answer),
         *step_time_lines(answer.job),
         *unusual_lines(answer.job),
         *[("shares with", neighbour_text(other)) for other in answer.job.co_located_jobs],
     ]
     return [line for line in lines if line[1]]
+
+
+def _settled_line(answer: scheduling_pb2.ExplainJobResponse) -> tuple[str, str]:
+    """When the reason was last decided; a job that has ended is in no decision any more."""
+    if answer.job.phase in ENDED:
+        return "ended", system_clock.iso_utc(answer.job.finished_at_ms)
+    decided = system_clock.iso_utc(answer.decided_at_ms) if answer.decided_at_ms else "not yet"
+    return "decided", f"{decided} by policy {answer.policy}"
 
 
 def _candidate_row(candidate: scheduling_pb2.Candidate, width: int) -> Row:

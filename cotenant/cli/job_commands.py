@@ -10,7 +10,7 @@ from rich.text import Text
 from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job
-from cotenant.cli.job_views import PAUSED, describe_job, job_columns, job_rows, phase_name
+from cotenant.cli.job_views import ENDED, PAUSED, describe_job, job_columns, job_rows, phase_name
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.job_watch import WatchKind, watch_jobs
@@ -27,13 +27,13 @@ _PHASES = [
 
 
 @click.command(epilog="\b\nExamples:\n  cotenant ps --phase pending\n  cotenant ps -o json\n  cotenant ps -w")
-@click.option("-a", "--all", "show_all", is_flag=True, help=f"More than the newest {SHOWN_BY_DEFAULT}.")
+@click.option("-a", "--all", "show_all", is_flag=True, help=f"More than {SHOWN_BY_DEFAULT} jobs.")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(_PHASES), help="Only jobs in this phase.")
 @click.option("--tenant", default="", help="Only jobs of this tenant.")
 @click.option("-w", "--watch", is_flag=True, help="Go on showing changes until interrupted.")
 @with_session
 def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str, watch: bool) -> None:
-    """List jobs, newest first, with the reason where one waits.
+    """List jobs, newest first, with the reason where one waits; of many those that run, then those that wait.
 
     PRED/MEAS is the slowdown against running alone, predicted and measured: +20 % = a step takes 1.2 times as long.
     """
@@ -50,14 +50,26 @@ def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str
     if not session.output.is_for_people:
         emit_message(scheduling_pb2.ListJobsResponse(jobs=jobs), session.output, names=[job.job_id for job in jobs])
         return
-    shown = jobs if show_all else jobs[:SHOWN_BY_DEFAULT]
+    shown = jobs if show_all else _choose_shown(jobs)
     show(_job_table(session, shown))
     if not jobs:
         is_part = bool(phases or tenant)
         tell("no such jobs; `cotenant ps -a` lists all" if is_part else "no jobs; submit one with `cotenant submit`")
     if len(jobs) > len(shown):
-        tell(f"{len(jobs) - len(shown)} older jobs not shown (-a shows all)")
+        tell(f"{len(jobs) - len(shown)} more jobs not shown (-a shows all)")
     tell_warnings(session)
+
+
+def _choose_shown(newest: list[scheduling_pb2.Job]) -> list[scheduling_pb2.Job]:
+    """Those of most interest in the given order: hundreds of tasks that ended never hide a job that runs."""
+    if len(newest) <= SHOWN_BY_DEFAULT:
+        return newest
+    chosen = sorted(range(len(newest)), key=lambda at: _interest(newest[at]))[:SHOWN_BY_DEFAULT]
+    return [newest[at] for at in sorted(chosen)]
+
+
+def _interest(job: scheduling_pb2.Job) -> int:
+    return 2 if job.phase in ENDED else int(job.phase == scheduling_pb2.JOB_PHASE_PENDING)
 
 
 def _job_table(session: Session, jobs: list[scheduling_pb2.Job]) -> Text:
@@ -74,7 +86,7 @@ def _watch_list(session: Session, phases: tuple[str, ...]) -> None:
             if event.job is not None:
                 jobs[event.job.job_id] = event.job
             newest = sorted(jobs.values(), key=lambda job: (job.submitted_at_ms, job.job_id), reverse=True)
-            shown = [job for job in newest if not phases or phase_name(job) in phases][:SHOWN_BY_DEFAULT]
+            shown = _choose_shown([job for job in newest if not phases or phase_name(job) in phases])
             live.update(Group(_job_table(session, shown), status), refresh=True)
 
 

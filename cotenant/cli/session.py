@@ -19,6 +19,8 @@ from cotenant.program_settings import Resolved
 from cotenant.terminal_text import harmless
 
 WIDTH_WITHOUT_TERMINAL = 160
+WIDTH_OF_A_TERMINAL = 80
+"""Where it does not tell its own: in containers, on serial lines, under `script`."""
 P = ParamSpec("P")
 
 
@@ -57,11 +59,11 @@ class Session:
 
 
 def output_width() -> int:
-    """Returns COLUMNS, else the terminal's width, else a width that suits a pipe."""
-    if columns := os.environ.get("COLUMNS"):  # digits only: command_run has seen to it
-        return int(columns)
+    """Returns COLUMNS, else the terminal's width, else a width that suits a pipe; 0 columns are an unknown width."""
+    if columns := int(os.environ.get("COLUMNS") or 0):  # digits only: command_run has seen to it
+        return columns
     if sys.stdout is not None and sys.stdout.isatty():
-        return os.get_terminal_size(sys.stdout.fileno()).columns
+        return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH_OF_A_TERMINAL
     return WIDTH_WITHOUT_TERMINAL
 
 

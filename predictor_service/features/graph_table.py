@@ -86,7 +86,7 @@ def size_values(graph: GraphFeatures) -> Iterator[tuple[str, str, float]]:
     """Yields name, unit and value of what only the graph and its batch decide."""
     batch = graph.batch
     yield "log_batch", "ln(samples)", math.log(batch)
-    yield "log_parameters", "ln(count)", math.log1p(graph.parameters)
+    yield "log_parameters", "ln(1 + count)", math.log1p(graph.parameters)
     yield "log_flops_per_sample", "ln(operations)", math.log1p(graph.forward_flops / batch)
     yield "log_flops", "ln(operations)", math.log1p(graph.forward_flops)
     yield "log_activation_bytes", "ln(bytes)", math.log1p(graph.activation_bytes_saved)
@@ -97,13 +97,13 @@ def size_values(graph: GraphFeatures) -> Iterator[tuple[str, str, float]]:
     yield "log_unfolded_bytes", "ln(bytes)", math.log1p(graph.largest_unfolded_bytes)
     yield "log_intensity", "ln(operations/byte)", math.log1p(graph.forward_flops / max(graph.traffic_bytes, 1))
     yield "log_flops_per_node", "ln(operations)", math.log1p(graph.forward_flops / max(graph.nodes, 1))
-    yield "log_nodes", "ln(count)", math.log1p(graph.nodes)
-    yield "log_depth", "ln(count)", math.log1p(graph.depth)
-    yield "log_recurrent_steps", "ln(count)", math.log1p(graph.recurrent_steps)
+    yield "log_nodes", "ln(1 + count)", math.log1p(graph.nodes)
+    yield "log_depth", "ln(1 + count)", math.log1p(graph.depth)
+    yield "log_recurrent_steps", "ln(1 + count)", math.log1p(graph.recurrent_steps)
     yield "unshaped_ratio", "share of nodes", graph.unshaped_nodes / max(graph.nodes, 1)
 
 
 def count_values(graph: GraphFeatures) -> Iterator[tuple[str, str, float]]:
     """Yields name, unit and value of how many operators of each family there are."""
     for family in OperatorFamily:
-        yield f"log_{family.value}_nodes", "ln(count)", math.log1p(graph.operator_counts[family])
+        yield f"log_{family.value}_nodes", "ln(1 + count)", math.log1p(graph.operator_counts[family])

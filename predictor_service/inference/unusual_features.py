@@ -125,6 +125,8 @@ def _shown(name: str, value: float) -> str:
     unit = _UNITS.get(name, "")
     if unit == "ln(bytes)":
         return _size(math.exp(value))
+    if unit == "ln(1 + count)":
+        return f"{math.expm1(value):,.0f}"
     if unit.startswith("ln("):
         plain, inner = math.exp(value), unit.removeprefix("ln(").removesuffix(")")
         return f"{plain:.3g} {inner}" if inner not in {"count", "samples"} else f"{plain:,.0f}"

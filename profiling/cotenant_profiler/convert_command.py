@@ -18,6 +18,7 @@ from cotenant_profiler.errors import ProfilerError
 
 BATCH = "batch"
 _FLOAT_BYTES = 4
+_TOLD_CHARACTERS = 500
 _STATISTICS_PLACES = (3, 4)
 """Inputs of a batch normalization that are its running statistics."""
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -32,8 +33,17 @@ def convert_command(export: Path, out: Path, held_bytes: int) -> None:
     try:
         content = with_held(convert(export), held_bytes)
     except Exception as error:  # whatever torch raises about a foreign file
-        raise ProfilerError(f"cannot convert {export.name}: {str(error)[:2000]}") from error
+        raise ProfilerError(f"cannot convert {export.name}: {_cause(error)}") from error
     out.write_bytes(content)
+
+
+def _cause(error: Exception) -> str:
+    """What torch's page of advice is about: the first line of the error that it was raised from."""
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    lines = [line.strip() for line in str(root).splitlines()]
+    return next(filter(None, lines), type(root).__name__)[:_TOLD_CHARACTERS]
 
 
 def convert(export: Path) -> bytes:

@@ -219,6 +219,7 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
         return None
     # States of a recurrent network, as scripts hand them from one piece of a text to the next, hold it for certain.
     certain = [int(each.shape[1]) for each in states.values()]
+    certain += [len(each) for call in calls for each in _bag_offsets(torch, call)]
     for dimension in (0, 1):
         sizes = [shape[dimension] for shape in shapes if len(shape) > dimension]
         for size in (*certain, *reversed(loader_sizes)):
@@ -226,6 +227,20 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
                 return size, dimension
     sizes = [shape[0] for shape in shapes]
     return max(sizes, key=sizes.count), 0
+
+
+def _bag_offsets(torch: Any, call: Call) -> list[Any]:
+    """Where in one long row of indices the bags of a batch begin, as tutorials hand texts to a bag of embeddings."""
+    if call.is_transformed or not any(isinstance(part, torch.nn.EmbeddingBag) for part in call.module.modules()):
+        return []
+    whole = (torch.int64, torch.int32)
+    rows = [each for each in tensors_of(torch, (call.args, call.kwargs)) if each.dim() == 1 and each.dtype in whole]
+    longest = max(map(len, rows), default=0)
+    return [
+        each
+        for each in rows
+        if 0 < len(each) < longest and each[0] == 0 and bool((each.diff() >= 0).all()) and each[-1] <= longest
+    ]
 
 
 def _recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]:

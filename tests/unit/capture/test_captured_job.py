@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import yaml
 from cotenant import programs
 from cotenant.capture import captured_job
 from cotenant.capture.captured_files import write_job
+from cotenant.capture.reasons import NotCapturedError
 from cotenant.capture.script_run import ScriptOutcome
 from cotenant.graph_file import read_graph
 
@@ -103,3 +106,15 @@ def test_what_is_predicted_as_something_simpler_is_told(fact: str, note: str) ->
     told = captured_job._notes({**RESULT, fact: True}, 0.0)
     assert [one.startswith(note) for one in told] == [True]
     assert not captured_job._notes(RESULT, 0.0)
+
+
+@pytest.mark.parametrize(("is_same", "advised"), [(True, "export it by hand"), (False, "install the script's torch")])
+def test_another_torch_is_advised_only_where_the_script_has_another_one(
+    is_same: bool, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = subprocess.CompletedProcess[str]([], 1, "", "error: cannot convert export.pt2: no such operator\n")
+    monkeypatch.setattr(programs, "run_captured", lambda *_, **__: refused)
+    version = importlib.metadata.version("torch") if is_same else "1.0"
+    with pytest.raises(NotCapturedError, match="no such operator") as caught:
+        captured_job.convert(tmp_path, version)
+    assert caught.value.remedy.startswith(advised)

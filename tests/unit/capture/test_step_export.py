@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from cotenant_profiler.convert_command import convert
+from click.testing import CliRunner
+from cotenant_profiler.convert_command import convert, convert_command
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -98,6 +99,44 @@ def test_the_states_of_a_recurrent_network_are_no_batch_of_as_many_as_it_has_lay
 def test_series_in_the_shape_of_a_state_that_come_alone_are_samples(tmp_path: Path) -> None:
     network, series = nn.LSTM(8, 8, 2, batch_first=True), torch.ones(2, 7, 8)
     assert export_network(torch, network, (series,), {}, tmp_path) == 2
+
+
+class Texts(nn.Module):
+    """As torch's tutorial of text classification hands its texts over: one row of words, and where each text begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(_WORDS, _WIDTH), nn.Linear(_WIDTH, 4)
+
+    def forward(self, words: Tensor, begins: Tensor) -> Tensor:
+        answer: Tensor = self.head(self.words(words, begins))
+        return answer
+
+
+def test_bags_of_words_in_one_row_are_as_many_samples_as_there_are_bags(tmp_path: Path) -> None:
+    words, begins = torch.ones(17, dtype=torch.long), torch.tensor([0, 3, 9])
+    assert export_network(torch, Texts(), (words, begins), {}, tmp_path) == 3
+
+
+class Filter(nn.Module):
+    """Writes into complex numbers, for which ONNX has nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, series: Tensor) -> Tensor:
+        waves = torch.fft.rfft(series * self.weight)
+        low = torch.zeros_like(waves)
+        low[..., :3] = waves[..., :3]
+        answer: Tensor = torch.fft.irfft(low)
+        return answer
+
+
+def test_a_network_that_cannot_be_converted_is_refused_by_its_cause(tmp_path: Path) -> None:
+    export_network(torch, Filter(), (torch.ones(2, 8),), {}, tmp_path)
+    outcome = CliRunner().invoke(convert_command, [str(tmp_path / EXPORT_FILE), "--out", str(tmp_path / "graph.onnx")])
+    assert str(outcome.exception).startswith(f"cannot convert {EXPORT_FILE}: slice_scatter does not support")
 
 
 class Actor(nn.Module):

@@ -117,6 +117,11 @@ def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(set
     assert refused.value.remedy.startswith(f"e.g. {name}=")
 
 
+def test_what_simulates_is_named_where_it_is_looked_for() -> None:
+    with pytest.raises(AttributeError, match=r"it is cotenant_simulator\.simulate"):
+        package.simulate  # noqa: B018
+
+
 def test_the_helper_of_scripts_loads_nothing_of_it() -> None:
     line = "import sys, cotenant.job; assert not {'grpc', 'click', 'cotenant.predictions'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False, timeout=60).returncode == 0

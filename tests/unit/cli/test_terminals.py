@@ -13,6 +13,7 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.cli import program_commands
 from cotenant.cli.main import run
+from cotenant.cli.session import output_width
 from cotenant.cli.settings import Settings
 from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
@@ -47,6 +48,20 @@ def test_a_full_disk_under_stdout_is_one_line_and_exit_one() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*COMMAND, "config", "view"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: No space left on device; free some space\n")
+
+
+@pytest.mark.parametrize("columns", ["", "0"])
+def test_a_terminal_that_does_not_know_its_width_has_eighty_columns(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    master, slave = os.openpty()
+    with open(master, "rb"), open(slave, "w", encoding="utf-8") as terminal:  # noqa: PTH123
+        assert os.get_terminal_size(terminal.fileno()).columns == 0
+        monkeypatch.setattr(sys, "stdout", terminal)
+        width = output_width()
+        monkeypatch.undo()
+    assert width == 80
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

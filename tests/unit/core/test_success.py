@@ -16,7 +16,9 @@ def test_success_of_a_program_that_reports_no_steps_is_accepted(steps_total: int
     play.submit(steps_total=steps_total)
     play.report(events.JobFinished, steps_done=0)
     assert play.phase() is Phase.FINISHED
-    assert play.engine.state.jobs["j0"].reason.code == "FINISHED_UNCOUNTED"
+    reason = play.engine.state.jobs["j0"].reason
+    assert reason.code == "FINISHED_UNCOUNTED"
+    assert "in the background ended with it" in describe_reason(reason)
 
 
 def test_success_after_a_part_of_the_steps_is_accepted_and_says_so() -> None:

@@ -52,6 +52,11 @@ def test_a_network_far_larger_than_the_trained_ones_is_wider_and_says_in_what() 
     assert memory.unusual_features[0] in notice.message
 
 
+def test_counts_are_told_as_they_are_counted() -> None:
+    unusual = ask(dense_network([2, 2])).memory_bytes.unusual_features
+    assert unusual[0].startswith("parameters 4, trained ")
+
+
 def test_a_network_larger_than_the_device_does_not_fit() -> None:
     answer = ask(dense_network([4096, 16384, 16384, 4096]), batch=65_536)
     assert answer.memory_bytes.value > answer.device_memory_bytes
