@@ -25,7 +25,6 @@ from scheduler_service.core.records import (
     Level,
     MemoryPoint,
     MemoryTriple,
-    PairPrediction,
     TaskDemand,
 )
 from scheduler_service.core.tenants import TENANTS_MAX
@@ -324,19 +323,4 @@ def _memory_triple(message: scheduling_pb2.SnapshotJobPrediction, is_stated: boo
     triple = message.memory_triple
     return MemoryTriple(
         gamma_ratio=triple.gamma_ratio, delta_ratio=triple.delta_ratio, high_state_ratio=triple.high_state_ratio
-    )
-
-
-def pair_prediction(message: scheduling_pb2.SnapshotPairPrediction) -> PairPrediction:
-    """Read how much one key slows another one down."""
-    return PairPrediction(
-        victim_key=message.victim_job_key,
-        other_key=message.other_job_key,
-        device=message.device,
-        micro_batch_size=message.micro_batch_size,
-        other_micro_batch_size=message.other_micro_batch_size,
-        slowdown_ratio=max(message.slowdown_ratio, 0.0),
-        upper_ratio=max(message.slowdown_upper_ratio, message.slowdown_ratio, 0.0),
-        level=LEVEL_FROM_PROTO[message.level],
-        in_domain=message.in_domain,
     )
