@@ -30,8 +30,8 @@ _SHIFTS: Final = [np.uint64(7 * place) for place in range(1, 10)]
 """Of the bytes of an integer behind its first."""
 _LAST_SHIFT: Final = 63
 _WORD_BYTES: Final = 8
-_PADDING: Final = bytes(1 + 15 * 11)
-"""The end of the last row, and as far as its numbers can be read beyond it: 15 fields of a tag and ten bytes."""
+_PADDING: Final = bytes(1 + 15 * 129)
+"""The end of the last row, and as far as can be read beyond it: 15 fields of a tag, a length and 127 bytes."""
 
 
 class WireType(IntEnum):
@@ -60,23 +60,23 @@ class Columns:
     numbers: dict[str, Column] = field(default_factory=dict)
     spans: dict[str, tuple[Places, Places]] = field(default_factory=dict)
 
-    def ends(self, name: str) -> Places:
-        """Return where a length-delimited field ends in its row, in bytes."""
-        return self.spans[name][1] - self.begins
+    def ends(self, name: str, numbers: Places) -> Sequence[int]:
+        """Return where a length-delimited field ends in the rows with these numbers, in bytes from their begin."""
+        found: Sequence[int] = (self.spans[name][1][numbers] - self.begins[numbers]).tolist()
+        return found
 
-    def alike(self, name: str, stated: bytes) -> Places:
-        """Return the numbers of the rows that may state a length-delimited field so: they agree in its last bytes.
+    def alike(self, name: str, stated: bytes) -> _Stated:
+        """Say by row whether it may state a length-delimited field so: those that do not mostly end otherwise.
 
         Args:
             name: Of the field.
             stated: The field as it is encoded, with its tag; empty = it is not stated.
         """
-        begins, ends = self.spans[name]
-        numbers = np.flatnonzero(ends - begins == len(stated))
         compared = stated[-_WORD_BYTES:]
-        words = _at_every_byte(self.content, "<u8")[begins[numbers] + (len(stated) - len(compared))]
+        # In front of the first row there is nothing, and what is read instead at worst makes that row alike.
+        words = _at_every_byte(self.content, "<u8")[self.spans[name][1] - len(compared)]
         mask = np.uint64((1 << 8 * len(compared)) - 1)
-        found: Places = numbers[words & mask == np.uint64(int.from_bytes(compared, "little"))]
+        found: _Stated = words & mask == np.uint64(int.from_bytes(compared, "little"))
         return found
 
 
@@ -155,17 +155,20 @@ class _Reader:
                 return False
             if wire_type is WireType.LENGTH_DELIMITED:
                 self._at = self._at + values
-                # An empty text would not be stated.
-                if np.count_nonzero(values) < stating or (self._at > self._ends).any():
+                # An empty text would not be stated; how far beyond the end of a row a long one goes is not bounded.
+                is_long = values.dtype != np.uint8
+                if np.count_nonzero(values) < stating or (is_long and (self._at > self._ends).any()):
                     return False
                 self.found.spans[name] = begins, self._at
             else:
-                self.found.numbers[name] = values
+                self.found.numbers[name] = values if wire_type is WireType.FIXED_64 else values.astype(np.int64)
         is_ascii = np.count_nonzero(self._data >= _GOES_ON) == self._high_bytes
         return is_ascii and np.array_equal(self._at, self._ends)
 
     def _values(self, wire_type: WireType, stated: _Stated, stating: int, kept: tuple[float, float]) -> Column | None:
         """Return the numbers of a field or the lengths of its texts, 0 where it is not stated; None = an odd one.
+
+        Small ones are bytes.
 
         Args:
             wire_type: Of the field.
@@ -174,7 +177,7 @@ class _Reader:
             kept: The least and most that a message keeps as they are.
         """
         if not stating:
-            return np.zeros(len(stated), dtype=np.int64)
+            return np.zeros(len(stated), dtype=np.uint8)
         are_some = stating < len(stated)
         self._at = self._at + (stated if are_some else 1)
         if wire_type is WireType.FIXED_64:
@@ -186,7 +189,7 @@ class _Reader:
         most = int(byte.max())
         if most >= _GOES_ON:
             return self._varints(byte, kept)
-        return byte.astype(np.int64) if most <= kept[1] else None
+        return byte if most <= kept[1] else None
 
     def _doubles(self, stated: _Stated, *, are_some: bool) -> Column:
         values: Column = _at_every_byte(self._data, "<f8")[self._at]

@@ -53,6 +53,8 @@ class PairRows:
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self._columns = read_columns(scheduling_pb2.SnapshotPairPrediction, rows)
+        numbers = self._columns.numbers
+        self._sizes = numbers["micro_batch_size"], numbers["other_micro_batch_size"]
         self._of_all: _Listing | None = None
         self._of_key: dict[str, _Listing] = {}
         self._asked_keys: set[str] = set()
@@ -103,22 +105,18 @@ class PairRows:
 
     def _numbers_about(self, key: str) -> Places:
         """Return the rows about a key, in their order; a few others may be among them."""
-        numbers = np.concatenate([self._columns.alike(name, _named(name, key)) for name in _NAMES[:2]])
-        numbers.sort()
-        return numbers
+        of_victim, of_other = (self._columns.alike(name, _named(name, key)) for name in _NAMES[:2])
+        return np.flatnonzero(of_victim | of_other)
 
     def _listed(self, places: Places) -> _Listing:
         """Return a listing of the rows with these numbers."""
-        rows, columns, numbers = self._columns.rows, self._columns.numbers, places.tolist()
-        ends = self._columns.ends("device")[places].tolist()
-        names = [row[:end] for row, end in zip(map(rows.__getitem__, numbers), ends, strict=True)]
-        of_victim, of_other = columns["micro_batch_size"][places], columns["other_micro_batch_size"][places]
-        if not of_victim.any() and not of_other.any():
+        numbers, ends = places.tolist(), self._columns.ends("device", places)
+        names = [row[:end] for row, end in zip(map(self._columns.rows.__getitem__, numbers), ends, strict=True)]
+        if not any(column.any() for column in self._sizes):
             return _Listing(dict(zip(names, numbers, strict=True)))
         listing = _Listing()
-        for number, named, at in zip(
-            numbers, names, zip(of_victim.tolist(), of_other.tolist(), strict=True), strict=True
-        ):
+        sizes = zip(*(column[places].tolist() for column in self._sizes), strict=True)
+        for number, named, at in zip(numbers, names, sizes, strict=True):
             if any(at):
                 listing.at_sizes.setdefault(named, {})[at] = number
             else:
