@@ -369,7 +369,7 @@ class JobPrediction:
     measured_tasks: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@slotted_record
 class PairPrediction:
     """How much `other_key` slows `victim_key` down on one device type; ratio 0.2 = 20 % slower.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler_service.core.capacity import Resident, is_reliable, too_large_alone
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PairSlowdowns, expected_slowdowns, is_sure
+from scheduler_service.core.capacity import Resident, too_large_alone
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PairSlowdowns, expected_slowdowns
 from scheduler_service.core.records import Gpu, JobRequest, Reason, Share
-from scheduler_service.core.view import Predictions, RunningJob
+from scheduler_service.core.view import Predictions
 
 DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN", "RANGE_NOT_CALIBRATED"})
 """Why jobs do not share that might once more is known of them."""
@@ -40,49 +40,6 @@ def consented_slowdowns(
             return _too_large_or(obstacle, incoming_job.request, incoming_job.micro_batch_size, gpu, predictions)
         found.append((victim, slowdown))
     return found
-
-
-class SureRefusals:
-    """Which jobs and an incoming one surely slow each other down too much, a tenth of the work of saying why.
-
-    Args:
-        incoming_job: The job that would come.
-        gpu: Any of the kind of GPU on which they would share.
-        predictions: What is predicted.
-        most_ratio: Slowdown beyond which the caller refuses, too, whatever the jobs accept.
-    """
-
-    __slots__ = ("_can_tell", "_device", "_incoming_job", "_known", "_most_ratio", "_predictions")
-
-    def __init__(self, incoming_job: Resident, gpu: Gpu, predictions: Predictions, most_ratio: float) -> None:
-        self._incoming_job, self._device, self._predictions = incoming_job, gpu.device, predictions
-        self._most_ratio = most_ratio
-        self._can_tell = is_reliable(predictions.job(incoming_job.request.key, gpu.device))
-        self._known: dict[tuple[str, int, float], bool] = {}
-
-    def include(self, there: Resident | RunningJob) -> bool:
-        """Say whether the one job on a GPU is among them; False = it has to be asked for its consent."""
-        if not self._can_tell:
-            return False
-        alike = there.request.key, there.micro_batch_size, there.request.max_slowdown_ratio
-        known = self._known.get(alike)
-        if known is None:
-            known = self._known[alike] = self._refuses(*alike)
-        return known
-
-    def _refuses(self, other_key: str, other_size: int, other_limit_ratio: float) -> bool:
-        incoming_job, device, predictions = self._incoming_job, self._device, self._predictions
-        key, size = incoming_job.request.key, incoming_job.micro_batch_size
-        if not is_reliable(predictions.job(other_key, device)):
-            return False
-        own = predictions.pair(key, other_key, device, size, other_size)
-        if own is None or not is_sure(own):
-            return False
-        if own.slowdown_ratio > min(incoming_job.request.max_slowdown_ratio, self._most_ratio):
-            return True
-        other = predictions.pair(other_key, key, device, other_size, size)
-        limit_ratio = min(other_limit_ratio, self._most_ratio)
-        return other is not None and is_sure(other) and other.slowdown_ratio > limit_ratio
 
 
 class PairConsent:

@@ -22,15 +22,16 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 Column = NDArray[Any]
-_Places = NDArray[np.intp]
+Places = NDArray[np.intp]
 _Stated = NDArray[np.bool_]
 _PAYLOAD: Final = 0x7F
 _GOES_ON: Final = 0x80
 _SHIFTS: Final = [np.uint64(7 * place) for place in range(1, 10)]
 """Of the bytes of an integer behind its first."""
 _LAST_SHIFT: Final = 63
-_PADDING_BYTES: Final = 15 * 11
-"""As far as the numbers of a row can be read beyond its end: 15 fields of a tag and ten bytes."""
+_WORD_BYTES: Final = 8
+_PADDING: Final = bytes(1 + 15 * 129)
+"""The end of the last row, and as far as can be read beyond it: 15 fields of a tag, a length and 127 bytes."""
 
 
 class WireType(IntEnum):
@@ -41,19 +42,42 @@ class WireType(IntEnum):
     LENGTH_DELIMITED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """What was read of some rows.
 
     Attributes:
         rows: The rows, without fields that their type does not have.
+        content: The bytes of all of them.
+        begins: Where each begins in it.
         numbers: By field name; a row that does not state a field has 0 there. Without the length-delimited fields.
-        ends: By field name where the field ends in its row, in bytes; of those that are length-delimited.
+        spans: By field name from where to where the field lies in the content; of those that are length-delimited.
     """
 
     rows: Sequence[bytes]
+    content: Column
+    begins: Places
     numbers: dict[str, Column] = field(default_factory=dict)
-    ends: dict[str, _Places] = field(default_factory=dict)
+    spans: dict[str, tuple[Places, Places]] = field(default_factory=dict)
+
+    def ends(self, name: str, numbers: Places) -> Sequence[int]:
+        """Return where a length-delimited field ends in the rows with these numbers, in bytes from their begin."""
+        found: Sequence[int] = (self.spans[name][1][numbers] - self.begins[numbers]).tolist()
+        return found
+
+    def alike(self, name: str, stated: bytes) -> _Stated:
+        """Say by row whether it may state a length-delimited field so: those that do not mostly end otherwise.
+
+        Args:
+            name: Of the field.
+            stated: The field as it is encoded, with its tag; empty = it is not stated.
+        """
+        compared = stated[-_WORD_BYTES:]
+        # In front of the first row there is nothing, and what is read instead at worst makes that row alike.
+        words = _at_every_byte(self.content, "<u8")[self.spans[name][1] - len(compared)]
+        mask = np.uint64((1 << 8 * len(compared)) - 1)
+        found: _Stated = words & mask == np.uint64(int.from_bytes(compared, "little"))
+        return found
 
 
 def unread_rows(message: Descriptor) -> type[Any]:
@@ -111,56 +135,79 @@ class _Reader:
     """
 
     def __init__(self, rows: Sequence[bytes]) -> None:
-        self.found = Columns(rows)
         # No tag is 0, by which a row ends; a last one that breaks off is read beyond its end.
-        self._data = np.frombuffer(b"\0".join((*rows, bytes(_PADDING_BYTES))), dtype=np.uint8)
+        self._data = np.frombuffer(b"\0".join(rows) + _PADDING, dtype=np.uint8)
         lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
         self._ends = np.cumsum(lengths + 1) - 1
         self._at = self._ends - lengths
+        self.found = Columns(rows, self._data, self._at)
         self._high_bytes = 0
         """Bytes above 127 in numbers."""
 
     def read_all(self, kind: Any) -> bool:  # noqa: ANN401 - a class, which mypy does not take for hashable
         """Read all fields; False = a row has more than these, or is not written as `SerializeToString` would."""
-        begins = self._at
-        for name, tag, wire_type, (least, most) in _layout(kind):
-            stated = self._data.take(self._at) == tag
-            values = self._values(wire_type, stated)
-            if values is None or (most < inf and (values.min(initial=0) < least or values.max(initial=0) > most)):
+        for name, tag, wire_type, kept in _layout(kind):
+            begins = self._at
+            stated = self._data.take(begins) == tag
+            stating = int(np.count_nonzero(stated))
+            values = self._values(wire_type, stated, stating, kept)
+            if values is None:
                 return False
             if wire_type is WireType.LENGTH_DELIMITED:
                 self._at = self._at + values
-                # An empty text would not be stated.
-                if np.count_nonzero(values) < np.count_nonzero(stated) or (self._at > self._ends).any():
+                # An empty text would not be stated; how far beyond the end of a row a long one goes is not bounded.
+                is_long = values.dtype != np.uint8
+                if np.count_nonzero(values) < stating or (is_long and (self._at > self._ends).any()):
                     return False
-                self.found.ends[name] = self._at - begins
+                self.found.spans[name] = begins, self._at
             else:
-                self.found.numbers[name] = values
+                self.found.numbers[name] = values if wire_type is WireType.FIXED_64 else values.astype(np.int64)
         is_ascii = np.count_nonzero(self._data >= _GOES_ON) == self._high_bytes
         return is_ascii and np.array_equal(self._at, self._ends)
 
-    def _values(self, wire_type: WireType, stated: _Stated) -> Column | None:
-        """Return the numbers of a field or the lengths of its texts, 0 where it is not stated; None = an odd one."""
-        if not stated.any():
-            return np.zeros(len(stated), dtype=np.int64)
-        self._at = self._at + stated
-        return self._doubles(stated) if wire_type is WireType.FIXED_64 else self._varints(stated)
+    def _values(self, wire_type: WireType, stated: _Stated, stating: int, kept: tuple[float, float]) -> Column | None:
+        """Return the numbers of a field or the lengths of its texts, 0 where it is not stated; None = an odd one.
 
-    def _doubles(self, stated: _Stated) -> Column:
-        at_every_byte: Column = np.ndarray(len(self._data) - 7, dtype="<f8", buffer=self._data, strides=(1,))
-        values: Column = at_every_byte[self._at]
-        values[~stated] = 0.0
+        Small ones are bytes.
+
+        Args:
+            wire_type: Of the field.
+            stated: By row whether it states it.
+            stating: How many do: mostly all or none, which takes fewer steps.
+            kept: The least and most that a message keeps as they are.
+        """
+        if not stating:
+            return np.zeros(len(stated), dtype=np.uint8)
+        are_some = stating < len(stated)
+        self._at = self._at + (stated if are_some else 1)
+        if wire_type is WireType.FIXED_64:
+            return self._doubles(stated, are_some=are_some)
+        byte = self._data.take(self._at)
+        if are_some:
+            byte *= stated
+        self._at = self._at + (stated if are_some else 1)
+        most = int(byte.max())
+        if most >= _GOES_ON:
+            return self._varints(byte, kept)
+        return byte if most <= kept[1] else None
+
+    def _doubles(self, stated: _Stated, *, are_some: bool) -> Column:
+        values: Column = _at_every_byte(self._data, "<f8")[self._at]
+        if are_some:
+            values[~stated] = 0.0
         self._high_bytes += int(np.count_nonzero(values.view(np.uint8) >= _GOES_ON))
-        self._at = self._at + 8 * stated
+        self._at = self._at + (8 * stated if are_some else 8)
         return values
 
-    def _varints(self, stated: _Stated) -> Column | None:
-        byte = self._data.take(self._at)
-        self._at = self._at + stated
-        goes_on = stated & (byte >= _GOES_ON)
-        if not goes_on.any():
-            return (byte * stated).astype(np.int64)
-        values: Column = ((byte & _PAYLOAD) * stated).astype(np.uint64)
+    def _varints(self, byte: Column, kept: tuple[float, float]) -> Column | None:
+        """Return integers of which some have several bytes.
+
+        Args:
+            byte: The first of each, 0 of a row without one.
+            kept: The least and most that a message keeps as they are.
+        """
+        goes_on = byte >= _GOES_ON
+        found: Column = (byte & _PAYLOAD).astype(np.uint64)
         for shift in _SHIFTS:
             count = int(np.count_nonzero(goes_on))
             if not count:
@@ -168,12 +215,19 @@ class _Reader:
             self._high_bytes += count
             byte = self._data.take(self._at)
             self._at = self._at + goes_on
-            values |= ((byte & _PAYLOAD) * goes_on).astype(np.uint64) << shift
+            found |= ((byte & _PAYLOAD) * goes_on).astype(np.uint64) << shift
             # Nor may the last byte add nothing: names are found by their bytes. Of the tenth one bit is left.
             if (goes_on & (byte == 0 if shift < _LAST_SHIFT else byte != 1)).any():
                 return None
             goes_on = goes_on & (byte >= _GOES_ON)
-        return values.view(np.int64)
+        values = found.view(np.int64)
+        least, most = kept
+        return None if values.min() < least or values.max() > most else values
+
+
+def _at_every_byte(content: Column, dtype: str) -> Column:
+    """Return the eight bytes from every place on as a number."""
+    return np.ndarray(len(content) - _WORD_BYTES + 1, dtype=dtype, buffer=content, strides=(1,))
 
 
 @cache

@@ -58,6 +58,21 @@ class RowColumns:
             known = self._stated[name] = [*(repeat(False, len(self.rows)) if name in self._unstated else is_stated)]
         return known
 
+    def may_state(self, name: str) -> bool:
+        """Say whether a row may state a field; where it is known that none does its column tells nothing."""
+        return name not in self._unstated
+
+    def stating_any(self, names: Iterable[str], optional_names: Iterable[str] = ()) -> Sequence[bool]:
+        """Return by row whether it states one of some fields.
+
+        Args:
+            names: Fields that are stated where they are not as by default.
+            optional_names: Fields that know the difference.
+        """
+        columns = [*map(self.__getitem__, filter(self.may_state, names))]
+        columns += map(self.has, filter(self.may_state, optional_names))
+        return [*map(any, zip(*columns, strict=True))] if columns else [False] * len(self.rows)
+
 
 def _unstated_fields(merged: Message) -> Mapping[str, Any]:
     """Return the fields that a message does not state, each with the value that it then has; None = a message."""

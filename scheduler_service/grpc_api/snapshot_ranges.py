@@ -116,7 +116,8 @@ class _Ranges:
 
     def hold(self, rows: RowColumns) -> bool:
         """Say so."""
-        return all(_is_within(rows[name], least, most) for name, least, most in self._ranges)
+        looked_at = (one for one in self._ranges if rows.may_state(one[0]) or not one[1] <= 0 <= one[2])
+        return all(_is_within(rows[name], least, most) for name, least, most in looked_at)
 
 
 def _is_within(column: Sequence[float], least: float, most: float) -> bool:
@@ -131,7 +132,9 @@ _NODE_RANGES, _GPU_RANGES, _JOB_RANGES = _Ranges(_NODE), _Ranges(_GPU), _Ranges(
 _MEMORY_POINT_RANGES, _STEP_POINT_RANGES = _Ranges(_MEMORY_POINT), _Ranges(_STEP_POINT)
 _JOB_PREDICTION_RANGES = _Ranges(_JOB_PREDICTION)
 _PENDING_RANGES, _RUNNING_RANGES = _Ranges(_PENDING), _Ranges(_RUNNING)
-_PARTS: Final = ("settings", "worker_demand", "server_demand")
+LISTS_OF_JOBS: Final = ("allowed_gpus", "allowed_devices")
+PARTS_OF_JOBS: Final = ("settings", "worker_demand", "server_demand")
+"""Where a job has one of these, it is looked at by itself."""
 _HAS_TRIPLE: Final = methodcaller("HasField", "memory_triple")
 
 
@@ -189,13 +192,8 @@ def rows_of_jobs_are_valid(jobs: RowColumns) -> bool:
     return (
         _JOB_RANGES.hold(jobs)
         and _SHARES.issuperset(jobs["share"])
-        and not any(any(_job(job)) for job in compress(jobs.rows, map(any, zip(*parts_of_jobs(jobs), strict=True))))
+        and not any(any(_job(job)) for job in compress(jobs.rows, jobs.stating_any(LISTS_OF_JOBS, PARTS_OF_JOBS)))
     )
-
-
-def parts_of_jobs(jobs: RowColumns) -> Sequence[Sequence[Any]]:
-    """Return by part whether each job has it: those that are looked at one by one."""
-    return jobs["allowed_gpus"], jobs["allowed_devices"], *map(jobs.has, _PARTS)
 
 
 def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:

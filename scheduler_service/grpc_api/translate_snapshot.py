@@ -25,7 +25,6 @@ from scheduler_service.core.records import (
     Level,
     MemoryPoint,
     MemoryTriple,
-    PairPrediction,
     TaskDemand,
 )
 from scheduler_service.core.tenants import TENANTS_MAX
@@ -33,7 +32,7 @@ from scheduler_service.core.view import PendingJob, Predictions, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
 from scheduler_service.grpc_api.row_columns import RowColumns
-from scheduler_service.grpc_api.snapshot_ranges import parts_of_jobs
+from scheduler_service.grpc_api.snapshot_ranges import LISTS_OF_JOBS, PARTS_OF_JOBS
 
 NODES_MAX = 100_000
 GPUS_MAX = 100_000
@@ -66,15 +65,14 @@ def states_figures(job: scheduling_pb2.SnapshotJob) -> bool:
     return any(figures_are_stated(RowColumns([job])))
 
 
-def figures_are_stated(jobs: RowColumns) -> list[bool]:
+def figures_are_stated(jobs: RowColumns) -> Sequence[bool]:
     """Say the same of many jobs."""
-    figures = (*map(jobs.__getitem__, _NUMBERS), *map(jobs.has, _RATIOS))
-    return [*map(any, zip(*figures, strict=True))]
+    return jobs.stating_any(_NUMBERS, _RATIOS)
 
 
 def stated_limits(jobs: RowColumns) -> list[PlacementLimits | None]:
     """Read where jobs may run; None = anywhere."""
-    are_limited = map(any, zip(*map(jobs.__getitem__, _LIMITING), strict=True))
+    are_limited = jobs.stating_any(_LIMITING)
     return [_limits(job) if is_limited else None for job, is_limited in zip(jobs.rows, are_limited, strict=True)]
 
 
@@ -143,8 +141,7 @@ def requests(rows: RowColumns) -> list[JobRequest]:
         no_trial=rows["no_trial"],
         releases_memory=rows["releases_memory"],
     )
-    has_more = map(any, zip(*parts_of_jobs(rows), *(rows[name] for name in _TERM_NAMES), strict=True))
-    for place in compress(range(len(rows)), has_more):
+    for place in compress(range(len(rows)), rows.stating_any((*LISTS_OF_JOBS, *_TERM_NAMES), PARTS_OF_JOBS)):
         made[place] = request(rows.rows[place])
     return made
 
@@ -324,19 +321,4 @@ def _memory_triple(message: scheduling_pb2.SnapshotJobPrediction, is_stated: boo
     triple = message.memory_triple
     return MemoryTriple(
         gamma_ratio=triple.gamma_ratio, delta_ratio=triple.delta_ratio, high_state_ratio=triple.high_state_ratio
-    )
-
-
-def pair_prediction(message: scheduling_pb2.SnapshotPairPrediction) -> PairPrediction:
-    """Read how much one key slows another one down."""
-    return PairPrediction(
-        victim_key=message.victim_job_key,
-        other_key=message.other_job_key,
-        device=message.device,
-        micro_batch_size=message.micro_batch_size,
-        other_micro_batch_size=message.other_micro_batch_size,
-        slowdown_ratio=max(message.slowdown_ratio, 0.0),
-        upper_ratio=max(message.slowdown_upper_ratio, message.slowdown_ratio, 0.0),
-        level=LEVEL_FROM_PROTO[message.level],
-        in_domain=message.in_domain,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 from scheduler_service.core.capacity import (
     Resident,
@@ -25,14 +24,15 @@ from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import SureRefusals, consented_slowdowns
+from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
 from scheduler_service.policies.packing.packing_orders import DemandOf
-from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, ROUNDING_RATIO, Best, PackingRules
+from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, Best, PackingRules
 from scheduler_service.policies.packing.resulting_interference import WorkerBalance
+from scheduler_service.policies.packing.sure_refusals import SureRefusals
 from scheduler_service.policies.packing.worker_mapping import WorkerMapper, WorkerMapping
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from scheduler_service.policies.placement.reasons import (
@@ -179,9 +179,7 @@ class OjppPacking:
         gpu_ids = list(self._in_use.get(kind, ()))
         if not self._rules.prefers_devices_in_use:
             gpu_ids += [gpu_id for on_node in free.values() for gpu_id in on_node]
-        theta_max = self._rules.theta_max
-        most_ratio = inf if theta_max is None else theta_max + ROUNDING_RATIO
-        sure = SureRefusals(worker, self._inventory.gpus[kind], self._view.predictions, most_ratio)
+        sure = SureRefusals(worker, self._inventory.gpus[kind], self._view.predictions, self._rules)
         devices: list[Device] = []
         for entry in map(self._view.gpus.__getitem__, gpu_ids):
             there = self._only_job(entry)

@@ -70,7 +70,7 @@ def demand_of(
         compute_requirement: What stands for alpha.
     """
     prediction = predictions.job(resident.request.key, gpu.device)
-    compute_ratio = _compute_ratio(prediction, compute_requirement)
+    compute_ratio = compute_ratio_of(prediction, compute_requirement)
     if resident.memory_surge is not None:
         return _demand_with_surge(resident, resident.memory_surge, gpu, compute_ratio)
     triple = _trusted_triple(resident, prediction)
@@ -94,7 +94,8 @@ def _demand_with_surge(resident: Resident, surge: MemorySurge, gpu: Gpu, compute
     )
 
 
-def _compute_ratio(prediction: JobPrediction | None, requirement: ComputeRequirement) -> float:
+def compute_ratio_of(prediction: JobPrediction | None, requirement: ComputeRequirement) -> float:
+    """Return alpha of a worker by what is known of its job; one of which nothing is known takes the whole device."""
     if requirement is ComputeRequirement.ZERO:
         return 0.0
     if prediction is None:

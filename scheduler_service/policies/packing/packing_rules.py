@@ -107,10 +107,14 @@ class PackingRules:
         """Return what is left of a device's compute and memory together; 2 = everything."""
         return round(2.0 - compute_sum(demands) - self.memory_ratio(demands), ROUNDING_DIGITS)
 
+    def computes_too_much(self, compute_ratio: float) -> bool:
+        """Say whether workers that compute so much together break Eq. 1."""
+        return compute_ratio > 1.0 + ROUNDING_RATIO
+
     def demand_obstacle(self, gpu_id: str, demands: Sequence[Demand]) -> Reason | None:
         """Return which of Eq. 1-5 these workers break together on one device, or None."""
         compute_ratio = compute_sum(demands)
-        if compute_ratio > 1.0 + ROUNDING_RATIO:
+        if self.computes_too_much(compute_ratio):
             numbers = {"utilization_ratio": compute_ratio, "utilization_max_ratio": 1.0}
             return Reason(code="UTILIZATION_TOO_HIGH", numbers=numbers, gpu_ids=(gpu_id,))
         memory_ratio = self.memory_ratio(demands)

@@ -10,8 +10,11 @@ from itertools import product
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core.measured_averages import Sizes
+from scheduler_service.core.records import PairPrediction
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshot_pairs import KeyPair, PairRows
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.placement.horus_prices import HorusPrices
 from tests.support.cases import for_each
@@ -107,3 +110,22 @@ def test_ojpp_finds_why_gpus_refuse_a_job_only_where_it_has_to_wait(
     assert decision.HasField("start") == (running < 64)
     assert decision.reason.code == ("STARTS_ALONE" if running < 64 else "SLOWDOWN_TOO_HIGH")
     assert len(asked) == asked_max
+
+
+@pytest.mark.parametrize("utilization_ratio", [0.6, 0.4])
+def test_ojpp_asks_of_no_pair_that_computes_more_than_a_gpu_can(
+    utilization_ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[KeyPair] = set()
+    find = PairRows.find
+
+    def counted(self: PairRows, keys: KeyPair, sizes: Sizes) -> PairPrediction | None:
+        asked.add(keys)
+        return find(self, keys, sizes)
+
+    monkeypatch.setattr(PairRows, "find", counted)
+    given = snapshot(gpus=64, running=32, pending=1)
+    given.job_predictions[1].utilization_ratio = utilization_ratio
+    (decision,) = ask("ojpp", given).decisions
+    assert decision.HasField("start")
+    assert (("even", "odd", DEVICE) in asked) == (utilization_ratio < 0.5)

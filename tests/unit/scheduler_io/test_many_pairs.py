@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import snapshot_ranges
 from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_pairs import PairRows
+from scheduler_service.grpc_api.snapshot_pairs import KEYS_ALONE_MAX, PairRows
 
 GIB = 2**30
 LATER_FIELD = b"\xf8\x01\x07"
@@ -87,6 +88,60 @@ QUESTIONS = (
     (("a", "b", "A100"), (0, 0)),
     (("", "", ""), (0, 0)),
 )
+
+
+class CountedRow(bytes):
+    """A row that knows whether its names were read.
+
+    Attributes:
+        is_read: They were.
+    """
+
+    is_read = False
+
+    def __getitem__(self, place: Any) -> Any:
+        self.is_read = True
+        return super().__getitem__(place)
+
+
+def rows_among(keys: int) -> list[CountedRow]:
+    """Return a row for every two keys, the slowdown being 0.01 for each of the first and 0.0001 of the second."""
+    return [
+        CountedRow(pair(f"k{one}", f"k{other}", one / 100 + other / 10_000).SerializeToString())
+        for one in range(keys)
+        for other in range(keys)
+    ]
+
+
+def found_ratio(rows: PairRows, victim: int, other: int) -> float:
+    found = rows.find((f"k{victim}", f"k{other}", "A10"), (32, 32))
+    assert found is not None
+    return found.slowdown_ratio
+
+
+def test_the_questions_about_one_key_read_the_names_of_its_rows_alone() -> None:
+    rows = rows_among(30)
+    pairs = PairRows(rows)
+    for other in range(30):
+        assert found_ratio(pairs, 12, other) == pytest.approx(0.12 + other / 10_000)
+        assert found_ratio(pairs, other, 12) == pytest.approx(other / 100 + 0.0012)
+    assert sum(row.is_read for row in rows) == 2 * 30 - 1
+
+
+def test_who_comes_is_told_from_who_is_there_by_the_second_question() -> None:
+    """A policy may ask first how much each running job would be slowed down."""
+    rows = rows_among(30)
+    pairs = PairRows(rows)
+    for other in range(30):
+        found_ratio(pairs, other, 12)
+    assert sum(row.is_read for row in rows) == 4 * 30 - 4
+
+
+def test_questions_about_many_keys_are_answered_as_those_about_one() -> None:
+    pairs = PairRows(rows_among(2 * KEYS_ALONE_MAX + 2))
+    for key in range(0, 2 * KEYS_ALONE_MAX + 2, 2):
+        assert found_ratio(pairs, key, key + 1) == pytest.approx(key / 100 + (key + 1) / 10_000)
+    assert found_ratio(pairs, 0, 1) == pytest.approx(0.0001)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ def test_columns_of_merged_rows_are_those_of_the_rows(seed: int) -> None:
         assert [*map(repr, map(_plain, known[field.name]))] == [*map(repr, map(_plain, plain[field.name]))], field.name
         if field.has_presence:
             assert known.has(field.name) == plain.has(field.name), field.name
+    names, optional_names = ("gpus", "priority", "allowed_devices", "queue"), ("settings", "stated_slowdown_ratio")
+    assert known.stating_any(names, optional_names) == plain.stating_any(names, optional_names)
+    assert known.stating_any((), optional_names) == plain.stating_any((), optional_names)
 
 
 def _plain(value: object) -> object:
@@ -56,4 +59,6 @@ def test_what_no_row_states_is_asked_of_none() -> None:
     assert (columns["gpus"], columns["priority"], columns["queue"]) == ([2, 0], [0, 3], ["", ""])
     assert (columns["cpu_cores"], columns["allowed_devices"]) == ([0.0, 0.0], [(), ()])
     assert columns.has("settings") == [False, False]
+    assert columns.stating_any(("queue", "array_index"), ("settings",)) == [False, False]
+    assert columns.stating_any(("queue", "priority"), ("settings",)) == [False, True]
     assert [row.names for row in asked] == [["gpus", "priority"]] * 2
