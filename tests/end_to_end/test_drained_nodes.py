@@ -17,7 +17,7 @@ from tests.support.scheduler_process import wait_until
 STATES = ("state-0", "state-1")
 STEPS, ENDLESS = 200, 100_000
 STALL_MS = 5_000
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 SILENT_ONCE = """
 import os, time

@@ -14,7 +14,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 TRAINING = str(REPOSITORY / "tests" / "support" / "prepared_training.py")
 
 
