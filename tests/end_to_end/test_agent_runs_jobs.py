@@ -327,8 +327,7 @@ def test_progress_is_read_from_the_log_of_a_script(
         "import os, sys, time\n"
         "for step in range(1, 41):\n"
         "    time.sleep(0.03)\n"
-        "    while step == 40 and not os.path.exists(sys.argv[1]):\n"
-        "        time.sleep(0.01)\n"
+        "    while step == 40 and not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
         "    print(f'step {step}: loss {1 / step:.4f}')\n",
     )
     command = [sys.executable, script, str(gate)]
@@ -348,8 +347,7 @@ def test_a_bar_that_begins_again_with_every_epoch_is_counted_to_its_last_step(
         "for epoch in range(3):\n"
         "    for step in range(21):\n"
         "        time.sleep(0.02)\n"
-        "        while epoch == 2 and step == 20 and not os.path.exists(sys.argv[1]):\n"
-        "            time.sleep(0.01)\n"
+        "        while epoch == 2 and step == 20 and not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
         "        bar = f'\\rEpoch {epoch}: {5 * step}%|###  | {step}/20 [00:01<00:02, 13.5it/s, loss=0.{step}]'\n"
         "        sys.stderr.write(bar)\n"
         "    for step in range(6):\n"
