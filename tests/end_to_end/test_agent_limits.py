@@ -177,15 +177,17 @@ def test_a_job_of_the_agents_user_forges_neither_anothers_end_nor_its_stop(
 def test_twenty_jobs_survive_their_agent_and_all_report_their_steps(tmp_path: Path, scheduler: FakeScheduler) -> None:
     command = [sys.executable, "-S", write_script(tmp_path, TRAINING.replace("from cotenant import job", "import job"))]
     (tmp_path / "job.py").write_text((Path(__file__).parents[2] / "cotenant" / "job.py").read_text())
+    gate = tmp_path / "may end"
     with running_agent(tmp_path / "state", scheduler) as agent:
         for number in range(20):
-            scheduler.send(launch_job=launch(f"job-{number}", [*command, "20", "0.1"], GPU))
+            scheduler.send(launch_job=launch(f"job-{number}", [*command, "20", "0.02", str(gate)], GPU))
         for number in range(20):
             scheduler.wait_for_start(f"job-{number}")
         agent.kill()
         scheduler.forget()
         second = AgentProcess(agent.state, scheduler)
         assert len(scheduler.wait_for_hello().attempts) == 20
+        gate.touch()
         for number in range(20):
             exited = scheduler.wait_for_exit(f"job-{number}")
             assert (exited.exit_class, exited.steps_done) == ("done", 20)

@@ -22,12 +22,14 @@ from tests.support.fake_scheduler import FakeScheduler, key, launch
 # Trains a line by gradient descent, steadily: the same numbers whenever it is paused. It sleeps between steps so that
 # it lasts until it is paused, and computes so that a pause is seen in its CPU time.
 FITTING = """
-import sys, time
+import os, sys, time
 from cotenant import job
-weight, loss = 0.0, 0.0
-for step in range(int(sys.argv[1])):
+weight, loss, steps = 0.0, 0.0, int(sys.argv[1])
+for step in range(steps):
     gradient = 0.0
     time.sleep(0.005)
+    while step == steps - 1 and not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
     for sample in range(1_000):
         gradient += (weight * sample - 3.0 * sample) * sample
     weight -= gradient * 6e-11
@@ -68,9 +70,13 @@ def agent(tmp_path: Path, scheduler: FakeScheduler, flags: tuple[str, ...]) -> I
         yield process
 
 
-def pause(scheduler: FakeScheduler, job: str, *, paused_ms_max: int = 60_000) -> messages.AttemptObservation:
+def order_pause(scheduler: FakeScheduler, job: str, paused_ms_max: int) -> None:
     order = messages.PauseJob(key=key(job), cause="SLOWDOWN_TOO_HIGH", paused_ms_max=paused_ms_max)
     scheduler.send(pause_job=order)
+
+
+def pause(scheduler: FakeScheduler, job: str) -> messages.AttemptObservation:
+    order_pause(scheduler, job, 60_000)
     return scheduler.wait_for_observation(job, lambda item: item.state == messages.ATTEMPT_STATE_PAUSED)
 
 
@@ -78,6 +84,12 @@ def go_on(scheduler: FakeScheduler, job: str) -> messages.AttemptObservation:
     scheduler.forget()
     scheduler.send(resume_job=messages.ResumeJob(key=key(job)))
     return scheduler.wait_for_observation(job, lambda item: item.state == messages.ATTEMPT_STATE_RUNNING)
+
+
+def window_ms(scheduler: FakeScheduler, job: str) -> int:
+    """Time in windows that the agent has told of a job."""
+    observed = (item for beat in scheduler.received for item in beat.heartbeat.attempts)
+    return sum(item.window_ms for item in observed if item.key.job_id == job and item.window_steps)
 
 
 def train(folder: Path, steps: int, step_s: float) -> list[str]:
@@ -102,22 +114,27 @@ def start_training(tmp_path: Path, scheduler: FakeScheduler, steps: int = 100_00
 def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     tmp_path: Path, agent: AgentProcess, scheduler: FakeScheduler
 ) -> None:
-    command = [sys.executable, written(tmp_path, FITTING), str(STEPS)]
+    gate = tmp_path / "may end"
+    command = [sys.executable, written(tmp_path, FITTING), str(STEPS), str(gate)]
+    began_s = time.monotonic()
     scheduler.send(launch_job=launch("paused", command, GPU))
     scheduler.wait_for_observation("paused", lambda item: item.window_steps > 0)
     still = pause(scheduler, "paused")
+    gate.touch()
     scheduler.send(launch_job=launch("steady", command, GPU))
     pid = record_of(agent, "paused", "state.json")["job_pid"]
     before = cpu_ticks(pid)
     time.sleep(PAUSED_S)
     assert cpu_ticks(pid) == before
     steady = scheduler.wait_for_exit("steady")
+    measured_ms = window_ms(scheduler, "paused")
     running = go_on(scheduler, "paused")
     assert running.paused_ms >= PAUSED_S * 1_000
     assert still.memory_bytes > 0
     paused = scheduler.wait_for_exit("paused")
-    windows = [item for beat in scheduler.received for item in beat.heartbeat.attempts if item.window_steps]
-    assert max(item.window_ms for item in windows) < PAUSED_S * 1_000, "no window counts the pause"
+    measured_ms += window_ms(scheduler, "paused")
+    lived_ms = 1_000 * (time.monotonic() - began_s)
+    assert 0 < measured_ms <= lived_ms - running.paused_ms, "no window counts the pause"
     assert (paused.exit_class, paused.steps_done) == ("done", STEPS)
     assert paused.log_tail == steady.log_tail
     assert paused.log_tail.startswith("loss 0x")
@@ -151,13 +168,17 @@ def test_a_pause_ends_by_itself_while_no_agent_is_there_and_the_next_agent_knows
     tmp_path: Path, agent: AgentProcess, scheduler: FakeScheduler
 ) -> None:
     start_training(tmp_path, scheduler)
-    pause(scheduler, "job-1", paused_ms_max=9_000)
+    pause(scheduler, "job-1")
+    until_boot_ms = record_of(agent, "job-1", "pause.json")["until_boot_ms"]
     agent.kill()
     scheduler.forget()
     second = AgentProcess(agent.state, scheduler)
     status = scheduler.wait_for_hello().attempts[0]
     assert status.state == messages.ATTEMPT_STATE_PAUSED
     assert status.paused_ms > 0
+    # However long an agent takes to start: the pause is only now told to end soon.
+    order_pause(scheduler, "job-1", 2_000)
+    wait_until(lambda: record_of(agent, "job-1", "pause.json")["until_boot_ms"] < until_boot_ms, "an earlier end")
     second.kill()
     wait_until(lambda: record_of(agent, "job-1", "paused.json")["since_boot_ms"] == 0, "the pause is over")
     scheduler.forget()

@@ -75,11 +75,12 @@ def gate(tmp_path: Path) -> Path:
 
 
 def test_a_job_runs_to_its_last_step_and_its_end_is_reported(
-    tmp_path: Path, scheduler: FakeScheduler, job: str
+    tmp_path: Path, scheduler: FakeScheduler, job: str, gate: Path
 ) -> None:
-    scheduler.send(launch_job=launch(job, train(tmp_path, 30, 0.02), GPU))
+    scheduler.send(launch_job=launch(job, train(tmp_path, 30, 0.02, gate), GPU))
     scheduler.wait_for_start(job)
     observed = scheduler.wait_for_observation(job, lambda item: item.window_steps > 0)
+    gate.touch()
     exited = scheduler.wait_for_exit(job)
     assert observed.window_ms >= observed.window_steps * 20
     assert observed.memory_bytes > 0
@@ -319,38 +320,43 @@ def test_a_log_is_followed_to_its_end_and_stays_readable(tmp_path: Path, schedul
 
 @pytest.mark.parametrize("regex", [r"step (?P<step>\d+): loss (?P<loss>[\d.]+)", ""], ids=["named", "recognised"])
 def test_progress_is_read_from_the_log_of_a_script(
-    tmp_path: Path, scheduler: FakeScheduler, job: str, regex: str
+    tmp_path: Path, scheduler: FakeScheduler, job: str, gate: Path, regex: str
 ) -> None:
     script = write_script(
         tmp_path,
-        "import sys, time\n"
+        "import os, sys, time\n"
         "for step in range(1, 41):\n"
         "    time.sleep(0.03)\n"
+        "    while step == 40 and not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
         "    print(f'step {step}: loss {1 / step:.4f}')\n",
     )
-    scheduler.send(launch_job=launch(job, [sys.executable, script], GPU, progress_regex=regex, steps_total=40))
+    command = [sys.executable, script, str(gate)]
+    scheduler.send(launch_job=launch(job, command, GPU, progress_regex=regex, steps_total=40))
     observed = scheduler.wait_for_observation(job, lambda item: item.window_steps > 0)
+    gate.touch()
     assert 0 < observed.loss <= 1.0
     assert scheduler.wait_for_exit(job).steps_done == 40
 
 
 def test_a_bar_that_begins_again_with_every_epoch_is_counted_to_its_last_step(
-    tmp_path: Path, scheduler: FakeScheduler, job: str
+    tmp_path: Path, scheduler: FakeScheduler, job: str, gate: Path
 ) -> None:
     script = write_script(
         tmp_path,
-        "import sys, time\n"
+        "import os, sys, time\n"
         "for epoch in range(3):\n"
         "    for step in range(21):\n"
         "        time.sleep(0.02)\n"
+        "        while epoch == 2 and step == 20 and not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
         "        bar = f'\\rEpoch {epoch}: {5 * step}%|###  | {step}/20 [00:01<00:02, 13.5it/s, loss=0.{step}]'\n"
         "        sys.stderr.write(bar)\n"
         "    for step in range(6):\n"
         "        sys.stderr.write(f'\\rValidation: {20 * step}%|###  | {step}/5 [00:01<00:02, 13.5it/s]')\n",
     )
     regex = r"(?P<step>[0-9]+)/[0-9]+ \["
-    scheduler.send(launch_job=launch(job, [sys.executable, script], GPU, progress_regex=regex))
+    scheduler.send(launch_job=launch(job, [sys.executable, script, str(gate)], GPU, progress_regex=regex))
     scheduler.wait_for_observation(job, lambda item: item.steps_done > 20)
+    gate.touch()
     assert scheduler.wait_for_exit(job).steps_done == 60
 
 

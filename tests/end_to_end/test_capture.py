@@ -36,7 +36,7 @@ FIXED = ("shape_from_numbers",)
 REFUSED = [name for name, stranger in STRANGERS.items() if not stranger.settings]
 CONVERTED_AS_EVER = "shell_wrapper"
 QUICK_REFUSALS = ("no_model",)
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

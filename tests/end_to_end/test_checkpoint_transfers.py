@@ -14,7 +14,7 @@ from tests.support.live_cluster import PATIENCE_S
 from tests.support.scheduler_process import wait_until
 from tests.support.two_nodes import TwoNodes, separate_nodes
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 STEPS = 120
 
 

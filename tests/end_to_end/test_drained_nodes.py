@@ -17,7 +17,7 @@ from tests.support.scheduler_process import wait_until
 STATES = ("state-0", "state-1")
 STEPS, ENDLESS = 200, 100_000
 STALL_MS = 5_000
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 SILENT_ONCE = """
 import os, time
@@ -112,7 +112,7 @@ def test_a_running_job_is_held_with_a_checkpoint_and_goes_on_from_it(nodes: Drai
 
 def test_a_job_is_stopped_at_its_time_limit_with_a_checkpoint(nodes: DrainedNodes) -> None:
     script = [sys.executable, journalled_training.__file__, str(nodes.folder), "5000", "50"]
-    job_id = nodes.submit("--steps", "5000", "--time-limit", "5s", "--priority", "high", "--", *script)
+    job_id = nodes.submit("--steps", "5000", "--time-limit", "10s", "--priority", "high", "--", *script)
     failed = nodes.client.wait_for_phase(job_id, "FAILED", timeout_s=PATIENCE_S)
     assert failed.reason.code == "TIME_LIMIT"
     last = max(int(words[2]) for words in nodes.journal(job_id) if words[0] == "step")

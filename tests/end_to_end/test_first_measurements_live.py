@@ -70,7 +70,7 @@ def history(cluster: LiveCluster, job_id: str, kind: str) -> list[str]:
     return [line.message for line in story if line.kind == kind]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_first_script_stands_still_once_while_the_second_is_measured_and_then_both_train(
     cluster: LiveCluster, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.support.agent import GPU, find_processes, running_agent, wait_until, 
 from tests.support.fake_scheduler import FakeScheduler, launch
 
 FLAGS = ("--calibrate", "--calibrate-despite-load")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_job_that_comes_while_the_probe_runs_starts_at_once_and_the_probe_is_gone(tmp_path: Path) -> None:

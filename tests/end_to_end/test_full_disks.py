@@ -48,7 +48,7 @@ def test_a_scheduler_that_cannot_begin_says_that_the_disk_is_full_and_that_it_mu
     assert "started again" in done.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_full_disk_of_a_node_costs_no_job_and_keeps_none_from_ending(tmp_path: Path, small: Path) -> None:
     state, script, ballast = small / "agent", write_script(tmp_path, TRAINING), small / "ballast"
     prepare_baseline(state)

@@ -17,7 +17,7 @@ from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
 from tests.support.scheduler_process import wait_until
 
 STEPS = 40
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 # What the tutorials show; nothing in it knows of this cluster.
 STRANGER = """

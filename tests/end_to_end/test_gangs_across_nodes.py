@@ -15,7 +15,7 @@ from tests.support.scheduler_process import wait_until
 from tests.support.two_nodes import separate_nodes, two_nodes
 
 STEPS = 40
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_gang_across_two_nodes_survives_a_killed_rank_with_the_shards_of_both(tmp_path: Path) -> None:

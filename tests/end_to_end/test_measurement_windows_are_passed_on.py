@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,6 @@ def window(name: str) -> resources_pb2.MeasurementWindow:
 
 def arguments(predictor: FakePredictor) -> tuple[str, ...]:
     return ("--predictor", predictor.address, "--policy", "fifo", "--progress-interval-ms", "50")
-
-
-def has_measured_a_second(client: SchedulerClient, job_id: str) -> bool:
-    return client.get(job_id).steps_done > 120
 
 
 def test_windows_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Path) -> None:
@@ -55,7 +50,7 @@ def test_outcomes_are_sent_of_open_jobs_and_not_of_private_ones(tmp_path: Path) 
             }
             job_id = client.submit(**spec).job_id
             reported += [item.prediction_id for item in client.wait_for_phase(job_id, "RUNNING").predictions]
-            wait_until(partial(has_measured_a_second, client, job_id), what="a second of clean windows")
+            client.wait_until_measured_alone(job_id, steps=120)
             agent.finish(agent.running()[0])
             assert client.wait_for_phase(job_id, "FINISHED").phase == scheduling_pb2.JOB_PHASE_FINISHED
         wait_until(lambda: predictor.outcomes, what="an outcome")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certifi
 
 ROOT = Path(__file__).parents[2]
 HEADING = "### Mutual TLS from nothing\n"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def commands() -> list[str]:

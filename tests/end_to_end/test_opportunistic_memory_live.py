@@ -15,7 +15,7 @@ from tests.support.opportunistic_training import HELD_BYTES, PEAK_BYTES, peak_fi
 from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 class PeakPredictor(FakePredictor):

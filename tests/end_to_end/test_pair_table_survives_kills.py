@@ -16,8 +16,8 @@ from tests.support.fake_agent import FakeAgent
 from tests.support.forked_cluster import fork_programs
 from tests.support.scheduler_process import SchedulerProcess, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-PATIENCE_S = 90.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+PATIENCE_S = 240.0
 CO_LOCATED = 6
 """Windows with co-located jobs, of each machine."""
 

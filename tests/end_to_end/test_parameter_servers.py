@@ -22,7 +22,7 @@ from tests.support.live_cluster import PATIENCE_S, SHORT_TIMES, live_cluster
 from tests.support.scheduler_process import wait_until
 from tests.support.two_nodes import NODES, TwoNodes
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 STEP_MS = 40
 
 

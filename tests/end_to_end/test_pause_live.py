@@ -17,7 +17,7 @@ from tests.support.scheduler_process import wait_until
 STEPS = 100
 PAUSED_S = 1.2
 """In which a job that is not paused would have made four steps."""
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 class PausedCluster(LiveCluster):
@@ -70,7 +70,7 @@ def test_a_job_is_paused_and_resumed_by_name_and_loses_no_step(cluster: PausedCl
 
 def test_a_paused_job_goes_on_in_time_although_the_scheduler_was_killed(cluster: PausedCluster) -> None:
     job_id = cluster.train()
-    cluster.cotenant("pause", job_id, "--seconds", "4")
+    cluster.cotenant("pause", job_id, "--seconds", "10")
     cluster.wait_until(job_id, lambda job: job.HasField("pause"), "it is paused")
     cluster.scheduler.kill()
     before = len(cluster.journal(job_id))

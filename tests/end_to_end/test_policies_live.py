@@ -15,7 +15,7 @@ from tests.support.loaded_programs import run_program
 from tests.support.policy_cluster import ENDLESS, GRAPHS, PATIENCE_S, policy_cluster
 from tests.support.scheduler_process import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 LOSS_LINE = re.compile(r"step (\d+)/\d+ loss (\S+)")
 
 

@@ -26,7 +26,7 @@ from tests.support.hostile_graphs import hostile_graphs
 from tests.support.measured_dataset import graphs, write_dataset
 
 pytestmark = pytest.mark.slow
-START_S = 90.0
+START_S = 240.0
 GRAPHS = graphs()
 
 

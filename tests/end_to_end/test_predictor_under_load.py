@@ -24,9 +24,9 @@ from tests.support.few_candidates import few_candidates
 from tests.support.grpc_errors import code_of
 from tests.support.measured_dataset import DEVICE, graphs, write_dataset
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-START_S = 90.0
-SWAP_S = 60.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+START_S = 240.0
+SWAP_S = 240.0
 CALLERS = 4
 GRAPH = graphs()["medium"]
 GROWTH_BYTES_MAX = 512 << 20

@@ -39,7 +39,7 @@ def wait_for_steps(client: SchedulerClient, steps: int) -> None:
     wait_until(lambda: client.get("job-1").steps_done >= before + steps, "the job works, and the scheduler hears it")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_running_job_outlives_a_strangers_state_and_a_restore(tmp_path: Path) -> None:
     agent_state, script = tmp_path / "agent", write_script(tmp_path, TRAINING)
     prepare_baseline(agent_state)

@@ -184,7 +184,7 @@ def test_predictions_are_asked_shown_and_their_outcomes_reported(tmp_path: Path)
         assert any(8 in question.micro_batch_sizes for question in predictor.job_questions), (
             "admission may ask first, for the whole batch alone"
         )
-        wait_until(lambda: client.get("job-1").steps_done > 120, what="a second and more of clean windows")
+        client.wait_until_measured_alone("job-1", steps=120)
         agent.finish(agent.running()[0])
         client.wait_for_phase("job-1", "FINISHED")
         wait_until(lambda: predictor.outcomes, what="an outcome")

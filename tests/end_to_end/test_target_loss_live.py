@@ -12,7 +12,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.policy_cluster import GRAPHS, PATIENCE_S, PolicyCluster, policy_cluster
 from tests.support.scheduler_process import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 TARGET_STEPS = 567
 """After so many steps the loss is 0.35."""
 

@@ -99,7 +99,7 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServiceServicer):
         """Send one message to the agent that connected last."""
         self._outgoing.put(messages.ConnectResponse(**message))
 
-    def wait_for(self, find: Callable[[messages.ConnectRequest], Found | None], timeout_s: float = 120.0) -> Found:
+    def wait_for(self, find: Callable[[messages.ConnectRequest], Found | None], timeout_s: float = 240.0) -> Found:
         """The first thing that `find` finds in a message, past or to come."""
         until = time.monotonic() + timeout_s
         position = 0
@@ -130,7 +130,7 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServiceServicer):
             )
         )
 
-    def wait_for_exit(self, job_id: str, attempt: int = 1, timeout_s: float = 120.0) -> messages.AttemptExited:
+    def wait_for_exit(self, job_id: str, attempt: int = 1, timeout_s: float = 240.0) -> messages.AttemptExited:
         def find(message: messages.ConnectRequest) -> messages.AttemptExited | None:
             exited = message.attempt_exited
             return exited if exited.key.job_id == job_id and exited.key.attempt == attempt else None

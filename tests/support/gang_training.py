@@ -22,7 +22,7 @@ from cotenant import job, rank_times
 from tests.support.journalled_training import paced_step_ms
 
 CHECKPOINT_EVERY_STEPS = 5
-_MEETING_S = 120.0
+_MEETING_S = 240.0
 
 
 class Collective:

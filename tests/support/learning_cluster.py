@@ -17,11 +17,14 @@ from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, op
 from cotenant.client_errors import ServiceError
 from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from tests.support import undisturbed_agent
 from tests.support.agent import prepare_baseline
 from tests.support.forked_cluster import fork_programs
 
 ENDLESS_STEPS = 100_000
-WAIT_S = 150
+MEASURED_STEPS = 80
+"""Of 20 ms each: more than a window takes at least."""
+WAIT_S = 240
 ENDED = (scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_FAILED, scheduling_pb2.JOB_PHASE_CANCELLED)
 
 
@@ -75,6 +78,11 @@ class LearningCluster:
         goal = self.scheduler.get_job(job_id).steps_done + steps
         self.wait_for(lambda: self.scheduler.get_job(job_id).steps_done >= goal, f"{job_id} steps")
 
+    def let_measure(self, *job_ids: str) -> None:
+        """Waits for windows of jobs that go on as they do now: they may begin with the next report, however late."""
+        for job_id in 2 * job_ids:
+            self.let_step(job_id, MEASURED_STEPS)
+
     def end(self, job_id: str) -> None:
         """Cancels a job and waits for its end."""
         self.scheduler.cancel_job(job_id)
@@ -114,7 +122,7 @@ def learning_cluster(
     for path in (jobs, no_datasets):
         path.mkdir()
     prepare_baseline(state / "agent-local")
-    fork_programs(monkeypatch)
+    fork_programs(monkeypatch, undisturbed_agent.__name__)
     monkeypatch.setenv("COTENANT_PREDICTOR_DATASETS", str(no_datasets))
     for name, value_ms in {"heartbeat": 200, **delays_ms}.items():
         monkeypatch.setenv(f"COTENANT_SCHEDULER_{name.upper()}_MS", str(value_ms))

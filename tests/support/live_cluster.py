@@ -15,7 +15,7 @@ from tests.support.agent import STANDIN, AgentProcess, end_jobs, prepare_baselin
 from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 SHORT_TIMES = ("--progress-interval-ms", "100", "--heartbeat-ms", "300")
 """Flags of a scheduler whose tests need not wait long."""
 

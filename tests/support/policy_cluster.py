@@ -16,7 +16,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.live_cluster import SHORT_TIMES, LiveCluster, live_cluster
 from tests.support.scheduler_process import wait_until
 
-PATIENCE_S = 200.0
+PATIENCE_S = 240.0
 ENDLESS = 1_000_000
 GRAPHS = {"one": "1" * 64, "two": "2" * 64}
 

@@ -33,7 +33,7 @@ class RealCluster:
     environment: dict[str, str]
     state_dir: Path = Path()
 
-    def cotenant(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def cotenant(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Runs one verb against the cluster."""
         return run_program("cotenant", arguments, folder=ROOT, environment=self.environment, timeout_s=timeout_s)
 

@@ -15,7 +15,7 @@ from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_
 from tests.support.loaded_programs import start_program
 from tests.support.measured_dataset import graphs
 
-PATIENCE_S = 100.0
+PATIENCE_S = 240.0
 
 
 class RetrainingService:

@@ -22,12 +22,12 @@ from tests.support.loaded_programs import Process, start_program
 from tests.support.log_schema import read_lines
 
 T = TypeVar("T")
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 240.0
 LOOK_EVERY_S, LOOK_EVERY_S_MAX = 0.02, 0.06
 """What is not so soon is looked for less often: a look costs the service that is asked a millisecond."""
 
 
-def wait_until(look: Callable[[], T | None], what: str, timeout_s: float = 120.0) -> T:
+def wait_until(look: Callable[[], T | None], what: str, timeout_s: float = 240.0) -> T:
     """Ask until the answer is true; a generous limit on liveness, not a measurement."""
     deadline, pause_s = time.monotonic() + timeout_s, LOOK_EVERY_S
     while time.monotonic() < deadline:
@@ -157,7 +157,7 @@ class SchedulerClient:
         request = scheduling_pb2.CancelJobRequest(job_id=job_id, request_id=request_id)
         return self.stub.CancelJob(request, timeout=90, wait_for_ready=True).job
 
-    def wait_for_phase(self, job_id: str, phase: str, *, timeout_s: float = 120.0) -> scheduling_pb2.Job:
+    def wait_for_phase(self, job_id: str, phase: str, *, timeout_s: float = 240.0) -> scheduling_pb2.Job:
         wanted = scheduling_pb2.JobPhase.Value(f"JOB_PHASE_{phase}")
 
         def look() -> scheduling_pb2.Job | None:
@@ -165,6 +165,18 @@ class SchedulerClient:
             return job if job.phase == wanted else None
 
         return wait_until(look, what=f"{job_id} {phase}", timeout_s=timeout_s)
+
+    def wait_until_measured_alone(self, job_id: str, *, steps: int = 0, timeout_s: float = 240.0) -> None:
+        """Wait until windows of a job alone count, and for more steps; the first report teaches nothing, however late.
+
+        Args:
+            job_id: Has its GPUs to itself.
+            steps: How many of its steps are to be measured at least.
+            timeout_s: Of each of the two waits.
+        """
+        wait_until(lambda: self.get(job_id).solo_step_ms > 0, f"{job_id} is measured alone", timeout_s)
+        goal = self.get(job_id).steps_done + steps
+        wait_until(lambda: self.get(job_id).steps_done >= goal, f"{job_id} steps", timeout_s)
 
 
 def job_spec(**fields: Any) -> scheduling_pb2.JobSpec:

@@ -1,7 +1,7 @@
 """`python -m tests.support.undisturbed_agent`: the agent of a machine that nobody else uses.
 
-What is done with measurement windows is tested on busy machines too, where every window is flagged `foreign_load` and
-none counts.
+What is done with measurement windows is tested on busy machines too, where every window is flagged `foreign_load` or
+`unsteady` and none counts.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ from cotenant_agent import measurement_windows
 from cotenant_agent.commands import main
 
 if __name__ == "__main__":
-    measurement_windows.FOREIGN_LOAD_RATIO = math.inf
+    measurement_windows.FOREIGN_LOAD_RATIO = measurement_windows.UNSTEADY_RATIO = math.inf
     sys.exit(main())

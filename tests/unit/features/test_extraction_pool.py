@@ -30,7 +30,7 @@ from tests.support.hostile_graphs import many_nodes
 from tests.support.onnx_graphs import bert_base, perceptron
 
 GOOD = perceptron().SerializeToString()
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 SLOW = many_nodes(19_000)
 
 

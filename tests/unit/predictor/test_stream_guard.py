@@ -20,7 +20,7 @@ from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import running_server, stub_of
 
 THREADS = 8
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture

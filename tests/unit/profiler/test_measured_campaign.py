@@ -78,7 +78,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
     return read_journal(folder / "results")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_killed_campaign_ends_with_every_run_and_none_twice(journal: Journal, tmp_path: Path) -> None:
     (tmp_path / "campaign.toml").write_text(CAMPAIGN)
     planned = [run.run_id for run in build_plan(read_campaign(tmp_path / "campaign.toml"))]

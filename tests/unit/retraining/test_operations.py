@@ -18,7 +18,7 @@ from predictor_service.retraining.operations import (
     RetrainingOperations,
 )
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture
