@@ -86,8 +86,9 @@ class Laboratory:
         )
 
     def let_pass(self, hours: int) -> None:
-        """Restarts the service so many hours later."""
+        """Restarts the service so many hours later, and waits for its first look at alarms and schedule."""
         self.service.stop()
+        looks = len(self.events("version_served"))
         for name, tables in KEPT.items():
             with closing(sqlite3.connect(self.service.state / name)) as store, store:
                 for table in tables:
@@ -96,6 +97,7 @@ class Laboratory:
             operation = json.loads(path.read_text())
             path.write_text(json.dumps({**operation, "started_at_ms": operation["started_at_ms"] - hours * HOUR_MS}))
         self.service = RetrainingService(self.folder, *SCHEDULE)
+        wait_until(lambda: len(self.events("version_served")) > looks)  # follows that look in every round
 
     def events(self, name: str) -> list[dict[str, Any]]:
         # A program that was forked with threads of the runtime ends with a line of theirs.
@@ -165,7 +167,7 @@ def test_what_ran_is_learned_by_schedule_served_and_stays_taken_back(laboratory:
     first = laboratory.served().model_version
     laboratory.run_jobs([1.0] * len(laboratory.rows))
     laboratory.let_pass(hours=23)
-    assert laboratory.served().model_version == first
+    assert not laboratory.events("retraining_begun")
     laboratory.let_pass(hours=2)
     reason, end = laboratory.ended(1)
     assert (reason, end["state"]) == ("every 24 hours", "PROMOTED"), end["reasons"]
@@ -176,7 +178,7 @@ def test_what_ran_is_learned_by_schedule_served_and_stays_taken_back(laboratory:
     laboratory.wait_for_version(first)
     laboratory.run_jobs([1.0] * len(laboratory.rows))
     laboratory.let_pass(hours=200)
-    laboratory.wait_for_version(first)
+    assert laboratory.served().model_version == first
     assert len(laboratory.events("retraining_begun")) == 1
 
 
@@ -214,15 +216,16 @@ def test_an_alarm_whose_jobs_do_not_agree_is_refused_by_the_gate_until_an_operat
 ) -> None:
     first = laboratory.served()
     some = [2.5 if row.family in ("wide", "tall") else 1.0 for row in laboratory.rows]
-    for _ in range(3):
-        laboratory.run_jobs(some)
+    # Once: what these very jobs did corrects the next answers about them, and the alarm goes off again.
+    laboratory.run_jobs(some)
+    assert laboratory.drift("step_ms")["is_alarming"]
     laboratory.let_pass(hours=1)
     reason, end = laboratory.ended(1)
     assert (reason, end["state"]) == ("drift alarm", "REFUSED")
     assert "step_ms: " in " ".join(end["reasons"])
     assert laboratory.served().model_version == first.model_version
     laboratory.run_jobs(some)
-    laboratory.let_pass(hours=23)
+    laboratory.let_pass(hours=22)  # a day after the first window the schedule learns again, and so may an alarm
     laboratory.command("models", "promote", end["version"], "--why", "wide layers are slower")
     laboratory.wait_for_version(end["version"])
     assert len(laboratory.events("retraining_begun")) == 1
