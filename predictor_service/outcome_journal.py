@@ -59,6 +59,14 @@ class PredictionEntry:
     content: Mapping[str, object]
 
 
+class RecordedOutcome(NamedTuple):
+    """What then happened: when it was reported, in milliseconds since 1970, the prediction, and what was measured."""
+
+    at_ms: int
+    prediction: PredictionEntry
+    outcome: Mapping[str, object]
+
+
 class PredictionRow(NamedTuple):
     """A prediction as it is written down: the fields of `PredictionEntry`, its content as JSON."""
 
@@ -173,7 +181,11 @@ class OutcomeJournal:
         return found
 
     def joined(self, newest: int = OUTCOMES_MAX) -> list[tuple[PredictionEntry, Mapping[str, object]]]:
-        """The newest outcomes, each with its prediction, oldest first.
+        """The newest outcomes, each with its prediction, oldest first; see `recorded`."""
+        return [(entry, outcome) for _, entry, outcome in self.recorded(newest)]
+
+    def recorded(self, newest: int = OUTCOMES_MAX) -> list[RecordedOutcome]:
+        """The newest outcomes, oldest first.
 
         Args:
             newest: How many at most.
@@ -181,11 +193,11 @@ class OutcomeJournal:
         with self._lock:
             self._write_buffered()
             rows = self._connection.execute(
-                "SELECT p.prediction_id, p.at_ms, p.kind, p.device, p.model_version, p.content, o.content "
+                "SELECT p.prediction_id, p.at_ms, p.kind, p.device, p.model_version, p.content, o.content, o.at_ms "
                 "FROM outcomes o JOIN predictions p USING (prediction_id) ORDER BY o.number DESC LIMIT ?",
                 (newest,),
             ).fetchall()[::-1]
-        return [(_entry(row), json.loads(row[6])) for row in rows]
+        return [RecordedOutcome(row[7], _entry(row), json.loads(row[6])) for row in rows]
 
     def forget(
         self, *, before_ms: int | None = None, job_key: str | None = None, device: str | None = None

@@ -113,7 +113,13 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         if profiles.was_changed_elsewhere():
             servicer.relearn()
 
-    parts = (journal.flush, upkeep.watch_drift, look_after_measurements, upkeep.follow_versions)
+    parts = (
+        journal.flush,
+        upkeep.watch_drift,
+        look_after_measurements,
+        upkeep.follow_versions,
+        servicer.follow_changes,
+    )
     repeat_until(stop, parts, _MODEL_CHECK_S)
     _logger.info("draining")
 

@@ -33,6 +33,8 @@ from predictor_service.inference.records import PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.intake import keep_outcomes
 from predictor_service.profile_store.store import ProfileStore
+from predictor_service.registry.device_change import DeviceChange
+from predictor_service.retraining.restated_rows import restate_outcomes, restate_window
 
 UPLOAD_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes
 OUTCOMES_MAX: Final = 1_000
@@ -60,9 +62,25 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self.relearn()
 
     def relearn(self) -> None:
-        """Learns what is kept now, and forgets what was deleted from there."""
+        """Learns what is kept now, and forgets what was deleted from there.
+
+        What was measured before a device changed counts as it would be measured today, as far as the served version
+        knows of changes.
+        """
+        self._changes = changes = self._known_changes()
         newest = _LEARNED_AT_START_MAX
-        self._predictor.relearn(self._journal.joined(newest=newest), self._profiles.read(newest=newest))
+        joined = restate_outcomes(self._journal.recorded(newest=newest), changes)
+        stored = (restate_window(item, changes) for item in self._profiles.read(newest=newest))
+        self._predictor.relearn(joined, stored)
+
+    def follow_changes(self) -> None:
+        """Learns anew where another version is served, which knows of other changes of devices."""
+        if self._known_changes() != self._changes:
+            self.relearn()
+
+    def _known_changes(self) -> Sequence[DeviceChange]:
+        version = self._predictor.version
+        return version.manifest.changes if version else ()
 
     def PredictJob(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext

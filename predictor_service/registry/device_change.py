@@ -1,8 +1,9 @@
 """What a version knows of devices that changed: since when a device type measures otherwise, and by how much.
 
 A change belongs to the version that was learned with it, so that a rollback takes it back, and later versions go on
-with it. Whatever was measured before is restated by it before it teaches: windows that arrived earlier, and the data
-sets that were there when it was found. A set that is measured anew afterwards says itself how the device is now.
+with it. Whatever was measured before is restated by it before it teaches or corrects an answer: windows and outcomes
+that arrived earlier, and the data sets that were there when it was found. A set that is measured anew afterwards says
+itself how the device is now.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class DeviceChange:
         return TARGETS_BY_NAME[self.target].scale == "share"
 
     def applied_to(self, value: float) -> float:
-        """What a value of before is since, in the target's unit."""
-        return min(max(value + self.shift, 0.0), 1.0) if self.is_share else value * math.exp(self.shift)
+        """What a value of before is since, in the target's unit; what no share can be stays what it is."""
+        if not self.is_share:
+            return value * math.exp(self.shift)
+        return min(max(value + self.shift, 0.0), 1.0) if 0.0 <= value <= 1.0 else value
 
     def say(self) -> str:
         """Says it in one sentence."""

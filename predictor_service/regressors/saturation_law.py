@@ -1,6 +1,6 @@
 """Utilization by how long a step keeps a GPU busy at its peaks, and what any other regressor makes of the rest.
 
-    logit(share) = level + slope x ln(busy milliseconds)        share += correction(columns)
+    logit(share) = level + slope x ln(busy milliseconds)        share += mean of corrections(columns)
 
 The form, and what level and slope are before any row, are those of `features/uncalibrated_utilization.py`, which
 public campaigns taught. Rows of one architecture err alike: a few of them move the law little, hundreds as far as they
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, compose, helper, numpy_helper
 from scipy.optimize import least_squares
 
 from predictor_service.features import uncalibrated_utilization
@@ -48,15 +48,15 @@ class _Costs(NamedTuple):
 
 
 class SaturationLaw:
-    """The law with its two constants fitted, alone or under a correction.
+    """The law with its two constants fitted, alone or under corrections.
 
     Args:
         columns: Names of the columns that it will see, `COLUMNS` among them.
         device: Gives the peaks, those of 32 bits: columns state no precision.
-        correction: Learns what the law misses, unfitted; None = the law alone.
+        corrections: Each learns what the law misses, unfitted, and their mean counts; none = the law alone.
     """
 
-    def __init__(self, columns: Sequence[str], device: DeviceType, correction: Regressor | None = None) -> None:
+    def __init__(self, columns: Sequence[str], device: DeviceType, *corrections: Regressor) -> None:
         self._places = [columns.index(name) for name in COLUMNS]
         without_slots_ms, with_slot_ms = (optimizer_ms(_WEIGHT_BYTES, slots, device) for slots in (0.0, 1.0))
         self._costs = _Costs(
@@ -65,7 +65,7 @@ class SaturationLaw:
             weight=without_slots_ms,
             slot=with_slot_ms - without_slots_ms,
         )
-        self._correction = correction
+        self._corrections = corrections
         self._level, self._slope = 0.0, 0.0
         self._columns = len(columns)
 
@@ -81,17 +81,21 @@ class SaturationLaw:
         start = np.array([law.level, law.slope])
         found = least_squares(misfit, start, bounds=([-np.inf, 0.0], [np.inf, np.inf]), loss="soft_l1").x
         self._level, self._slope = float(found[0]), float(found[1])
-        if self._correction is not None:
-            self._correction.fit(features, target - self._law(features))
+        missed = target - self._law(features)
+        for correction in self._corrections:
+            correction.fit(features, missed)
         return self
 
     def predict(self, features: FeatureArray) -> FloatArray:
         """Returns one value per row; see `Regressor`."""
         expected = self._law(features)
-        return expected if self._correction is None else expected + self._correction.predict(features)
+        if not self._corrections:
+            return expected
+        more = [correction.predict(features) for correction in self._corrections]
+        return np.asarray(expected + np.mean(more, axis=0))
 
     def to_onnx(self) -> bytes:
-        """Returns law and correction as one ONNX file."""
+        """Returns law and corrections as one ONNX file."""
         nodes, constants = self._onnx_law()
         initializers = [
             numpy_helper.from_array(np.asarray(value, dtype=np.float32), f"law_{name}")
@@ -101,16 +105,16 @@ class SaturationLaw:
         initializers += [
             numpy_helper.from_array(np.array(value, dtype=np.int64), f"law_{name}") for name, value in whole.items()
         ]
-        operator_sets = [helper.make_opsetid("", _OPSET)]
-        if self._correction is not None:
-            nested = onnx.load_from_string(self._correction.to_onnx())
-            operator_sets = list(nested.opset_import)
+        versions, parts = {"": _OPSET}, list[str]()
+        for place, correction in enumerate(self._corrections):
+            nested = _load_apart(correction, place)
             initializers += list(nested.graph.initializer)
             nodes += list(nested.graph.node)
-            nodes.append(helper.make_node("Reshape", [nested.graph.output[0].name, "law_column"], ["law_more"]))
-            nodes.append(helper.make_node("Add", ["law_share", "law_more"], ["law_value"]))
-        else:
-            nodes.append(helper.make_node("Identity", ["law_share"], ["law_value"]))
+            parts.append(f"law_more_{place}")
+            nodes.append(helper.make_node("Reshape", [nested.graph.output[0].name, "law_column"], parts[-1:]))
+            for each in nested.opset_import:
+                versions[each.domain] = max(each.version, versions.get(each.domain, 0))
+        nodes += _sum_of(parts)
         graph = helper.make_graph(
             nodes,
             "regressor",
@@ -118,6 +122,7 @@ class SaturationLaw:
             [helper.make_tensor_value_info("law_value", TensorProto.FLOAT, [None, 1])],
             initializer=initializers,
         )
+        operator_sets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
         model = helper.make_model(graph, opset_imports=operator_sets, ir_version=_IR_VERSION)
         return serialize_with_canonical_names(model)
 
@@ -165,6 +170,24 @@ class SaturationLaw:
         ]
         constants: dict[str, object] = {**self._costs._asdict(), "passes_more": _PASSES_MORE, "one": 1.0}
         return nodes, {**constants, "least": _BUSY_MS_MIN, "level": self._level, "slope": self._slope}
+
+
+def _load_apart(correction: Regressor, place: int) -> onnx.ModelProto:
+    """A correction whose names are those of no other one; it reads the same input."""
+    model = onnx.load_from_string(correction.to_onnx())
+    return compose.add_prefix(model, f"part_{place}_", rename_inputs=False)
+
+
+def _sum_of(parts: Sequence[str]) -> list[onnx.NodeProto]:
+    """Nodes that end in `law_value`: the law and the mean of its corrections."""
+    if not parts:
+        return [helper.make_node("Identity", ["law_share"], ["law_value"])]
+    if len(parts) == 1:
+        return [helper.make_node("Add", ["law_share", *parts], ["law_value"])]
+    return [
+        helper.make_node("Mean", list(parts), ["law_more"]),
+        helper.make_node("Add", ["law_share", "law_more"], ["law_value"]),
+    ]
 
 
 def _share(logit: FloatArray) -> FloatArray:

@@ -65,7 +65,7 @@ def collect_profiles(
     """
     left_out = Counter[str]()
     graphs = _Graphs(graphs_folder)
-    stored = [_restate(item, changes) for item in stored]
+    stored = [restate_window(item, changes) for item in stored]
     usable = list(_usable(stored, graphs, left_out))
     rows = make_rows(usable, _names(known))
     left_out += rows.left_out
@@ -80,12 +80,6 @@ def collect_profiles(
     kept = {window.window_id for window in usable if not window.others}
     alone = [item for item in stored if item.window is not None and item.window.window_id in kept]
     return CollectedProfiles(dataset=dataset, left_out=dict(left_out), alone=alone)
-
-
-def _restate(item: StoredMeasurementWindow, changes: Sequence[DeviceChange]) -> StoredMeasurementWindow:
-    if item.window is None:
-        return item
-    return dataclasses.replace(item, window=restate_window(item.window, item.at_ms, changes))
 
 
 class _Graphs:

@@ -16,11 +16,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.interference_rounds import SETS
 from benchmarks.solo_learning_tasks import TASKS, read_task
-from predictor_service.evaluation.fresh_model import FittingMethod, described_method
+from predictor_service.evaluation.fresh_model import FittingMethod
 from predictor_service.evaluation.report import evaluate_predictions
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
-from predictor_service.learning.learning_task import LearningTask, Method
+from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.selection.targets import TARGETS_BY_QUANTITY
@@ -96,17 +96,9 @@ def judged(target: str, table: Mapping[str, Any]) -> float:
 
 def scored_table(learning_task: LearningTask, level: str, folds: int) -> dict[str, Any]:
     """What `cotenant evaluate` scores by default: what a training on the other rows would serve, where it can."""
-    return _scored(learning_task, FittingMethod(level), level, folds)
-
-
-def described_table(learning_task: LearningTask, level: str, folds: int) -> dict[str, Any]:
-    """The same of what learns from all that a public table publishes, as `evaluate` did when the goldens were kept."""
-    return _scored(learning_task, described_method(learning_task.target, level), level, folds)
-
-
-def _scored(learning_task: LearningTask, method: Method, level: str, folds: int) -> dict[str, Any]:
+    rounds, method = plan_rounds(learning_task, level, folds, 0), FittingMethod(level)
     with threadpool_limits(1):
-        predictions = predict_rounds(plan_rounds(learning_task, level, folds, 0), method, level, 0, lambda line: None)
+        predictions = predict_rounds(rounds, method, level, 0, lambda line: None)
     evaluation = evaluate_predictions(
         learning_task, predictions, fold_rule=level, level=level, group_by=level, excluded={}, seed=0
     )

@@ -14,9 +14,6 @@ from tests.support.shared_data import shared_data
 
 BEFORE: dict[str, dict[str, Any]] = json.loads((GOLDENS / "accuracy.json").read_text())
 
-DESCRIBED = ("step_time, pollux on a T4, unseen architecture",)
-"""Answered worse by what is served, see docs/accuracy.md: which basis its few architectures choose is chance."""
-
 
 def assert_not_worse(target: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     assert (now["rows"], now["groups"]) == (before["rows"], before["groups"])
@@ -43,6 +40,5 @@ def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) 
 @pytest.mark.parametrize("case", SMALL_PUBLIC, ids=lambda case: case.name)
 def test_public_sets_are_scored_as_well_as_before(case: PublicCase) -> None:
     learning_task, level, folds = case.read(shared_data())
-    table = accuracy_tables.described_table if case.data in DESCRIBED else accuracy_tables.scored_table
-    now = table(learning_task, level, folds)
+    now = accuracy_tables.scored_table(learning_task, level, folds)
     assert_not_worse(learning_task.target.quantity, BEFORE["evaluated_public"][case.name], now)

@@ -16,6 +16,7 @@ from tests.support.loaded_programs import start_program
 from tests.support.measured_dataset import graphs
 
 PATIENCE_S = 240.0
+"""Only what never comes is waited for so long: a starved machine learns in a minute or two."""
 
 
 class RetrainingService:

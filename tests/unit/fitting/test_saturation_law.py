@@ -8,7 +8,7 @@ import pytest
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
 from predictor_service.features.uncalibrated_utilization import LAW, busy_ms
 from predictor_service.fitting.competition import LAW as LAW_NAME
-from predictor_service.fitting.competition import incumbent_of, list_candidates
+from predictor_service.fitting.competition import MEAN_CORRECTION, incumbent_of, list_candidates
 from predictor_service.fitting.conversion import golden_of, prove
 from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.regressors.candidates import CANDIDATES
@@ -85,13 +85,25 @@ def test_more_work_is_never_expected_to_use_less_of_the_device() -> None:
     assert np.all(np.diff(model.predict(asked)) >= -1e-9)
 
 
-@for_each("name", [None, "smooth_process", "extra_trees", "boosted_trees", "ridge", "decision_tree"])
-def test_law_and_correction_are_served_as_one_file_that_answers_as_both(name: str | None) -> None:
+@for_each(
+    "names",
+    [
+        (),
+        ("smooth_process",),
+        ("extra_trees",),
+        ("boosted_trees",),
+        ("ridge",),
+        ("decision_tree",),
+        ("smooth_process", "extra_trees"),
+        ("boosted_trees", "boosted_trees", "ridge"),
+    ],
+)
+def test_law_and_corrections_are_served_as_one_file_that_answers_as_all(names: tuple[str, ...]) -> None:
     taught, asked = rows(60), rows(50, seed=3)
     measured = share(taught, LAW.level + 0.5, 0.6) * (0.8 + 0.2 * taught[:, COLUMNS.index("movement_time_ratio")])
-    correction = CANDIDATES[name](0) if name else None
-    model = SaturationLaw(COLUMNS, DEVICE_TYPES[A100], correction).fit(taught, measured)
-    content = prove(model.to_onnx, golden_of(taught, model.predict), str(name))
+    corrections = [CANDIDATES[name](seed) for seed, name in enumerate(names)]
+    model = SaturationLaw(COLUMNS, DEVICE_TYPES[A100], *corrections).fit(taught, measured)
+    content = prove(model.to_onnx, golden_of(taught, model.predict), str(names))
     assert OnnxModel(content).predict(asked) == pytest.approx(model.predict(asked), abs=2e-4)
     assert content == model.to_onnx()
 
@@ -103,6 +115,18 @@ def test_a_correction_that_knows_nothing_leaves_the_law() -> None:
     assert corrected.predict(asked) == pytest.approx(law().fit(taught, measured).predict(asked), abs=2e-3)
 
 
+def test_the_mean_of_corrections_counts() -> None:
+    taught, asked = rows(60), rows(20, seed=3)
+    measured = share(taught, LAW.level, LAW.slope) * (0.8 + 0.2 * taught[:, COLUMNS.index("movement_time_ratio")])
+
+    def answer(*names: str) -> FloatArray:
+        corrections = [CANDIDATES[name](0) for name in names]
+        return SaturationLaw(COLUMNS, DEVICE_TYPES[A100], *corrections).fit(taught, measured).predict(asked)
+
+    mean = (answer("extra_trees") + answer("smooth_process")) / 2
+    assert answer("extra_trees", "smooth_process") == pytest.approx(mean)
+
+
 def candidates(target: Target, device: str, *, is_public: bool = False) -> list[str]:
     return list(list_candidates(target, device, is_public=is_public, is_of_all_types=False))
 
@@ -110,6 +134,8 @@ def candidates(target: Target, device: str, *, is_public: bool = False) -> list[
 @for_each("is_public", [False, True])
 def test_utilization_of_a_gpu_starts_from_the_law(is_public: bool) -> None:
     assert LAW_NAME in candidates(UTILIZATION, A100, is_public=is_public)
+    # A forest is no candidate of models that come with the program, so that neither is a mean with it.
+    assert (MEAN_CORRECTION in candidates(UTILIZATION, A100, is_public=is_public)) is not is_public
     incumbent = incumbent_of(UTILIZATION, A100, GROUPS, is_of_all_types=False)
     assert incumbent is not None
     assert incumbent.name == LAW_NAME

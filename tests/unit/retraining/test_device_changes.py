@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, StoredMeasurementWindow
+from predictor_service.profile_store.measurement_window import MeasuredJob, StoredMeasurementWindow
 from predictor_service.registry.device_change import DeviceChange, change_from_json, restate
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.retraining.collected_rows import CollectedProfiles, collect_profiles
@@ -244,11 +244,13 @@ def test_what_is_older_than_a_change_is_restated_and_what_is_newer_is_not(known:
     busier = DeviceChange(device=DEVICE, target="utilization_ratio", shift=0.4, **named)  # type: ignore[arg-type]
     elsewhere = DeviceChange(device="a100", target="memory_bytes", shift=1.0, **named)  # type: ignore[arg-type]
     changes = [slower, busier, elsewhere]
-    before: MeasurementWindow = window()
-    after = restate_window(before, 99, changes)
+    before = window()
+    after = restate_window(StoredMeasurementWindow(window=before, at_ms=99), changes).window
+    assert after is not None
     assert (after.window_ms, after.utilization_ratio, after.memory_peak_bytes) == (30_000, 1.0, 50_000_000)
     assert after.steps == before.steps
-    assert restate_window(before, 100, changes) == before
+    measured_since_then = StoredMeasurementWindow(window=before, at_ms=100)
+    assert restate_window(measured_since_then, changes) is measured_since_then
     rows = zip(dataset.solo, restate_dataset(dataset, changes).solo, strict=True)
     assert all(new.step_ms_mean == pytest.approx((old.step_ms_mean or 0) * 1.5) for old, new in rows)
     assert restate_dataset(dataset, [elsewhere]).solo == dataset.solo
@@ -263,8 +265,9 @@ def test_changes_add_up() -> None:
     ]
     assert restate(1.0, changes, device=DEVICE, target="step_ms") == pytest.approx(6.0)
     assert restate(1.0, changes, device=DEVICE, target="memory_bytes") == 1.0
-    restated = [restate_window(window(), at_ms, changes).window_ms for at_ms in (0, 150, 200)]
-    assert restated == [120_000, 60_000, 20_000]
+    stored = [StoredMeasurementWindow(window=window(), at_ms=at_ms) for at_ms in (0, 150, 200)]
+    restated = [restate_window(item, changes).window for item in stored]
+    assert [item.window_ms for item in restated if item] == [120_000, 60_000, 20_000]
     assert [change_from_json(change.as_json()) for change in changes] == changes
     with pytest.raises(KeyError):
         change_from_json({**changes[0].as_json(), "target": "noise"})
