@@ -27,10 +27,6 @@ PAIR_COLUMNS: Final = (
 )
 
 
-_IN_PHASE_RATIO: Final = 0.02
-"""Steps that differ by less stay in phase over a window; with .01 to .05 our own set's families err alike."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoloFigures:
     """What jobs do alone on a device; all arrays have shape (jobs,).
@@ -63,28 +59,6 @@ def fair_share_slowdowns(jobs: SoloFigures, victim: IndexArray, other: IndexArra
         Ratios from 0 to 1, shape (pairs,).
     """
     return np.asarray(jobs.utilization_ratio[victim] * jobs.utilization_ratio[other])
-
-
-def lockstep_slowdowns(jobs: SoloFigures, victim: IndexArray, other: IndexArray) -> FloatArray:
-    """Slowdown by fair turns of two jobs whose first steps began at one instant, as a measuring campaign begins them.
-
-    Jobs whose steps take equally long then stay in phase and want the device at the same times, for as long as the one
-    that wants it less does; of all others it is `fair_share_slowdowns`. Jobs that a scheduler places begin at any time
-    and are not asked about by this: two equal trainings that waited three fifths of a step lost 29 to 36 % started
-    together, 5 % started half a step apart.
-
-    Args:
-        jobs: Figures of all jobs.
-        victim: Index of the job whose slowdown is wanted, shape (pairs,).
-        other: Index of the co-located job, shape (pairs,).
-
-    Returns:
-        Ratios from 0 to 1, shape (pairs,).
-    """
-    utilization, log_step = jobs.utilization_ratio, np.log(jobs.step_ms)
-    stays_in_phase = np.abs(log_step[victim] - log_step[other]) <= _IN_PHASE_RATIO
-    in_phase = np.minimum(utilization[victim], utilization[other])
-    return np.where(stays_in_phase, in_phase, fair_share_slowdowns(jobs, victim, other))
 
 
 def excess_slowdowns(jobs: SoloFigures, victim: IndexArray, other: IndexArray) -> FloatArray:

@@ -17,12 +17,7 @@ import numpy as np
 
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
-from predictor_service.features.pair_features import (
-    SoloFigures,
-    build_pair_features,
-    fair_share_slowdowns,
-    lockstep_slowdowns,
-)
+from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.fitting.table_rows import has_usual_settings, is_described, served_figures
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.learning_task import SoloFigures as MeasuredAlone
@@ -43,8 +38,6 @@ DOUBTED: Final = "its batch or the unit of its step is not published as others s
 _ANY_TARGET: Final = ("batch",)
 _NEEDED_LABELS: Final = {STEP.name: ("batch", "step_ms")}
 """Labels that say, where they are `NOT_COMPARABLE`, that a row must not be compared with those of other jobs."""
-_COLLECTED: Final = "collected"
-"""How the campaigns of what running jobs taught begin; all others began their jobs at one instant."""
 WITHOUT_PEAKS: Final = "of a device type without peaks"
 
 
@@ -148,13 +141,8 @@ def _read_pairs(learning_task: LearningTask) -> KnownRows:
     device = find_device_type(learning_task.jobs[0].device) if len(learning_task) else None
     victim = np.arange(len(learning_task))
     other = victim + len(learning_task)
-    began_at_any_time = np.array([job.labels.get("campaign", "").startswith(_COLLECTED) for job in learning_task.jobs])
     return KnownRows(
         columns=build_pair_features(figures, victim, other, device.memory_bytes if device else 1),
-        analytical_estimate=np.where(
-            began_at_any_time,
-            fair_share_slowdowns(figures, victim, other),
-            lockstep_slowdowns(figures, victim, other),
-        ),
+        analytical_estimate=fair_share_slowdowns(figures, victim, other),
         features=None,
     )
