@@ -23,10 +23,17 @@ with capture_folder() as folder:
     run_script(plan, folder)
 """
 
+NOT_IGNORING = """
+import signal
+signal.signal({number}, signal.default_int_handler if {number} == signal.SIGINT else signal.SIG_DFL)
+"""
+"""Tests themselves may run under nohup or in the background of a shell, where signals are ignored."""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_end_from_outside_ends_the_script_and_removes_the_folder(number: signal.Signals, tmp_path: Path) -> None:
-    capture = subprocess.Popen([sys.executable, "-c", CAPTURE], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    source = NOT_IGNORING.format(number=int(number)) + CAPTURE
+    capture = subprocess.Popen([sys.executable, "-c", source], cwd=tmp_path, stderr=subprocess.DEVNULL)
     began = tmp_path / "began"
     while not began.exists():
         assert capture.poll() is None
