@@ -39,11 +39,11 @@ def convert_command(export: Path, out: Path, held_bytes: int) -> None:
 
 def _cause(error: Exception) -> str:
     """What torch's page of advice is about: the first line of the error that it was raised from."""
-    root: BaseException = error
-    while root.__cause__ is not None:
-        root = root.__cause__
-    lines = [line.strip() for line in str(root).splitlines()]
-    return next(filter(None, lines), type(root).__name__)[:_TOLD_CHARACTERS]
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:  # foreign code may raise in a circle
+        causes.append(cause)
+    lines = [line.strip() for line in str(causes[-1]).splitlines()]
+    return next(filter(None, lines), type(causes[-1]).__name__)[:_TOLD_CHARACTERS]
 
 
 def convert(export: Path) -> bytes:
