@@ -24,6 +24,7 @@ from cotenant.call_retries import service_config
 from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.decide_calls import DecideCalls
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
+from cotenant.job_settings import find_wait_fault
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
 from cotenant.measurement_calls import MeasurementCalls
 from cotenant.node_calls import NodeCalls
@@ -315,12 +316,15 @@ def job_settings(
     channels_last: bool = False,
     activation_checkpointing: bool = False,
     ddp_bucket_bytes: int | None = None,
+    input_wait_ms: float = 0.0,
 ) -> resources_pb2.JobSettings:
     """Builds settings from the short names that users type.
 
     Raises:
-        InputError: A name that no enum has; the message lists the valid ones.
+        InputError: A name that no enum has, whose message lists the valid ones; or a wait that cannot be.
     """
+    if fault := find_wait_fault(input_wait_ms, input_wait_ratio):
+        raise InputError(fault[0], remedy=fault[1])
     return resources_pb2.JobSettings(
         global_batch_size=batch_size,
         precision=resources_pb2.Precision.Value(enum_name(resources_pb2.Precision.keys(), "PRECISION_", precision)),
@@ -331,6 +335,7 @@ def job_settings(
         channels_last=channels_last,
         activation_checkpointing=activation_checkpointing,
         ddp_bucket_bytes=ddp_bucket_bytes,
+        input_wait_ms=input_wait_ms,
     )
 
 

@@ -4,7 +4,7 @@
     command: [python, train.py, --batch-size, "64", --sub-batch, "{sub_batch}"]
     working_directory: .            # relative to this file
     graph: graphs/resnet.onnx       # relative to this file; leave out = nothing is predicted, the job runs alone
-    settings: {batch_size: 64, optimizer: adam, input_wait_ratio: 0.3}
+    settings: {batch_size: 64, optimizer: adam, input_wait_ms: 12}
     steps: 2000
     ranks: 2                        # one process per GPU, each with the variables of torchrun
     share: safe                     # never | safe | any
@@ -212,13 +212,14 @@ def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
             channels_last=_switch("channels_last", value.get("channels_last", False)),
             activation_checkpointing=_switch("activation_checkpointing", value.get("activation_checkpointing", False)),
             ddp_bucket_bytes=None if bucket_bytes is None else _whole_number("ddp_bucket_bytes", bucket_bytes),
+            input_wait_ms=_real_number("input_wait_ms", value.get("input_wait_ms", 0.0)),
         )
     )
 
 
 _SETTINGS = (
-    "batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "dimension_bindings", "channels_last",
-    "activation_checkpointing", "ddp_bucket_bytes",
+    "batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "input_wait_ms", "dimension_bindings",
+    "channels_last", "activation_checkpointing", "ddp_bucket_bytes",
 )  # fmt: skip
 
 

@@ -10,11 +10,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 BATCH_SIZE_MAX: Final = 1_000_000
 DDP_BUCKET_BYTES_MAX: Final = 1 << 40
+INPUT_WAIT_MS_MAX: Final = 3_600_000.0
+INPUT_WAIT_SHARE_MAX: Final = 0.99
+"""No share of a step that is told by a wait in milliseconds is larger: what is left of a step is divided by."""
 MODES: Final = ("train", "infer")
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
@@ -22,6 +25,9 @@ OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 _ENUM_PREFIXES: Final = {"mode": "RUN_MODE_", "precision": "PRECISION_", "optimizer": "OPTIMIZER_"}
 _WHOLE_NUMBERS: Final = frozenset({"global_batch_size", "host_memory_bytes", "ddp_bucket_bytes"})
 _SWITCHES: Final = frozenset({"channels_last", "activation_checkpointing"})
+_NUMBERS: Final = (
+    "input_wait_ratio", "input_wait_ms", "host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s",
+)  # fmt: skip
 _LATER: Final = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
@@ -49,7 +55,8 @@ class JobSettings:
         mode: train | infer.
         precision: fp32 | tf32 | bf16 | fp16; half precisions mean mixed training with 32-bit weights.
         optimizer: sgd | momentum | adam | adamw.
-        input_wait_ratio: Share of a step spent waiting for input, 0 to below 1.
+        input_wait_ratio: Share of a step spent waiting for input where that was measured, 0 to below 1.
+        input_wait_ms: Time of a step of the whole batch spent waiting for input, whatever the device; 0 = not stated.
         dimension_bindings: Sizes of symbolic dimensions other than the batch.
         host_memory_bytes: Host memory offered; None = unknown.
         disk_read_bytes_per_s: Disk rate offered; None = unknown.
@@ -73,6 +80,7 @@ class JobSettings:
     channels_last: bool = False
     activation_checkpointing: bool = False
     ddp_bucket_bytes: int | None = None
+    input_wait_ms: float = 0.0
 
     def checked(self) -> JobSettings:
         """Return these settings.
@@ -95,6 +103,8 @@ class JobSettings:
                 f"input_wait_ratio is {self.input_wait_ratio:g}",
                 remedy="use the share of a step spent waiting, from 0 to below 1",
             )
+        if fault := find_wait_fault(self.input_wait_ms, self.input_wait_ratio):
+            raise JobSettingsError("input_wait_ms", fault[0], remedy=fault[1])
         for name in ("host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
             _check_rate(name, getattr(self, name))
         if self.ddp_bucket_bytes is not None and not 1 <= self.ddp_bucket_bytes <= DDP_BUCKET_BYTES_MAX:
@@ -104,6 +114,27 @@ class JobSettings:
                 remedy=f"use the size of a bucket, 1 to {DDP_BUCKET_BYTES_MAX} bytes (PyTorch's own is 26214400)",
             )
         return self
+
+    def input_wait_share(self, step_ms: float) -> float:
+        """Return the share of a step spent waiting for input.
+
+        Args:
+            step_ms: How long a step takes where that is asked, above 0; a stated share needs none.
+        """
+        if not self.input_wait_ms:
+            return self.input_wait_ratio
+        return min(self.input_wait_ms / step_ms, INPUT_WAIT_SHARE_MAX)
+
+    def with_wait_share(self, share: float) -> JobSettings:
+        """Return the settings of a job that waits for its input for a share of a step, 0 to below 1."""
+        if not self.input_wait_ms and share == self.input_wait_ratio:
+            return self
+        return replace(self, input_wait_ratio=share, input_wait_ms=0.0)
+
+    def at_batch(self, batch_size: int) -> JobSettings:
+        """Return the settings of steps of so many samples, of which each is waited for as long as now."""
+        wait_ms = self.input_wait_ms * batch_size / max(self.global_batch_size, 1)
+        return replace(self, global_batch_size=batch_size, input_wait_ms=wait_ms)
 
     def key(self, graph_sha256: str) -> str:
         """Return the key of the job that runs this graph with these settings, 64 hexadecimal digits.
@@ -127,7 +158,7 @@ class JobSettings:
         A client that does not know a setting yet and one that does therefore agree.
         """
         plain: dict[str, object] = {"mode": self.mode, "precision": self.precision, "optimizer": self.optimizer}
-        for name in ("input_wait_ratio", "host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
+        for name in _NUMBERS:
             if value := getattr(self, name):
                 plain[name] = _canonical_number(value)
         for name in _LATER:
@@ -194,6 +225,18 @@ def _whole(name: str, value: object) -> int:
 def _canonical_number(value: float) -> float:
     """Spell 64 and 64.0 alike, and a 0.6 that went through single precision."""
     return round(value, 4) if value % 1 else int(value)
+
+
+def find_wait_fault(input_wait_ms: float, input_wait_ratio: float) -> tuple[str, str] | None:
+    """Return what is wrong with a wait in milliseconds, and what to state instead; None = nothing is."""
+    if not 0 <= input_wait_ms <= INPUT_WAIT_MS_MAX:
+        return f"input_wait_ms is {input_wait_ms:g}", f"use milliseconds from 0 to {INPUT_WAIT_MS_MAX:,.0f}"
+    if input_wait_ms and input_wait_ratio:
+        return (
+            "input_wait_ms and input_wait_ratio are both stated",
+            "state the milliseconds only: they hold on any device",
+        )
+    return None
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

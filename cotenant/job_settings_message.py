@@ -40,6 +40,7 @@ def unchecked_settings(message: resources_pb2.JobSettings) -> JobSettings:
         channels_last=message.channels_last,
         activation_checkpointing=message.activation_checkpointing,
         ddp_bucket_bytes=message.ddp_bucket_bytes if message.HasField("ddp_bucket_bytes") else None,
+        input_wait_ms=message.input_wait_ms,
     )
 
 
@@ -58,4 +59,5 @@ def settings_message(settings: JobSettings) -> resources_pb2.JobSettings:
         channels_last=settings.channels_last,
         activation_checkpointing=settings.activation_checkpointing,
         ddp_bucket_bytes=settings.ddp_bucket_bytes,
+        input_wait_ms=settings.input_wait_ms,
     )

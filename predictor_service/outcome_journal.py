@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from cotenant.job_settings import JobSettings
 from predictor_service.sqlite_files import open_database, storage_error
 
 FILE_NAME: Final = "journal.sqlite"
@@ -57,6 +58,19 @@ class PredictionEntry:
     device: str
     model_version: str
     content: Mapping[str, object]
+
+
+_SETTINGS: Final = ("global_batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
+"""As the entry of a job lists them; what came later stands next to the list."""
+
+
+def read_entry_settings(content: Mapping[str, Any]) -> JobSettings | None:
+    """Returns the settings that the entry of a job keeps, whatever their values; None where it keeps none."""
+    settings, bindings = content.get("settings"), content.get("bindings", {})
+    if not isinstance(settings, list) or len(settings) != len(_SETTINGS) or not isinstance(bindings, Mapping):
+        return None
+    plain = dict(zip(_SETTINGS, settings, strict=True))
+    return JobSettings(**plain, dimension_bindings=dict(bindings), input_wait_ms=content.get("input_wait_ms", 0.0))
 
 
 class RecordedOutcome(NamedTuple):

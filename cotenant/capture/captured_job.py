@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ from cotenant import extras, programs
 from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, why_not
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
+from cotenant.job_settings import INPUT_WAIT_MS_MAX
 from cotenant.quantities import format_percent
 
 CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
 EXPORT_FILE: Final = "export.pt2"
 _MEMORY_LEAST_BYTES: Final = 2 << 30
+_WAIT_LEAST_MS: Final = 0.1
+_WAIT_LEAST_RATIO: Final = 0.005
+_PER_DECADE: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,7 @@ class CapturedJob:
         accumulation: Micro-batches in one step; None = not known.
         optimizer: sgd | momentum | adam | adamw.
         precision: fp32 | tf32 | bf16 | fp16, as the script asked for it.
-        input_wait_ratio: Part of a step in which data was waited for, on this CPU.
+        input_wait_ms: Time of a step in which data was waited for, rounded, see `_steady_ms`; 0 = hardly any.
         activation_checkpointing: Whether the backward pass computes activations again.
         parameters: Of the networks in the graph.
         covered_ratio: Share of all optimizers' parameters that the graph holds.
@@ -43,7 +48,7 @@ class CapturedJob:
     accumulation: int | None
     optimizer: str
     precision: str
-    input_wait_ratio: float
+    input_wait_ms: float
     activation_checkpointing: bool
     parameters: int
     covered_ratio: float
@@ -62,7 +67,7 @@ class CapturedJob:
         found = {"batch_size": self.batch_size, "optimizer": self.optimizer, "precision": self.precision}
         if self.activation_checkpointing:
             found["activation_checkpointing"] = True
-        return found | ({"input_wait_ratio": self.input_wait_ratio} if self.input_wait_ratio else {})
+        return found | ({"input_wait_ms": self.input_wait_ms} if self.input_wait_ms else {})
 
 
 def missing_for_capture() -> str:
@@ -152,22 +157,33 @@ def _torch_here() -> str:
 def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
     result = outcome.result
     passes = result["accumulation"] or 1
-    wait_ratio = result["wait_s"] / result["step_s"] if result["step_s"] else 0.0
+    wait_ms = _steady_ms(1_000 * result["wait_s"], 1_000 * result["step_s"])
     return CapturedJob(
         graph=graph,
         batch_size=result["micro_batch_size"] * passes * result["world_size"],
         accumulation=result["accumulation"],
         optimizer=result["optimizer"],
         precision=result["precision"],
-        input_wait_ratio=round(min(wait_ratio, 0.95), 2),
+        input_wait_ms=wait_ms,
         activation_checkpointing=result["recomputes"],
         parameters=result["parameters"],
         covered_ratio=result["covered_ratio"],
-        notes=tuple(_notes(result, wait_ratio)),
+        notes=tuple(_notes(result, wait_ms)),
     )
 
 
-def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
+def _steady_ms(wait_ms: float, step_ms: float) -> float:
+    """A wait that another capture of the same script tells as well, mostly: the settings are a part of a job's key.
+
+    It is rounded to a tenth of a decade, at most 12 % off, and left out where it is hardly any of a step.
+    """
+    if wait_ms < max(_WAIT_LEAST_MS, _WAIT_LEAST_RATIO * step_ms):
+        return 0.0
+    tenths = min(round(_PER_DECADE * math.log10(wait_ms)), round(_PER_DECADE * math.log10(INPUT_WAIT_MS_MAX)))
+    return float(f"{10 ** (tenths / _PER_DECADE):.2g}")
+
+
+def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
     """What is not as it looks, most important first."""
     found = [
         (
@@ -207,12 +223,12 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             result["has_smaller_batches"],
             "steps have batches of different sizes: the largest of the first steps is told",
         ),
-        *_notes_of_step(result, wait_ratio),
+        *_notes_of_step(result, wait_ms),
     ]
     return [text for applies, text in found if applies]
 
 
-def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[bool, str]]:
+def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool, str]]:
     return [
         (
             result["recomputes"],
@@ -254,8 +270,8 @@ def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[b
             "the script asks whether there is a GPU: what it decides by that was seen as without one",
         ),
         (
-            wait_ratio >= 0.01,
-            f"input was waited for {format_percent(wait_ratio)} of a step on this CPU; on a GPU it is more",
+            wait_ms > 0,
+            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
         ),
     ]
 

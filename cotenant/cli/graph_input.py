@@ -14,9 +14,11 @@ import click
 
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.cli.capture_command import capture_here
+from cotenant.cli.setting_options import overlay_settings
 from cotenant.client import job_settings
 from cotenant.client_errors import InputError
 from cotenant.job_file import read_content
+from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.prediction_questions import load_graph
 from cotenant.v1 import resources_pb2
 
@@ -85,20 +87,24 @@ class AskedJob:
     known: Mapping[str, Any]
 
     def settings(self, flags: Mapping[str, Any], batch_size: int | None) -> resources_pb2.JobSettings:
-        """Returns its settings; flags win.
+        """Returns its settings; flags win, and of another batch each sample is waited for as long.
 
         Raises:
             InputError: The graph cannot be read, or a setting has no such value.
             UsageError: No batch size is known.
         """
-        merged = {**self.known, **{name: value for name, value in flags.items() if value is not None}}
-        if batch_size is not None:
-            merged["batch_size"] = batch_size
+        given = {**flags, "batch_size": batch_size}
+        merged = overlay_settings(self.known, {name: value for name, value in given.items() if value is not None})
         if not isinstance(merged.get("batch_size"), int):
             # A file that is no graph is told first: a batch size for it is useless.
             load_graph(self.graph)
             raise click.UsageError("Missing option '--batch-size'.")
         return job_settings(**merged)
+
+
+def with_batch(settings: resources_pb2.JobSettings, batch_size: int) -> resources_pb2.JobSettings:
+    """Returns the settings of steps of so many samples."""
+    return settings_message(unchecked_settings(settings).at_batch(batch_size))
 
 
 @contextmanager

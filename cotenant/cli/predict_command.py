@@ -71,7 +71,6 @@ Examples:
 @click.option("--optimizer", help="sgd, momentum, adam or adamw.  [default: sgd]")
 @click.option("--precision", help="fp32, tf32, bf16 or fp16.  [default: fp32]")
 @click.option("--mode", help="train or infer.  [default: train]")
-@click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), help="Part of a step.  [default: 0]")
 @with_setting_options
 @click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension.")
 @click.option(
@@ -140,11 +139,13 @@ def _predict_one(
             request.calibration.CopyFrom(calibration_message(calibrated[1]))
         with naming_graph(job.graph):
             answer = session.predictor().predict_job(request)
-    show_prediction(session, answer, answer.device or request.device)
+    _show_prediction(session, answer, request)
     return may_run(answer)
 
 
-def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse, device: str) -> None:
+def _show_prediction(
+    session: Session, answer: prediction_pb2.PredictJobResponse, request: prediction_pb2.PredictJobRequest
+) -> None:
     """Writes a prediction in the session's format."""
     if not session.output.is_for_people:
         emit_message(answer, session.output, names=[answer.prediction_id])
@@ -154,7 +155,8 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
         show("")
         show(render_table(micro_batch_columns(answer), micro_batch_rows(answer), session.width))
     show("")
-    show(render_labelled(prediction_lines(answer, device), session.width))
+    lines = prediction_lines(answer, answer.device or request.device, request.settings)
+    show(render_labelled(lines, session.width))
 
 
 def _predict_offline(
@@ -178,7 +180,6 @@ def _offline_flags(request: prediction_pb2.PredictJobRequest) -> list[str]:
     flags = ["--device", request.device, "--batch-size", str(settings.global_batch_size), "-o", "json"]
     flags += ["--optimizer", _short(resources_pb2.Optimizer.Name(settings.optimizer), "OPTIMIZER_")]
     flags += ["--precision", _short(resources_pb2.Precision.Name(settings.precision), "PRECISION_")]
-    flags += ["--input-wait-ratio", str(settings.input_wait_ratio)]
     flags += flags_of_settings(settings)
     for name, size in settings.dimension_bindings.items():
         flags += ["--bind", f"{name}={size}"]

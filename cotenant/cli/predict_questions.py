@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cotenant.calibration_files import newest_calibration
-from cotenant.cli.graph_input import AskedJob
+from cotenant.cli.graph_input import AskedJob, with_batch
 from cotenant.cli.session import Session, tell
 from cotenant.cli.setting_options import SETTING_NAMES
 from cotenant.cli.settings import state_folder
@@ -30,7 +30,7 @@ CELLS_MAX = 100
 _Question = (
     prediction_pb2.PredictJobRequest | prediction_pb2.PredictPairsRequest | prediction_pb2.PredictMemoryRiskRequest
 )
-_SETTING_FLAGS = ("optimizer", "precision", "mode", "input_wait_ratio", *SETTING_NAMES)
+_SETTING_FLAGS = ("optimizer", "precision", "mode", *SETTING_NAMES)
 
 
 class NumberList(Kind):
@@ -102,12 +102,13 @@ def each_questions(session: Session, job: AskedJob, devices: Sequence[str], flag
     if flags["max_batch"]:
         batch_sizes = batch_sizes[:1]
     sha256 = hash_of(job.graph)
+    settings = job.settings(setting_flags(flags), batch_sizes[0])
     requests = []
     for device in devices:
-        for batch_size in batch_sizes:
+        for batch_size in batch_sizes:  # a wait is that of the first
             request = prediction_pb2.PredictJobRequest(
                 graph_sha256=sha256,
-                settings=job.settings(setting_flags(flags), batch_size),
+                settings=settings if batch_size is None else with_batch(settings, batch_size),
                 device=device,
                 device_memory_bytes=device_memory_bytes(flags),
                 find_largest_batch_size=True,

@@ -12,6 +12,7 @@ from cotenant import quantities
 from cotenant.cli.formats import emit_data, message_to_dict
 from cotenant.cli.job_views import level_name
 from cotenant.cli.predict_questions import is_unconfigured
+from cotenant.cli.prediction_views import wait_text
 from cotenant.cli.session import Session, show
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
@@ -31,6 +32,8 @@ _EACH_COLUMNS = (
     Column(title="LARGEST", right=True),
     Column(title="BASED ON", goes_below=True),
 )
+_WAITS = Column(title="WAITS", right=True)
+"""Last but one where a wait in milliseconds is stated: another share of a step on each device."""
 _FITS = {
     MemoryVerdict.FITS: ("yes", ""),
     MemoryVerdict.MAY_NOT_FIT: ("maybe", "yellow"),
@@ -71,8 +74,10 @@ def predict_each(session: Session, questions: Questions, flags: Mapping[str, Any
     elif flags["max_batch"]:
         _show_largest(session, answers.jobs, questions.jobs)
     else:
-        rows = [_each_row(*both) for both in zip(questions.jobs, answers.jobs, strict=True)]
-        show(render_table(_EACH_COLUMNS, rows, session.width))
+        waits = any(request.settings.input_wait_ms for request in questions.jobs)
+        columns = (*_EACH_COLUMNS[:-1], _WAITS, _EACH_COLUMNS[-1]) if waits else _EACH_COLUMNS
+        rows = [_each_row(*both, waits=waits) for both in zip(questions.jobs, answers.jobs, strict=True)]
+        show(render_table(columns, rows, session.width))
     if flags["max_batch"]:
         return any(answer.largest_batch_size_that_fits for answer in answers.jobs)
     return any(may_run(answer) for answer in answers.jobs)
@@ -101,7 +106,9 @@ def _device(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.Pr
     return answer.device or request.device
 
 
-def _each_row(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Row:
+def _each_row(
+    request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse, *, waits: bool
+) -> Row:
     verdict = verdict_of(answer)
     level = level_name(answer.memory_bytes.level) + ("" if answer.memory_bytes.in_domain else ", OUT OF DOMAIN")
     cells = (
@@ -113,6 +120,7 @@ def _each_row(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.
         quantities.format_percent(answer.utilization_ratio.value),
         _FITS[verdict][0],
         _largest(answer),
+        *([wait_text(request.settings, answer) or "-"] if waits else ()),
         level,
     )
     return Row(cells=cells, styles=((6, _FITS[verdict][1]),))

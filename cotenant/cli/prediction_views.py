@@ -82,7 +82,15 @@ def micro_batch_rows(answer: prediction_pb2.PredictJobResponse) -> list[Row]:
     ]
 
 
-def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> list[tuple[str, str]]:
+def wait_text(settings: resources_pb2.JobSettings, answer: prediction_pb2.PredictJobResponse) -> str:
+    """Returns which share of the predicted step a wait in milliseconds is; empty where none is stated."""
+    wait_ms, step_ms = settings.input_wait_ms, answer.step_ms.value
+    return _percent(min(wait_ms / step_ms, 1.0)) if wait_ms and step_ms > 0 else ""
+
+
+def prediction_lines(
+    answer: prediction_pb2.PredictJobResponse, device: str, settings: resources_pb2.JobSettings
+) -> list[tuple[str, str]]:
     """Returns the verdict and where the numbers come from, as labelled lines."""
     lines = [("fits", _verdict(answer, device))]
     if answer.HasField("largest_batch_size_that_fits"):
@@ -90,6 +98,8 @@ def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> 
         # At another batch than the one that was asked about, of which `range_not_calibrated` says nothing.
         bound = f" ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else ""
         lines.append(("largest batch", f"{largest} fits by its memory bound{bound}" if largest else "none fits"))
+    if share := wait_text(settings, answer):
+        lines.append(("input wait", f"{quantities.format_ms(settings.input_wait_ms)} is {share} of a step on {device}"))
     lines += [
         ("graph", _graph_text(answer.graph)),
         ("model", f"{answer.model_version}, {_promise(answer)}"),

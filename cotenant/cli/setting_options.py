@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
-from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
+from cotenant.job_settings import DDP_BUCKET_BYTES_MAX, INPUT_WAIT_MS_MAX
+from cotenant.option_types import FiniteRange
 from cotenant.v1 import resources_pb2
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SETTING_OPTIONS = (
+    click.option(
+        "--input-wait-ms",
+        type=FiniteRange(0, INPUT_WAIT_MS_MAX),
+        metavar="MS",
+        help="Wait for input in a step, on any device.",
+    ),
+    click.option(
+        "--input-wait-ratio",
+        type=click.FloatRange(0, 1, max_open=True),
+        metavar="RATIO",
+        help="The same as part of a step, where it was measured.",
+    ),
     click.option("--channels-last", is_flag=True, default=None, help="Images lie in memory with their channels last."),
     click.option(
         "--activation-checkpointing", is_flag=True, default=None, help="Activations are computed again, not kept."
@@ -24,7 +37,8 @@ SETTING_OPTIONS = (
         help="The job runs under DistributedDataParallel, whose own is 26214400.",
     ),
 )
-SETTING_NAMES = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes")
+_WAITS = ("input_wait_ms", "input_wait_ratio")
+SETTING_NAMES = (*_WAITS, "channels_last", "activation_checkpointing", "ddp_bucket_bytes")
 
 
 def with_setting_options(command: Command) -> Command:
@@ -34,9 +48,26 @@ def with_setting_options(command: Command) -> Command:
     return command
 
 
+def overlay_settings(known: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with changes.
+
+    A wait for input that is changed was stated before in either form; one in milliseconds that stays is of the batch
+    that it was stated with, of which each sample is waited for as long in another batch.
+    """
+    if not changes.keys().isdisjoint(_WAITS):
+        return {name: value for name, value in known.items() if name not in _WAITS} | dict(changes)
+    merged = {**known, **changes}
+    wait_ms, own_size, batch_size = known.get("input_wait_ms"), known.get("batch_size"), merged.get("batch_size")
+    if isinstance(wait_ms, int | float) and isinstance(own_size, int) and isinstance(batch_size, int) and own_size > 0:
+        merged["input_wait_ms"] = wait_ms * batch_size / own_size
+    return merged
+
+
 def flags_of_settings(settings: resources_pb2.JobSettings) -> list[str]:
     """Returns the flags that state the same settings."""
-    flags = ["--channels-last"] if settings.channels_last else []
+    flags = ["--input-wait-ratio", str(settings.input_wait_ratio)] if settings.input_wait_ratio else []
+    flags += ["--input-wait-ms", str(settings.input_wait_ms)] if settings.input_wait_ms else []
+    flags += ["--channels-last"] if settings.channels_last else []
     flags += ["--activation-checkpointing"] if settings.activation_checkpointing else []
     bucket = str(settings.ddp_bucket_bytes)
     return [*flags, "--ddp-bucket-bytes", bucket] if settings.HasField("ddp_bucket_bytes") else flags

@@ -24,7 +24,7 @@ from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, q
 from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_blocks
 from cotenant.cli.session import Session, show, tell, with_session
-from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS
+from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS, overlay_settings
 from cotenant.cli.submit_array import content_of_first, plan_array, submit_array, with_index
 from cotenant.cli.submit_capture import capture_for_submit, with_captured
 from cotenant.cli.tables import render_labelled, render_table
@@ -45,7 +45,7 @@ Job file:
   name: resnet-small
   command: [python, train.py, --sub-batch, "{sub_batch}"]
   graph: resnet.onnx          # relative to the file, as is working_directory
-  settings: {batch_size: 64, optimizer: adam, input_wait_ratio: 0.3}
+  settings: {batch_size: 64, optimizer: adam, input_wait_ms: 12}
   steps: 2000
   share: safe                 # never | safe | any
   max_slowdown: 0.2           # a step may take 20 % longer
@@ -68,7 +68,6 @@ _FLAGS = (
     click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples per optimizer step."),
     click.option("--optimizer", help="sgd, momentum, adam or adamw."),
     click.option("--precision", help="fp32, tf32, bf16 or fp16."),
-    click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), help="Part of a step."),
     *SETTING_OPTIONS,
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
@@ -230,9 +229,9 @@ def _refuse_bare_script(command: Sequence[str], directory: str | None) -> None:
 
 def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = {**base, **changes}
-    for group in ("settings", "environment"):
+    for group, overlay in (("settings", overlay_settings), ("environment", dict.__or__)):
         if isinstance(base.get(group), dict) and group in changes:
-            merged[group] = {**base[group], **changes[group]}
+            merged[group] = overlay(base[group], changes[group])
     return merged
 
 
@@ -249,7 +248,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
     return content | ({"settings": settings} if settings else {})
 
 
-_SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio", *SETTING_NAMES)
+_SETTING_FLAGS = ("batch_size", "optimizer", "precision", *SETTING_NAMES)
 _SPEC_FLAGS = (
     "name", "graph", "steps", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex",
     "collect_profiles", "no_trial", "no_prepare", "releases_memory", "migration_cost", "across_nodes",
@@ -309,7 +308,7 @@ def _show_dry_run(session: Session, answer: scheduling_pb2.SubmitJobResponse) ->
     for device, prediction in predictions.items():
         show(f"on {device}:")
         show(render_table(quantity_columns(prediction), quantity_rows(prediction), session.width))
-        show(render_labelled(prediction_lines(prediction, device), session.width))
+        show(render_labelled(prediction_lines(prediction, device, job.spec.settings), session.width))
         show("")
     show(render_labelled([line for line in describe_job(job, ()) if line[0] in ("reason", "command")], session.width))
     tell("dry run: the job would be accepted; nothing was submitted")

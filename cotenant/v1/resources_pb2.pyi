@@ -205,13 +205,14 @@ class JobSettings(_message.Message):
     CHANNELS_LAST_FIELD_NUMBER: _builtins.int
     ACTIVATION_CHECKPOINTING_FIELD_NUMBER: _builtins.int
     DDP_BUCKET_BYTES_FIELD_NUMBER: _builtins.int
+    INPUT_WAIT_MS_FIELD_NUMBER: _builtins.int
     global_batch_size: _builtins.int
     """Samples per optimizer step over all GPUs, 1 to 1,000,000."""
     mode: Global___RunMode.ValueType
     precision: Global___Precision.ValueType
     optimizer: Global___Optimizer.ValueType
     input_wait_ratio: _builtins.float
-    """Share of a step spent waiting for input, 0 to below 1."""
+    """Share of a step spent waiting for input, 0 to below 1; it holds on the machine where it was measured only."""
     host_memory_bytes: _builtins.int
     """What the host offers to the job; absent = unknown."""
     disk_read_bytes_per_s: _builtins.float
@@ -222,6 +223,10 @@ class JobSettings(_message.Message):
     """Whether activations are computed again in the backward pass instead of kept."""
     ddp_bucket_bytes: _builtins.int
     """Size of the buckets in which DistributedDataParallel exchanges gradients, above 0; absent = it does not run."""
+    input_wait_ms: _builtins.float
+    """Time that a step of global_batch_size samples on one GPU spends waiting for input, ms, 0 to 3,600,000; 0 = not stated.
+    It is the same on every device; a part of the batch waits a part of it. Refused where input_wait_ratio is stated too.
+    """
     @_builtins.property
     def dimension_bindings(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Sizes of symbolic dimensions of the graph other than the batch."""
@@ -241,10 +246,11 @@ class JobSettings(_message.Message):
         channels_last: _builtins.bool = ...,
         activation_checkpointing: _builtins.bool = ...,
         ddp_bucket_bytes: _builtins.int | None = ...,
+        input_wait_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "ddp_bucket_bytes", b"ddp_bucket_bytes", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "host_memory_bytes", b"host_memory_bytes", "network_bytes_per_s", b"network_bytes_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "activation_checkpointing", b"activation_checkpointing", "channels_last", b"channels_last", "ddp_bucket_bytes", b"ddp_bucket_bytes", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "activation_checkpointing", b"activation_checkpointing", "channels_last", b"channels_last", "ddp_bucket_bytes", b"ddp_bucket_bytes", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ms", b"input_wait_ms", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ddp_bucket_bytes: _TypeAlias = _typing.Literal["ddp_bucket_bytes"]  # noqa: Y015
     _WhichOneofArgType__ddp_bucket_bytes: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes"]  # noqa: Y015

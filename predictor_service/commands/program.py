@@ -91,6 +91,7 @@ def serve_command(settings: Settings) -> None:
 @click.option("--precision", type=click.Choice(["unspecified", *PRECISIONS]), default="fp32", show_default=True)
 @click.option("--optimizer", type=click.Choice(["unspecified", *OPTIMIZERS]), default="sgd", show_default=True)
 @click.option("--input-wait-ratio", type=float, default=0.0, show_default=True)
+@click.option("--input-wait-ms", type=float, default=0.0, show_default=True)
 @click.option("--channels-last", is_flag=True, help="Images lie in memory with their channels last.")
 @click.option("--activation-checkpointing", is_flag=True, help="Activations are computed again, not kept.")
 @click.option("--ddp-bucket-bytes", type=int, help="Of DistributedDataParallel, where the job runs under it.")
@@ -125,6 +126,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
                 channels_last=flags["channels_last"],
                 activation_checkpointing=flags["activation_checkpointing"],
                 ddp_bucket_bytes=flags["ddp_bucket_bytes"],
+                input_wait_ms=flags["input_wait_ms"],
             )
         ),
         device=flags["device"],

@@ -93,11 +93,15 @@ _POINT_MEMORY, _POINT_STEP = _sized_tags(_POINT, "memory_bytes", "step_ms")
 
 
 def question_key(request: prediction_pb2.PredictJobRequest) -> bytes:
-    """Equal for questions about one job that differ in their id and their batch only."""
+    """Equal for questions about one job that differ in their id and their batch only.
+
+    A wait in milliseconds is of the batch that it is stated with: another share of a step at each.
+    """
     question = prediction_pb2.PredictJobRequest()
     question.CopyFrom(request)
     question.request_id = ""
-    question.settings.global_batch_size = 0
+    if not question.settings.input_wait_ms:
+        question.settings.global_batch_size = 0
     return question.SerializeToString(deterministic=True)
 
 
@@ -158,10 +162,11 @@ def write_question(job: PreparedJob) -> str:
     """Writes what the journal keeps of a question: enough to make a training row of an answer's outcome."""
     settings, sha256 = job.question.settings, job.graph.graph_sha256
     bindings = json.dumps(dict(settings.dimension_bindings)) if settings.dimension_bindings else "{}"
+    wait = f', "input_wait_ms": {settings.input_wait_ms!r}' if settings.input_wait_ms else ""
     # The batch, which differs, goes before these. Words that were checked need no escapes: json costs 20 us more.
     return (
         f'"{settings.mode}", "{settings.precision}", "{settings.optimizer}", {settings.input_wait_ratio!r}],'
-        f'"confidence": {job.question.confidence!r}, "graph_sha256": "{sha256}", "bindings": {bindings}}}'
+        f'"confidence": {job.question.confidence!r}, "graph_sha256": "{sha256}", "bindings": {bindings}{wait}}}'
     )
 
 

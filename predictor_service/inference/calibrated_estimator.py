@@ -134,10 +134,10 @@ class CalibratedEstimator(JobEstimator):
         scale = self._scale
         noise = math.exp(self._reach(estimate, scale.step_deviation))
         busy_ratio, reach = (1.0, 0.0) if self._of_device else (scale.busy_ratio, scale.busy_deviation + _BUSY_LEAST)
-        value = busy_ratio * _busy_share(estimate.value, scale.step_ratio)
-        lower = max(0.0, busy_ratio - reach) * _busy_share(estimate.lower, scale.step_ratio / noise)
+        value = busy_ratio * busy_share(estimate.value, scale.step_ratio)
+        lower = max(0.0, busy_ratio - reach) * busy_share(estimate.lower, scale.step_ratio / noise)
         most = 1.0 if scale.foreign_load else min(1.0, busy_ratio + reach)
-        upper = most * _busy_share(estimate.upper, scale.step_ratio * noise)
+        upper = most * busy_share(estimate.upper, scale.step_ratio * noise)
         return estimate._replace(value=value, lower=min(lower, value), upper=max(upper, value))
 
     def _shifted(self, estimate: Estimate) -> Estimate:
@@ -155,10 +155,16 @@ class CalibratedEstimator(JobEstimator):
         return NormalDist().inv_cdf(0.5 + estimate.confidence / 2) * deviation
 
 
-def _busy_share(share: float, ratio: float) -> float:
-    """Share of time in which the device is busy once its part of a step takes `ratio` as long; the rest stays."""
+def busy_share(share: float, ratio: float) -> float:
+    """Return the share of time in which a device is busy once its part of a step takes `ratio` as long.
+
+    Args:
+        share: The share before, 0 to 1.
+        ratio: 0 or more; what a step waits stays as it is.
+    """
     share = min(1.0, max(0.0, share))
-    return ratio * share / (ratio * share + 1.0 - share)
+    busy = ratio * share
+    return busy / (busy + 1.0 - share) if busy else 0.0
 
 
 def share_of_capacity(job: PairJob, scale: DeviceScale | None) -> PairJob:

@@ -26,7 +26,7 @@ from cotenant.job_settings import PRECISIONS, JobSettings, JobSettingsError
 from predictor_service.features.devices import find_device_type
 from predictor_service.inference.observed_pairs import WINDOW_MS_MIN, Observation
 from predictor_service.inference.records import Estimate, Level, PairJob
-from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.outcome_journal import PredictionEntry, read_entry_settings
 from predictor_service.profile_store.measurement_window import MEMORY_FACTOR_MAX, STEP_MS_MAX, STEP_MS_MIN
 
 JOBS_MAX: Final = 10_000
@@ -35,6 +35,7 @@ RELATED_MAX: Final = 32
 """Batches and precisions of one job; the newest are kept."""
 MEMORY_MARGIN: Final = 1.02
 _VARIANCE_MIN: Final = 1e-6
+_LINE_BATCH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,26 +89,19 @@ def _fold(past: Observation | None, value: float | None) -> Observation | None:
 
 
 def line_key(graph_sha256: str, settings: JobSettings) -> str:
-    """What jobs share that differ in batch and precision only."""
-    return dataclasses.replace(settings, precision=PRECISIONS[0]).keys(graph_sha256)(0)
+    """What jobs share that differ in batch and precision only; a wait in milliseconds is as long for each sample."""
+    return dataclasses.replace(settings.at_batch(_LINE_BATCH), precision=PRECISIONS[0]).keys(graph_sha256)(0)
 
 
 def read_entry_job(content: Mapping[str, object]) -> tuple[str, JobSettings] | None:
     """Graph and settings as the entry of a prediction keeps them; None where it does not keep all that its key has."""
-    settings, bindings = content.get("settings"), content.get("bindings", {})
-    if not isinstance(settings, list) or len(settings) != len(_SETTINGS) or not isinstance(bindings, Mapping):
-        return None
     graph_sha256 = str(content.get("graph_sha256", ""))
     try:
-        job = JobSettings(**dict(zip(_SETTINGS, settings, strict=True)), dimension_bindings=dict(bindings)).checked()
-        is_whole = job.key(graph_sha256) == content.get("job_key")
+        job = read_entry_settings(content)
+        is_whole = job is not None and job.checked().key(graph_sha256) == content.get("job_key")
     except (JobSettingsError, TypeError, ValueError):
         return None
-    return (graph_sha256, job) if is_whole else None
-
-
-_SETTINGS: Final = ("global_batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
-"""As the entry of a prediction lists them."""
+    return (graph_sha256, job) if job is not None and is_whole else None
 
 
 class RelatedJob(NamedTuple):

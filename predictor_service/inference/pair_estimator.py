@@ -55,7 +55,7 @@ def estimate_pairs(
     jobs = question.jobs
     count = len(jobs)
     alone = [_look_alone(job, estimator_of) for job in jobs]
-    figures = _solo_figures(alone, jobs)
+    figures = _solo_figures(alone)
     victim, other = (axis.reshape(-1) for axis in np.indices((count, count), dtype=np.intp))
     analytical_estimate = fair_share_slowdowns(figures, victim, other)
     known = np.array([job.is_known for job in jobs])
@@ -99,6 +99,7 @@ class _Alone(NamedTuple):
         is_trained: It is measured, or predicted by a trained model.
         demand_ratio: Utilization where that is known or predicted by a model, else the share of a step not spent
             waiting for input: how the pairs of unmeasured jobs differ, before it is known by how much.
+        wait_ratio: Share of a step spent waiting for input.
     """
 
     utilization_ratio: float
@@ -107,15 +108,16 @@ class _Alone(NamedTuple):
     is_in_domain: bool
     is_trained: bool
     demand_ratio: float
+    wait_ratio: float
 
 
-def _solo_figures(alone: Sequence[_Alone], jobs: Sequence[PairJob]) -> SoloFigures:
+def _solo_figures(alone: Sequence[_Alone]) -> SoloFigures:
     numbers = np.array([each[:3] for each in alone], dtype=np.float64)
     return SoloFigures(
         utilization_ratio=np.clip(numbers[:, 0], 0.0, 1.0),
         step_ms=numbers[:, 1],
         memory_bytes=numbers[:, 2],
-        input_wait_ratio=np.array([job.settings.input_wait_ratio for job in jobs]),
+        input_wait_ratio=np.array([each.wait_ratio for each in alone]),
     )
 
 
@@ -123,12 +125,14 @@ def _look_alone(job: PairJob, estimator_of: EstimatorOf) -> _Alone:
     known = (job.known_utilization_ratio, job.known_step_ms, job.known_memory_bytes)
     if None not in known:
         utilization_ratio, step_ms, memory_bytes = (value or 0.0 for value in known)
-        return _Alone(utilization_ratio, step_ms, memory_bytes, True, True, utilization_ratio)
+        wait_ratio = job.settings.input_wait_share(step_ms)
+        return _Alone(utilization_ratio, step_ms, memory_bytes, True, True, utilization_ratio, wait_ratio)
     estimator = estimator_of(job)
     batch = job.settings.global_batch_size
     estimates = (estimator.utilization(batch), estimator.step(batch), estimator.memory(batch))
     missing = [estimate for estimate, value in zip(estimates, known, strict=True) if value is None]
     values = [estimate.value if value is None else value for estimate, value in zip(estimates, known, strict=True)]
+    wait_ratio = job.settings.input_wait_share(values[1])
     is_guessed = known[0] is None and estimates[0].level is Level.FALLBACK
     return _Alone(
         values[0],
@@ -136,7 +140,8 @@ def _look_alone(job: PairJob, estimator_of: EstimatorOf) -> _Alone:
         values[2],
         all(estimate.in_domain for estimate in missing),
         all(estimate.level is not Level.FALLBACK for estimate in missing),
-        1.0 - job.settings.input_wait_ratio if is_guessed else values[0],
+        1.0 - wait_ratio if is_guessed else values[0],
+        wait_ratio,
     )
 
 

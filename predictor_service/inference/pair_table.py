@@ -52,11 +52,12 @@ class MeasuredPair:
 def write_alone(jobs: Sequence[PairJob]) -> list[list[float] | None]:
     """What a question states of its jobs alone, as JSON: step, utilization, memory and wait, or None."""
     return [
-        [job.known_step_ms or 0.0, job.known_utilization_ratio or 0.0, job.known_memory_bytes or 0.0, wait]
+        [step_ms, job.known_utilization_ratio or 0.0, job.known_memory_bytes or 0.0, wait_ratio]
         if job.is_known
         else None
         for job in jobs
-        for wait in (job.settings.input_wait_ratio,)
+        for step_ms in (job.known_step_ms or 0.0,)
+        for wait_ratio in (job.settings.input_wait_share(step_ms) if step_ms else 0.0,)
     ]
 
 

@@ -36,6 +36,7 @@ from predictor_service.inference.records import (
     RiskAnswer,
     RiskQuestion,
 )
+from predictor_service.inference.timed_wait import TimedWaitEstimator
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.profile_store.measurement_window import StoredMeasurementWindow
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
@@ -102,8 +103,8 @@ class Predictor:
         scale = self._calibrated.scale(question.calibration, named.device, version)
 
         def estimator_of(settings: JobSettings) -> JobEstimator:
-            found = self._estimators.find(graph, settings, named.device, version, question.confidence)
-            return CalibratedEstimator(found, scale, settings.input_wait_ratio) if scale is not None else found
+            confidence = question.confidence
+            return self._estimator(graph, settings, named.device, version, confidence=confidence, scale=scale)
 
         return PreparedJob(
             question,
@@ -135,7 +136,7 @@ class Predictor:
         scale = found.for_pairs() if found is not None else None
 
         def estimator_of(job: PairJob) -> JobEstimator:
-            return self._estimator(job, device, version, question.confidence, scale)
+            return self._estimator_on_device(job, device, version, question.confidence, scale)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
         keys = [job.key for job in question.jobs]
@@ -160,7 +161,7 @@ class Predictor:
         return estimate_memory_risk(
             question.jobs,
             device,
-            lambda job: self._estimator(job, device, version, question.confidence, scale),
+            lambda job: self._estimator_on_device(job, device, version, question.confidence, scale),
             lambda job: self._observed_jobs.find(device.name, job.key),
             version.version if version else NO_VERSION,
         )
@@ -300,6 +301,31 @@ class Predictor:
 
     def _estimator(
         self,
+        graph: MeasuredGraph,
+        settings: JobSettings,
+        device: DeviceType,
+        version: ServedVersion | None,
+        *,
+        confidence: float,
+        scale: DeviceScale | None,
+        of_device: bool = False,
+    ) -> JobEstimator:
+        """The estimator of a job, whichever way its wait is stated; see `CalibratedEstimator`."""
+
+        def of_type(share: float) -> JobEstimator:
+            shared = settings.with_wait_share(share)
+            return self._estimators.find(graph, shared, device, version, confidence)
+
+        def at_share(share: float) -> JobEstimator:
+            found = of_type(share)
+            return CalibratedEstimator(found, scale, share, of_device=of_device) if scale is not None else found
+
+        if not settings.input_wait_ms:
+            return at_share(settings.input_wait_ratio)
+        return TimedWaitEstimator(settings, of_type(0.0), at_share)
+
+    def _estimator_on_device(
+        self,
         job: PairJob,
         device: DeviceType,
         version: ServedVersion | None,
@@ -307,10 +333,7 @@ class Predictor:
         scale: DeviceScale | None,
     ) -> JobEstimator:
         graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
-        estimator = self._estimators.find(graph, job.settings, device, version, confidence)
-        if scale is None:
-            return estimator
-        return CalibratedEstimator(estimator, scale, job.settings.input_wait_ratio, of_device=True)
+        return self._estimator(graph, job.settings, device, version, confidence=confidence, scale=scale, of_device=True)
 
     def _partners(self, keys: Sequence[str], device: DeviceType) -> list[PairJob]:
         """Measured jobs that join a question; a graph that has to be read again takes long, so few of these do."""

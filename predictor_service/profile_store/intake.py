@@ -11,17 +11,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.job_settings import JobSettings
 from predictor_service.errors import CallerError, InvalidRequestError, StoreFullError
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_settings import check_settings
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
-from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
+from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry, read_entry_settings
 from predictor_service.profile_store.measurement_window import STEP_MS_MIN, MeasuredJob, MeasurementWindow, Source
 from predictor_service.profile_store.store import DAYS_KEPT, FILE_NAME, ROWS_MAX, ProfileStore
 
 OUTCOME_CAMPAIGN: Final = "outcomes"
-_SETTINGS: Final = ("global_batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
 _logger = logging.getLogger(__name__)
 
 
@@ -77,10 +75,10 @@ def keep_outcomes(store: ProfileStore, joined: Iterable[tuple[PredictionEntry, M
 def window_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> MeasurementWindow | str:
     """Returns what an outcome measured of a job alone, or why it measured nothing that can be kept."""
     content = entry.content
-    settings, bindings = content.get("settings"), content.get("bindings", {})
+    settings = read_entry_settings(content)
     if entry.kind != "job":
         return "of a pair"
-    if not isinstance(settings, list) or len(settings) != len(_SETTINGS) or not isinstance(bindings, Mapping):
+    if settings is None:
         return "its prediction was kept without settings"
     if outcome.get("quality_flags"):
         return "flagged"
@@ -88,9 +86,7 @@ def window_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Mea
     if not step_ms or not math.isfinite(step_ms) or step_ms < STEP_MS_MIN:
         return "without a step time"
     try:
-        plain = check_settings(
-            JobSettings(**dict(zip(_SETTINGS, settings, strict=True)), dimension_bindings=dict(bindings))
-        )
+        plain = check_settings(settings)
     except (CallerError, TypeError) as error:
         return f"its settings are refused ({type(error).__name__})"
     job = MeasuredJob(graph_sha256=str(content.get("graph_sha256", "")), settings=plain)

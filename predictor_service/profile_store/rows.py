@@ -111,6 +111,7 @@ def _solo_row(window: MeasurementWindow, names: Names) -> SoloRow:
         _job_row(window, window.job, window.window_id, names),
         sub_batch=window.micro_batch_size,
         step_ms_mean=window.step_ms,
+        input_wait_ratio=window.job.settings.input_wait_share(window.step_ms),
         steps=window.steps,
         utilization_ratio=window.utilization_ratio,
         sm_activity_ratio=window.sm_activity_ratio,

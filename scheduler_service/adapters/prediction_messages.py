@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -184,7 +183,7 @@ def _job_reference(member: PairMember) -> prediction_pb2.JobRef:
     settings = member.settings
     if settings is not None and member.micro_batch_size:
         # A pass of a part of the batch is a step of a smaller batch, over and over.
-        settings = replace(settings, global_batch_size=member.micro_batch_size)
+        settings = settings.at_batch(member.micro_batch_size)
     return prediction_pb2.JobRef(
         job_id=member_name(member),
         graph_sha256=member.graph_sha256,

@@ -11,7 +11,7 @@ from typing import Protocol
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from cotenant.job_settings import DDP_BUCKET_BYTES_MAX
+from cotenant.job_settings import DDP_BUCKET_BYTES_MAX, find_wait_fault
 from cotenant.names import NAME_PATTERN
 from cotenant.rank_launchers import flags_of_nodes, spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
@@ -282,6 +282,8 @@ def settings_violations(
         )
     if not 0 <= settings.input_wait_ratio < 1:
         yield _violation(f"{field}.input_wait_ratio", "must be from 0 to below 1")
+    if fault := find_wait_fault(settings.input_wait_ms, settings.input_wait_ratio):
+        yield _violation(f"{field}.input_wait_ms", "; ".join(fault))
     if settings.HasField("ddp_bucket_bytes") and not 1 <= settings.ddp_bucket_bytes <= DDP_BUCKET_BYTES_MAX:
         yield _violation(f"{field}.ddp_bucket_bytes", f"must be from 1 to {DDP_BUCKET_BYTES_MAX}, or absent")
     if len(settings.dimension_bindings) > 64 or any(

@@ -122,7 +122,7 @@ def test_two_trainings_share_the_device_and_what_happened_stands_next_to_what_wa
     for name, graph, batch in (("shared-mlp", "mlp", "128"), ("shared-cnn", "cnn", "64")):
         training = ["-m", "examples.training.train", "--model", graph, "--batch-size", batch, "--device", DEVICE]
         training += ["--steps", "1200", "--data-wait-ms", "20"]
-        described = {"graph": f"examples/jobs/graphs/{graph}.onnx", "batch_size": batch, "input_wait_ratio": "0.6"}
+        described = {"graph": f"examples/jobs/graphs/{graph}.onnx", "batch_size": batch, "input_wait_ms": "20"}
         submit(cluster, name, *training, steps=1200, **described)
         wait_until(partial(has_done, cluster, name, 300), f"{name} runs", timeout_s=PATIENCE_S)
     ended = [wait_for(cluster, name, ENDED) for name in ("shared-mlp", "shared-cnn")]

@@ -58,7 +58,7 @@ def test_flags_win_over_the_job_file_and_leave_the_rest(
     spec = submitted(scheduler).spec
     assert (spec.name, spec.settings.global_batch_size, spec.share) == ("other", 32, resources_pb2.SHARE_MODE_NEVER)
     assert spec.settings.optimizer == resources_pb2.OPTIMIZER_MOMENTUM
-    assert spec.settings.input_wait_ratio == pytest.approx(0.75)
+    assert spec.settings.input_wait_ms == 12.5  # 25 ms of a batch of 64
 
 
 def test_a_command_needs_no_job_file(cotenant: CommandLine, scheduler: FakeScheduler) -> None:

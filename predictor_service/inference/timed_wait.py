@@ -1,0 +1,139 @@
+"""Estimates of a job that waits for its input for a known time, whatever it runs on.
+
+Models know a wait as a share of a step, which is true where the step was measured: on a device that is twice as fast a
+job computes half as long and waits as long as before. So the time of a step is that of the same job without a wait, as
+far as the device at hand is known, and the wait; what the wait is a share of follows, and with it everything else.
+
+A loader works sample by sample: a step of another batch waits in proportion to its samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from cotenant.job_settings import JobSettings
+from predictor_service.features.memory_states import MemoryStates
+from predictor_service.inference.calibrated_estimator import busy_share
+from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.records import Contribution, Estimate
+from predictor_service.registry.manifest import BasisRecord
+from predictor_service.selection.oom_risk import MemoryEstimate
+from predictor_service.selection.targets import STEP, Target
+
+_SHARE_DIGITS: Final = 6
+"""Shares that differ by less are one job to the models, whose estimators are kept."""
+
+
+class TimedWaitEstimator(JobEstimator):
+    """Answers as the estimator of the job that waits for the share of a step that its wait is, at each batch.
+
+    Args:
+        settings: With a wait in milliseconds, of a step of their batch.
+        of_type: The job without a wait on the device type.
+        at_share: The job on the device at hand that waits for a share of a step as it is on the device type.
+    """
+
+    def __init__(self, settings: JobSettings, of_type: JobEstimator, at_share: Callable[[float], JobEstimator]) -> None:
+        self._settings = settings
+        self._of_type = of_type
+        self._at_share = at_share
+        self._without_wait = at_share(0.0)
+        self._kept: dict[int, JobEstimator] = {}
+
+    def memory(self, batch: int) -> Estimate:
+        """See `JobEstimator.memory`."""
+        return self._at(batch).memory(batch)
+
+    def accumulated_memory(self, micro_batch_size: int, passes: int) -> Estimate:
+        """See `JobEstimator.accumulated_memory`."""
+        return self._at(micro_batch_size).accumulated_memory(micro_batch_size, passes)
+
+    def step(self, batch: int) -> Estimate:
+        """See `JobEstimator.step`."""
+        return _lengthened(self._without_wait.step(batch), self._wait_ms(batch))
+
+    def accumulated_step(self, micro_batch_size: int, passes: int) -> Estimate:
+        """See `JobEstimator.accumulated_step`."""
+        busy = self._without_wait.accumulated_step(micro_batch_size, passes)
+        return _lengthened(busy, passes * self._wait_ms(micro_batch_size))
+
+    def memory_states(self, batch: int, memory: Estimate) -> MemoryStates:
+        """See `JobEstimator.memory_states`."""
+        return self._at(batch).memory_states(batch, memory)
+
+    def utilization(self, batch: int) -> Estimate:
+        """See `JobEstimator.utilization`; how long the job computes is not known exactly, so neither is the share."""
+        found = self._at(batch).utilization(batch)
+        # What is not known of the device at hand is in the range of the share already.
+        busy = (self._of_type.step(batch), self._without_wait.step(batch))
+        below = max(each.lower / each.value for each in busy)
+        above = min(each.upper / each.value for each in busy)
+        lower, upper = _further(found.value, found.lower, below), _further(found.value, found.upper, above)
+        return found._replace(lower=lower, upper=upper)
+
+    def sm_activity(self, batch: int) -> Estimate | None:
+        """See `JobEstimator.sm_activity`."""
+        return self._at(batch).sm_activity(batch)
+
+    def largest_batch(self, memory_bytes: int) -> int:
+        """See `JobEstimator.largest_batch`."""
+        return self._at(self._settings.global_batch_size).largest_batch(memory_bytes)
+
+    @property
+    def has_memory_model(self) -> bool:
+        """See `JobEstimator.has_memory_model`."""
+        return self._without_wait.has_memory_model
+
+    def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
+        """See `JobEstimator.oom_risk`."""
+        return self._at(batch).oom_risk(batch, device_memory_bytes)
+
+    def estimate_memory(self, batch: int) -> MemoryEstimate | None:
+        """See `JobEstimator.estimate_memory`."""
+        return self._at(batch).estimate_memory(batch)
+
+    def novelty(self, batch: int) -> dict[str, float]:
+        """See `JobEstimator.novelty`."""
+        return self._at(batch).novelty(batch)
+
+    def step_basis(self) -> BasisRecord | None:
+        """See `JobEstimator.step_basis`."""
+        return self._without_wait.step_basis()
+
+    def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
+        """See `JobEstimator.explain`; the wait is one contribution more to a step."""
+        if target is not STEP:
+            return self._at(batch).explain(estimate, target, batch)
+        explanation = self._without_wait.explain(self._without_wait.step(batch), target, batch).explanation
+        if not explanation:
+            return estimate
+        wait_ms = self._wait_ms(batch)
+        wait = Contribution(feature="input_wait_ms", feature_value=wait_ms, contribution=wait_ms)
+        return estimate._replace(explanation=(*explanation, wait))
+
+    def _wait_ms(self, batch: int) -> float:
+        return self._settings.at_batch(batch).input_wait_ms
+
+    def _at(self, batch: int) -> JobEstimator:
+        known = self._kept.get(batch)
+        if known is None:
+            settings = self._settings.at_batch(batch)
+            type_step_ms = self._of_type.step(batch).value + settings.input_wait_ms
+            share = round(settings.input_wait_share(type_step_ms), _SHARE_DIGITS)
+            known = self._kept[batch] = self._at_share(share)
+        return known
+
+
+def _further(share: float, bound: float, ratio: float) -> float:
+    """The bound of a busy share where, independently, the time that is computed may be a ratio of what was taken."""
+    if not (0 < share < 1 and 0 < bound < 1 and ratio > 0):
+        return bound
+    reach = math.hypot(math.log(bound / (1 - bound) * (1 - share) / share), math.log(ratio))
+    return busy_share(share, math.exp(math.copysign(reach, bound - share)))
+
+
+def _lengthened(estimate: Estimate, wait_ms: float) -> Estimate:
+    value, lower, upper = estimate.value + wait_ms, estimate.lower + wait_ms, estimate.upper + wait_ms
+    return estimate._replace(value=value, lower=lower, upper=upper)
