@@ -179,8 +179,8 @@ def _steady_ms(wait_ms: float, step_ms: float) -> float:
     """
     if wait_ms < max(_WAIT_LEAST_MS, _WAIT_LEAST_RATIO * step_ms):
         return 0.0
-    tenths = min(round(_PER_DECADE * math.log10(wait_ms)), round(_PER_DECADE * math.log10(INPUT_WAIT_MS_MAX)))
-    return float(f"{10 ** (tenths / _PER_DECADE):.2g}")
+    rounded_ms = 10 ** (round(_PER_DECADE * math.log10(wait_ms)) / _PER_DECADE)
+    return min(float(f"{rounded_ms:.2g}"), INPUT_WAIT_MS_MAX)
 
 
 def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:

@@ -136,6 +136,8 @@ def _refuse(window: MeasurementWindow) -> str:
     untaught = name_untaught(window.job.settings)
     if untaught:
         return f"with settings that no row states: {', '.join(untaught)}"
+    if window.job.settings.input_wait_ms >= window.step_ms:
+        return "its stated wait for input is longer than its step"
     return "its batch was divided" if window.micro_batch_size != window.job.settings.global_batch_size else ""
 
 
@@ -172,6 +174,7 @@ def _median_solo(members: Sequence[SoloRow]) -> SoloRow:
         members[0],
         campaign=NAME,
         steps=sum(row.steps for row in members),
+        input_wait_ratio=median(row.input_wait_ratio for row in members),
         step_ms_mean=_median(row.step_ms_mean for row in members),
         utilization_ratio=_median(row.utilization_ratio for row in members),
         sm_activity_ratio=_median(row.sm_activity_ratio for row in members),

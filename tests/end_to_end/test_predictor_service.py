@@ -175,6 +175,8 @@ def test_a_hostile_graph_is_refused_with_a_remedy_while_others_are_answered(serv
         ({"settings": {"global_batch_size": 10**9}}, "batch"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": 1.5}}, "input_wait"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": float("nan")}}, "input_wait"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ms": 1e308}}, "input_wait_ms"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ms": 5.0, "input_wait_ratio": 0.5}}, "both stated"),
         ({"device": ""}, "device"),
         ({"confidence": 7.0}, "confidence"),
         ({"micro_batch_sizes": [0]}, "micro_batch_size"),

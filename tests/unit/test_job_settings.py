@@ -33,7 +33,7 @@ SETTINGS = st.builds(
     mode=st.sampled_from(MODES),
     precision=st.sampled_from(PRECISIONS),
     optimizer=st.sampled_from(OPTIMIZERS),
-    input_wait_ratio=st.floats(0.0, 1.0, exclude_max=True),
+    input_wait_ms=st.floats(0.0, 3_600_000.0),
     dimension_bindings=st.dictionaries(st.text("abc_", min_size=1), st.integers(1, 1 << 31), max_size=3),
     host_memory_bytes=st.none() | st.integers(1, 1 << 50),
     disk_read_bytes_per_s=RATES,
@@ -92,6 +92,7 @@ def test_keys_are_those_of_the_first_version(settings: JobSettings, key: str) ->
         {"dimension_bindings": {}, "host_memory_bytes": None, "mode": "train", "precision": "fp32"},
         {"host_memory_bytes": 0},
         {"input_wait_ratio": 0.5000000238418579},
+        {"input_wait_ms": 0.0},
     ],
 )
 def test_what_counts_as_its_default_keeps_the_key(same: dict[str, Any]) -> None:
@@ -106,6 +107,7 @@ def test_what_counts_as_its_default_keeps_the_key(same: dict[str, Any]) -> None:
         {"precision": "bf16"},
         {"mode": "infer"},
         {"input_wait_ratio": 0.4},
+        {"input_wait_ratio": 0.0, "input_wait_ms": 0.5},
         {"dimension_bindings": {"time": 128}},
         {"host_memory_bytes": 1},
     ],
@@ -125,8 +127,11 @@ def test_keys_by_batch_size_are_those_of_the_jobs_one_by_one(settings: JobSettin
         assert one.keys(graph)(size) == replace(one, global_batch_size=size).key(graph)
 
 
-@given(settings=SETTINGS)
-def test_settings_survive_a_message_and_a_file(settings: JobSettings) -> None:
+@given(settings=SETTINGS, wait_ratio=st.floats(0.0, 1.0, exclude_max=True))
+def test_settings_survive_a_message_and_a_file(settings: JobSettings, wait_ratio: float) -> None:
+    assert read_settings(settings_message(settings)) == settings
+    assert read_stored_settings(stored_settings(settings)) == settings
+    settings = settings.with_wait_share(wait_ratio)
     assert read_settings(settings_message(settings)) == settings
     assert read_stored_settings(stored_settings(settings)) == settings
 
@@ -170,6 +175,10 @@ def test_a_stored_setting_of_another_type_is_refused_by_name(wrong: dict[str, ob
         (resources_pb2.JobSettings(global_batch_size=1_000_001), "global_batch_size"),
         (resources_pb2.JobSettings(global_batch_size=1, input_wait_ratio=1.0), "input_wait_ratio"),
         (resources_pb2.JobSettings(global_batch_size=1, input_wait_ratio=float("nan")), "input_wait_ratio"),
+        (resources_pb2.JobSettings(global_batch_size=1, input_wait_ms=-1.0), "input_wait_ms"),
+        (resources_pb2.JobSettings(global_batch_size=1, input_wait_ms=float("nan")), "input_wait_ms"),
+        (resources_pb2.JobSettings(global_batch_size=1, input_wait_ms=1e308), "input_wait_ms"),
+        (resources_pb2.JobSettings(global_batch_size=1, input_wait_ms=1.0, input_wait_ratio=0.5), "input_wait_ms"),
         (resources_pb2.JobSettings(global_batch_size=1, precision=77), "precision"),  # type: ignore[arg-type]
         (resources_pb2.JobSettings(global_batch_size=1, host_memory_bytes=-1), "host_memory_bytes"),
         (resources_pb2.JobSettings(global_batch_size=1, network_bytes_per_s=float("inf")), "network_bytes_per_s"),
@@ -192,6 +201,18 @@ def test_settings_that_change_memory_or_time_make_another_job() -> None:
     ]
     assert len({each.key("0" * 64) for each in (ADAM, *others)}) == 4
     assert replace(ADAM, channels_last=False, ddp_bucket_bytes=None).key("0" * 64) == ADAM.key("0" * 64)
+
+
+def test_a_wait_in_milliseconds_is_another_share_of_each_step_and_never_all_of_one() -> None:
+    settings = JobSettings(global_batch_size=64, input_wait_ms=18.0)
+    assert [settings.input_wait_share(step_ms) for step_ms in (36.0, 24.0, 18.0, 1e-9)] == [0.5, 0.75, 0.99, 0.99]
+    assert [ADAM.input_wait_share(step_ms) for step_ms in (36.0, 1e-9)] == [0.5, 0.5]
+
+
+def test_each_sample_of_another_batch_is_waited_for_as_long() -> None:
+    settings = JobSettings(global_batch_size=64, input_wait_ms=18.0)
+    assert settings.at_batch(16) == JobSettings(global_batch_size=16, input_wait_ms=4.5)
+    assert ADAM.at_batch(16) == replace(ADAM, global_batch_size=16)
 
 
 @pytest.mark.parametrize("size", [0, -1, (1 << 40) + 1, 1 << 62])

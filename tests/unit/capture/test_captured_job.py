@@ -16,6 +16,7 @@ from cotenant.capture.captured_files import write_job
 from cotenant.capture.reasons import NotCapturedError
 from cotenant.capture.script_run import ScriptOutcome
 from cotenant.graph_file import read_graph
+from cotenant.job_settings import INPUT_WAIT_MS_MAX
 
 GRAPH = Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.onnx"
 RESULT: dict[str, Any] = {
@@ -71,6 +72,41 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     write_job(job, ["python", "train.py"], tmp_path, files)
     written = yaml.safe_load(files[1].read_text())
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "step_s", "told_ms"),
+    [
+        (0.0, 0.0, 0.0),
+        (0.00009, 0.001, 0.0),
+        (0.0049, 1.0, 0.0),
+        (0.0051, 1.0, 5.0),
+        (0.0241, 0.3, 25.0),
+        (0.0262, 0.1, 25.0),
+        (2.4, 2.5, 2_500.0),
+        (1e9, 1e9, 3_600_000.0),
+    ],
+)
+def test_a_wait_is_told_in_milliseconds_that_another_capture_tells_as_well(
+    wait_s: float, step_s: float, told_ms: float
+) -> None:
+    assert captured_job._steady_ms(1_000 * wait_s, 1_000 * step_s) == pytest.approx(told_ms, rel=0.15)
+    assert captured_job._steady_ms(1_000 * wait_s, 1_000 * step_s) <= INPUT_WAIT_MS_MAX
+
+
+def test_a_job_that_waits_is_written_down_with_its_milliseconds() -> None:
+    outcome = ScriptOutcome(
+        result=RESULT | {"wait_s": 0.026, "step_s": 0.5},
+        status=0,
+        has_started=True,
+        has_torch=True,
+        has_stepped=True,
+        log="",
+        not_isolated="",
+    )
+    job = captured_job._as_job(outcome, read_graph(GRAPH))
+    assert job.settings()["input_wait_ms"] == 25.0
+    assert "input was waited for some 25 ms of a step here, a larger part of a step on a GPU" in job.notes
 
 
 def test_what_is_held_besides_the_graph_is_said() -> None:

@@ -74,9 +74,54 @@ def test_a_job_file_brings_its_settings_and_flags_win(
     assert request.settings.precision == resources_pb2.PRECISION_BF16
 
 
+def waits(predictor: FakePredictor) -> list[tuple[int, float, float]]:
+    asked_for = [one.settings for one in predictor.seen if isinstance(one, prediction_pb2.PredictJobRequest)]
+    return [(one.global_batch_size, one.input_wait_ms, one.input_wait_ratio) for one in asked_for]
+
+
+def test_a_wait_is_that_of_the_first_batch_and_its_share_of_each_step_is_shown(
+    cotenant: CommandLine, predictor: FakePredictor
+) -> None:
+    predictor.answer.step_ms.value = 20.0
+    outcome = cotenant("predict", MLP, "--batch-size", "16,32", "--input-wait-ms", "6")
+    assert outcome.code == 0
+    assert waits(predictor) == [(16, 6.0, 0.0), (32, 12.0, 0.0)]
+    assert "WAITS" in outcome.out.splitlines()[0]
+    assert "30 %" in outcome.out
+    assert "60 %" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), (24, 6.0, 0.0)),
+        (("--batch-size", "12"), (12, 3.0, 0.0)),
+        (("--batch-size", "12", "--input-wait-ms", "7"), (12, 7.0, 0.0)),
+        (("--input-wait-ratio", "0.5"), (24, 0.0, 0.5)),
+    ],
+)
+def test_a_wait_of_a_job_file_is_of_its_batch_and_a_flag_replaces_it_in_either_form(
+    cotenant: CommandLine,
+    predictor: FakePredictor,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    expected: tuple[int, float, float],
+) -> None:
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text(f"graph: {MLP}\nsettings: {{batch_size: 24, input_wait_ms: 6}}\n")
+    outcome = cotenant("predict", str(job_file), *words)
+    assert outcome.code == 0
+    assert waits(predictor) == [expected]
+    assert ("of a step on" in outcome.out) is bool(expected[1])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ((MLP, "--batch-size", "8", "--input-wait-ms", "5", "--input-wait-ratio", "0.5"), "are both stated"),
+        ((MLP, "--batch-size", "8", "--input-wait-ms", "nan"), "is not a number"),
+        ((MLP, "--batch-size", "8", "--input-wait-ms", "1e308"), "is not in the range"),
+        ((MLP, "--batch-size", "8", "--input-wait-ms", "-1"), "is not in the range"),
         ((MLP,), "Missing option '--batch-size'"),
         ((), "Missing argument 'GRAPH'"),
         ((MLP, "--batch-size", "8,none"), "'none' is not a valid integer"),

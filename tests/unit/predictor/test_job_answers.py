@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2, resources_pb2
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.errors import InvalidBatchError, InvalidRequestError
@@ -19,6 +20,7 @@ from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference import job_estimator
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.observed_jobs import read_entry_job
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.records import JobQuestion
@@ -116,6 +118,9 @@ CHANGES: list[dict[str, Any]] = [
     {"settings": {"precision": "PRECISION_BF16"}},
     {"settings": {"mode": "RUN_MODE_INFER"}},
     {"settings": {"input_wait_ratio": 0.25}},
+    {"settings": {"input_wait_ms": 18.0}},
+    {"batch": 33, "settings": {"input_wait_ms": 18.0}},
+    {"batch": 7, "micro_batch_sizes": [1, 7], "settings": {"input_wait_ms": 2.5}, "find_memory_states": True},
     {"settings": {"host_memory_bytes": 1 << 33}},
     {"settings": {"dimension_bindings": {"unused": 3}}},
 ]
@@ -172,6 +177,14 @@ def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_fir
     content = pipeline.journal.find([answer.prediction_id])[answer.prediction_id].content
     assert content["settings"] == [48, "train", "fp32", "adam", 0.0]
     assert content["job_key"] == answer.job_key
+
+
+def test_the_journal_has_a_wait_in_milliseconds_with_each_batch(pipeline: Desk) -> None:
+    for batch, wait_ms in ((8, 18.0), (48, 18.0), (48, 0.1)):
+        answer = pipeline.ask(batch=batch, settings={"input_wait_ms": wait_ms})
+        content = pipeline.journal.find([answer.prediction_id])[answer.prediction_id].content
+        settings = JobSettings(global_batch_size=batch, optimizer="adam", input_wait_ms=wait_ms)
+        assert read_entry_job(content) == (pipeline.hashes["medium"], settings)
 
 
 def test_the_journal_has_what_was_answered_to_the_last_bit(pipeline: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from predictor_service.profile_store.measurement_window import (
     MeasurementWindow,
     Source,
     StoredMeasurementWindow,
+    decode,
+    encode,
 )
 from predictor_service.retraining.collected_rows import NAME, TOO_SHORT, CollectedProfiles, collect_profiles
 from predictor_service.retraining.datasets import read_dataset
@@ -172,6 +175,23 @@ def entry(measured: MeasuredJob, /, **content: Any) -> PredictionEntry:
         model_version="v1",
         content={**fields, **content},
     )
+
+
+def test_a_wait_in_milliseconds_is_learned_as_a_share_of_the_measured_step(graphs: Path, known: MeasuredJob) -> None:
+    waits = dataclasses.replace(known, settings=dataclasses.replace(known.settings, input_wait_ms=1.5))
+    found = window_of_outcome(entry(waits, input_wait_ms=1.5), {**GOOD, "window_ms": 60_000})
+    assert isinstance(found, MeasurementWindow)
+    assert found.job == waits
+    (row,) = collect(graphs, decode(found.window_id, encode(found)).window or found).dataset.solo
+    assert (row.job_key, row.step_ms_mean, row.input_wait_ratio) == (waits.key, 6.0, 0.25)
+    check_row(row)
+
+
+def test_a_wait_that_is_longer_than_its_step_teaches_nothing(graphs: Path, known: MeasuredJob) -> None:
+    waits = dataclasses.replace(known, settings=dataclasses.replace(known.settings, input_wait_ms=7.0))
+    found = window_of_outcome(entry(waits, input_wait_ms=7.0), {**GOOD, "window_ms": 60_000})
+    assert isinstance(found, MeasurementWindow)
+    assert collect(graphs, found).left_out == {"its stated wait for input is longer than its step": 1}
 
 
 def test_an_outcome_of_a_job_alone_is_a_window(known: MeasuredJob) -> None:

@@ -60,6 +60,16 @@ def test_a_calibration_that_cannot_be_is_left_out_and_the_node_joins(
     assert len(gpu.not_calibrated) <= 200
 
 
+def test_a_pass_of_a_part_of_the_batch_waits_for_its_part_of_the_samples() -> None:
+    settings = JobSettings(global_batch_size=8, input_wait_ms=20.0)
+    members = (
+        PairMember(key="k", graph_sha256="a" * 64, settings=settings),
+        PairMember(key="k", graph_sha256="a" * 64, settings=settings, micro_batch_size=2),
+    )
+    asked = [one.settings for one in pairs_question(RequestPairPredictions(device="cpu-standin", members=members)).jobs]
+    assert [(one.global_batch_size, one.input_wait_ms) for one in asked] == [(8, 20.0), (2, 5.0)]
+
+
 def test_questions_about_jobs_and_pairs_carry_the_calibration() -> None:
     settings = JobSettings(global_batch_size=8)
     job = RequestPrediction(

@@ -229,6 +229,10 @@ def _bad_wait(row: scheduling_pb2.SnapshotPending) -> None:
     row.job.settings.input_wait_ratio = float("nan")
 
 
+def _two_waits(row: scheduling_pb2.SnapshotPending) -> None:
+    row.job.settings.input_wait_ratio, row.job.settings.input_wait_ms = 0.5, 18.0
+
+
 def _bad_time(row: scheduling_pb2.SnapshotPending) -> None:
     row.not_before_ms = -1
 
@@ -242,6 +246,7 @@ def _bad_time(row: scheduling_pb2.SnapshotPending) -> None:
         (_negative("memory_floor_bytes", -1), "snapshot.job.memory_floor_bytes: of bad"),
         (_bad_settings, "snapshot.job.settings.global_batch_size: of bad must be from 1"),
         (_bad_wait, "snapshot.job.settings.input_wait_ratio: of bad"),
+        (_two_waits, "snapshot.job.settings.input_wait_ms: of bad"),
         (_bad_time, "snapshot.pending.not_before_ms: of bad must be from 0"),
     ],
 )

@@ -54,6 +54,12 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"settings": {"global_batch_size": 10**9}}, "spec.settings.global_batch_size"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": 1.0}}, "spec.settings.input_wait_ratio"),
         ({"settings": {"global_batch_size": 8, "input_wait_ratio": "NaN"}}, "spec.settings.input_wait_ratio"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ms": "NaN"}}, "spec.settings.input_wait_ms"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ms": 4e6}}, "spec.settings.input_wait_ms"),
+        (
+            {"settings": {"global_batch_size": 8, "input_wait_ms": 4.0, "input_wait_ratio": 0.5}},
+            "spec.settings.input_wait_ms",
+        ),
         ({"settings": {"global_batch_size": 8, "precision": 77}}, "spec.settings.precision"),
         ({"settings": {"global_batch_size": 8, "dimension_bindings": {"s": 0}}}, "spec.settings.dimension_bindings"),
         ({"steps_total": -1}, "spec.steps_total"),

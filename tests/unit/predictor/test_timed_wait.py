@@ -1,0 +1,214 @@
+"""A wait in milliseconds lasts as long on every device: a step is the computing and the wait, and its share follows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cotenant.device_calibration import Anchor, DeviceCalibration
+from cotenant.job_settings import JobSettings
+from predictor_service.features.anchor_networks import STANDIN_ANCHORS, read_anchor_graph
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.observed_jobs import line_key
+from predictor_service.inference.pair_table import read_alone, write_alone
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import JobAnswer, JobQuestion, Level, PairJob, PairsQuestion, RiskQuestion
+from predictor_service.outcome_journal import PredictionEntry
+from tests.support.calibrations import calibration
+from tests.support.cases import for_each
+from tests.support.measured_dataset import DEVICE, graphs
+from tests.support.predictor_service import InProcessDescriber, open_predictor
+
+BATCH = 64
+JOB = JobSettings(global_batch_size=BATCH, optimizer="adam")
+UNTRAINED = "NVIDIA H200"
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return open_predictor()
+
+
+def waiting(wait_ms: float, settings: JobSettings = JOB) -> JobSettings:
+    return dataclasses.replace(settings, input_wait_ms=wait_ms)
+
+
+def ask(
+    predictor: Predictor,
+    settings: JobSettings,
+    device: str = DEVICE,
+    found: DeviceCalibration | None = None,
+    **fields: Any,
+) -> JobAnswer:
+    graph = graphs()["wide"]
+    return predictor.predict_job(
+        JobQuestion(settings=settings, device=device, onnx_graph=graph, calibration=found, **fields)
+    )
+
+
+def slowed(predictor: Predictor, ratio: float) -> DeviceCalibration:
+    """A device on which all anchors take so many times what is known of its type."""
+
+    def anchor_step_ms(network: str, settings: JobSettings) -> float:
+        question = JobQuestion(settings=settings, device=DEVICE, onnx_graph=read_anchor_graph(network))
+        return ratio * predictor.predict_job(question).step_ms.value
+
+    anchors = tuple(
+        Anchor(
+            network=each.network,
+            graph_sha256=each.graph_sha256,
+            batch_size=each.batch_size,
+            optimizer=each.optimizer,
+            step_ms=anchor_step_ms(
+                each.network, JobSettings(global_batch_size=each.batch_size, optimizer=each.optimizer)
+            ),
+            memory_peak_bytes=100 << 20,
+        )
+        for each in STANDIN_ANCHORS
+    )
+    return dataclasses.replace(calibration(device=DEVICE), anchors=anchors)
+
+
+@for_each("wait_ms", [1e-6, 0.3, 18.0, 3_600_000.0])
+@for_each("device", [DEVICE, UNTRAINED])
+@for_each("mode", ["train", "infer"])
+def test_a_step_is_that_of_the_job_without_a_wait_and_the_wait(
+    predictor: Predictor, device: str, wait_ms: float, mode: str
+) -> None:
+    job = dataclasses.replace(JOB, mode=mode)
+    busy, found = ask(predictor, job, device), ask(predictor, waiting(wait_ms, job), device)
+    assert found.step_ms[:3] == pytest.approx([value + wait_ms for value in busy.step_ms[:3]])
+    assert found.step_ms.lower >= wait_ms
+    share = found.utilization_ratio
+    assert 0 <= share.lower <= share.value <= share.upper <= 1
+    assert found.job_key != busy.job_key
+
+
+def test_the_device_is_as_busy_as_with_the_share_that_the_wait_is_there(predictor: Predictor) -> None:
+    timed = ask(predictor, waiting(18.0))
+    shared = ask(predictor, dataclasses.replace(JOB, input_wait_ratio=round(18.0 / timed.step_ms.value, 6)))
+    assert timed.utilization_ratio.value == shared.utilization_ratio.value
+    assert timed.memory_bytes == shared.memory_bytes
+
+
+def test_how_long_is_computed_is_not_known_exactly_so_the_range_of_the_share_is_wider(predictor: Predictor) -> None:
+    timed = ask(predictor, waiting(18.0))
+    shared = ask(predictor, dataclasses.replace(JOB, input_wait_ratio=round(18.0 / timed.step_ms.value, 6)))
+    assert timed.utilization_ratio.lower < shared.utilization_ratio.lower
+    assert timed.utilization_ratio.upper > shared.utilization_ratio.upper
+
+
+def test_a_slower_device_computes_longer_and_waits_as_long(predictor: Predictor) -> None:
+    slow = slowed(predictor, 3.0)
+    busy, usual, found = ask(predictor, JOB), ask(predictor, waiting(18.0)), ask(predictor, waiting(18.0), found=slow)
+    assert found.step_ms.value == pytest.approx(3 * busy.step_ms.value + 18.0)
+    assert found.step_ms.lower > 18.0
+    assert found.utilization_ratio.value > usual.utilization_ratio.value
+
+
+def test_a_share_of_a_step_is_the_wait_of_the_usual_device(predictor: Predictor) -> None:
+    """Where the share was measured both say the same; elsewhere the share is that of another computing time."""
+    busy = ask(predictor, JOB, UNTRAINED).step_ms.value
+    timed, shared = waiting(3 * busy), dataclasses.replace(JOB, input_wait_ratio=0.75)
+    assert ask(predictor, timed, UNTRAINED).step_ms.value == pytest.approx(
+        ask(predictor, shared, UNTRAINED).step_ms.value
+    )
+
+
+def test_parts_of_a_batch_wait_parts_of_the_wait(predictor: Predictor) -> None:
+    sizes = (16, 32, 64)
+    busy = ask(predictor, JOB, micro_batch_sizes=sizes).micro_batches
+    found = ask(predictor, waiting(18.0), micro_batch_sizes=sizes).micro_batches
+    assert [each.step_ms.value for each in found] == pytest.approx([each.step_ms.value + 18.0 for each in busy])
+
+
+def test_the_wait_is_one_contribution_to_a_step(predictor: Predictor) -> None:
+    found = ask(predictor, waiting(18.0), explain=True)
+    for estimate in (found.step_ms, found.utilization_ratio, found.memory_bytes):
+        assert sum(each.contribution for each in estimate.explanation) == pytest.approx(estimate.value)
+    last = found.step_ms.explanation[-1]
+    assert (last.feature, last.feature_value, last.contribution) == ("input_wait_ms", 18.0, 18.0)
+
+
+def test_a_predictor_that_keeps_nothing_answers_the_same(predictor: Predictor) -> None:
+    fresh = Predictor(GraphLibrary(InProcessDescriber(), None), predictor._versions, estimators_max=0)
+    for batch, wait_ms in ((64, 18.0), (64, 9.0), (32, 9.0), (64, 18.0), (48, 1e-3)):
+        settings = JobSettings(global_batch_size=batch, input_wait_ms=wait_ms)
+        answers = [ask(each, settings, find_largest_batch=True, find_memory_states=True) for each in (predictor, fresh)]
+        assert answers[0]._replace(prediction_id="") == answers[1]._replace(prediction_id="")
+
+
+def pair_jobs(predictor: Predictor, **settings: Any) -> list[PairJob]:
+    graph_sha256 = predictor.keep_graph(graphs()["wide"])[0]
+    job = PairJob(job_id="a", settings=dataclasses.replace(JOB, **settings), graph_sha256=graph_sha256)
+    return [job, dataclasses.replace(job, job_id="b", settings=JOB)]
+
+
+def slowdowns(predictor: Predictor, jobs: list[PairJob], found: DeviceCalibration | None = None) -> list[float]:
+    question = PairsQuestion(device=DEVICE, jobs=jobs, calibration=found)
+    return [float(value) for value in predictor.predict_pairs(question).slowdown_ratio.reshape(-1)]
+
+
+def test_pairs_know_the_share_that_a_wait_is_of_a_predicted_step(predictor: Predictor) -> None:
+    step_ms = ask(predictor, waiting(18.0)).step_ms.value
+    ratio = round(18.0 / step_ms, 6)
+    known = {"known_step_ms": step_ms}
+    timed, shared = (
+        [dataclasses.replace(each, **known) for each in pair_jobs(predictor, **settings)]
+        for settings in ({"input_wait_ms": 18.0}, {"input_wait_ratio": ratio})
+    )
+    assert slowdowns(predictor, timed) == pytest.approx(slowdowns(predictor, shared), abs=1e-5)
+    assert slowdowns(predictor, timed) != pytest.approx(slowdowns(predictor, pair_jobs(predictor)), abs=1e-2)
+
+
+def test_a_measured_step_says_what_share_of_it_is_waited_for(predictor: Predictor) -> None:
+    known = {"known_step_ms": 36.0, "known_utilization_ratio": 0.4, "known_memory_bytes": 1e8}
+    timed, shared = (
+        [dataclasses.replace(each, **known) for each in pair_jobs(predictor, **settings)]
+        for settings in ({"input_wait_ms": 18.0}, {"input_wait_ratio": 0.5})
+    )
+    assert slowdowns(predictor, timed) == slowdowns(predictor, shared)
+    content = {"job_keys": [each.key for each in timed], "known_alone": write_alone(timed)}
+    kept = read_alone(content)[timed[0].key]
+    assert (kept.settings.input_wait_ratio, kept.known_step_ms) == (0.5, 36.0)
+
+
+def test_jobs_that_share_a_device_are_weighed_with_their_waits_on_it(predictor: Predictor) -> None:
+    found = slowed(predictor, 3.0)
+    waits, busy = (pair_jobs(predictor, input_wait_ms=wait_ms) for wait_ms in (50.0, 0.0))
+    assert slowdowns(predictor, waits, found)[1] < slowdowns(predictor, busy, found)[1]
+    risk = RiskQuestion(device=DEVICE, jobs=waits, calibration=found)
+    assert predictor.predict_memory_risk(risk).memory_bytes[0].value > 0
+
+
+def test_a_wait_in_milliseconds_is_kept_for_when_its_job_was_measured(predictor: Predictor) -> None:
+    own = open_predictor()
+    before, other = ask(own, waiting(18.0)), ask(own, waiting(9.0, dataclasses.replace(JOB, global_batch_size=32)))
+    content = {
+        "job_key": before.job_key,
+        "graph_sha256": before.graph.graph_sha256,
+        "settings": [BATCH, "train", "fp32", "adam", 0.0],
+        "bindings": {},
+        "input_wait_ms": 18.0,
+    }
+    entry = PredictionEntry(prediction_id="p", at_ms=0, kind="job", device=DEVICE, model_version="v", content=content)
+    measured_ms = 18.0 + 2 * (before.step_ms.value - 18.0)
+    joined = [(entry, {"step_ms_mean": measured_ms, "window_ms": 60_000})] * 4
+    own.relearn(joined, ())
+    after = ask(own, waiting(18.0))
+    assert after.step_ms.level is Level.OBSERVED
+    assert after.step_ms.value == pytest.approx(measured_ms, rel=0.05)
+    half = ask(own, waiting(9.0, dataclasses.replace(JOB, global_batch_size=32)))
+    assert half.step_ms.value > other.step_ms.value, "a sample of it is waited for as long: the same job otherwise"
+    longer = ask(own, waiting(18.0, dataclasses.replace(JOB, global_batch_size=32)))
+    fresh = ask(predictor, waiting(18.0, dataclasses.replace(JOB, global_batch_size=32)))
+    assert longer.step_ms == fresh.step_ms
+
+
+def test_jobs_of_one_line_wait_as_long_for_each_sample() -> None:
+    quarter = JobSettings(global_batch_size=16, optimizer="adam", precision="bf16", input_wait_ms=4.5)
+    assert line_key("a", waiting(18.0)) == line_key("a", quarter)
+    assert line_key("a", waiting(18.0)) != line_key("a", dataclasses.replace(quarter, input_wait_ms=18.0))
+    assert line_key("a", waiting(18.0)) != line_key("a", JOB)
