@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from cotenant.job_settings import JobSettings
@@ -16,7 +16,8 @@ from predictor_service.features.device_scale import DeviceScale
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.inference.calibrated_devices import CalibratedDevices, calibration_notices
-from predictor_service.inference.calibrated_estimator import CalibratedEstimator, share_of_capacity
+from predictor_service.inference.calibrated_estimator import share_of_capacity
+from predictor_service.inference.device_estimators import DeviceEstimators
 from predictor_service.inference.estimator_cache import ESTIMATORS_MAX, EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
@@ -36,7 +37,6 @@ from predictor_service.inference.records import (
     RiskAnswer,
     RiskQuestion,
 )
-from predictor_service.inference.timed_wait import TimedWaitEstimator
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.profile_store.measurement_window import StoredMeasurementWindow
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
@@ -102,9 +102,16 @@ class Predictor:
         version = self._versions.current()
         scale = self._calibrated.scale(question.calibration, named.device, version)
 
+        estimators = DeviceEstimators(
+            of_type=self._estimators,
+            device=named.device,
+            version=version,
+            confidence=question.confidence,
+            scale=scale,
+        )
+
         def estimator_of(settings: JobSettings) -> JobEstimator:
-            confidence = question.confidence
-            return self._estimator(graph, settings, named.device, version, confidence=confidence, scale=scale)
+            return estimators.find(graph, settings)
 
         return PreparedJob(
             question,
@@ -135,9 +142,7 @@ class Predictor:
         found = self._calibrated.scale(question.calibration, device, version)
         scale = found.for_pairs() if found is not None else None
 
-        def estimator_of(job: PairJob) -> JobEstimator:
-            return self._estimator_on_device(job, device, version, question.confidence, scale)
-
+        estimator_of = self._estimators_of_jobs(device, version, question.confidence, scale)
         model = self._targets(version, device).get(SLOWDOWN.name)
         keys = [job.key for job in question.jobs]
         partners = self._partners(keys, device)
@@ -161,7 +166,7 @@ class Predictor:
         return estimate_memory_risk(
             question.jobs,
             device,
-            lambda job: self._estimator_on_device(job, device, version, question.confidence, scale),
+            self._estimators_of_jobs(device, version, question.confidence, scale),
             lambda job: self._observed_jobs.find(device.name, job.key),
             version.version if version else NO_VERSION,
         )
@@ -299,41 +304,23 @@ class Predictor:
             return self._graphs.describe(question.onnx_graph, bindings)
         return self._graphs.find(question.graph_sha256, bindings)
 
-    def _estimator(
-        self,
-        graph: MeasuredGraph,
-        settings: JobSettings,
-        device: DeviceType,
-        version: ServedVersion | None,
-        *,
-        confidence: float,
-        scale: DeviceScale | None,
-        of_device: bool = False,
-    ) -> JobEstimator:
-        """The estimator of a job, whichever way its wait is stated; see `CalibratedEstimator`."""
+    def _estimators_of_jobs(
+        self, device: DeviceType, version: ServedVersion | None, confidence: float, scale: DeviceScale | None
+    ) -> Callable[[PairJob], JobEstimator]:
+        """Finds estimators of jobs that compete for a device."""
+        estimators = DeviceEstimators(
+            of_type=self._estimators,
+            device=device,
+            version=version,
+            confidence=confidence,
+            scale=scale,
+            of_device=True,
+        )
 
-        def of_type(share: float) -> JobEstimator:
-            shared = settings.with_wait_share(share)
-            return self._estimators.find(graph, shared, device, version, confidence)
+        def find(job: PairJob) -> JobEstimator:
+            return estimators.find(self._graphs.find(job.graph_sha256, job.settings.dimension_bindings), job.settings)
 
-        def at_share(share: float) -> JobEstimator:
-            found = of_type(share)
-            return CalibratedEstimator(found, scale, share, of_device=of_device) if scale is not None else found
-
-        if not settings.input_wait_ms:
-            return at_share(settings.input_wait_ratio)
-        return TimedWaitEstimator(settings, of_type(0.0), at_share)
-
-    def _estimator_on_device(
-        self,
-        job: PairJob,
-        device: DeviceType,
-        version: ServedVersion | None,
-        confidence: float,
-        scale: DeviceScale | None,
-    ) -> JobEstimator:
-        graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
-        return self._estimator(graph, job.settings, device, version, confidence=confidence, scale=scale, of_device=True)
+        return find
 
     def _partners(self, keys: Sequence[str], device: DeviceType) -> list[PairJob]:
         """Measured jobs that join a question; a graph that has to be read again takes long, so few of these do."""

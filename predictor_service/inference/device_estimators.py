@@ -1,0 +1,58 @@
+"""Estimators of jobs on one device at hand, however they state what they wait for their input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cotenant.job_settings import JobSettings
+from predictor_service.features.device_scale import DeviceScale
+from predictor_service.features.devices import DeviceType
+from predictor_service.inference.calibrated_estimator import CalibratedEstimator
+from predictor_service.inference.estimator_cache import EstimatorCache
+from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.timed_wait import TimedWaitEstimator
+from predictor_service.registry.served_version import ServedVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEstimators:
+    """What answers a question about jobs on one device.
+
+    Attributes:
+        of_type: Estimators of its type.
+        device: Its type.
+        version: Whose models answer; None = nothing was ever trained.
+        confidence: Coverage of the intervals.
+        scale: How the device differs from its type; None = it was not calibrated.
+        of_device: See `CalibratedEstimator`.
+    """
+
+    of_type: EstimatorCache
+    device: DeviceType
+    version: ServedVersion | None
+    confidence: float
+    scale: DeviceScale | None
+    of_device: bool = False
+
+    def find(self, graph: MeasuredGraph, settings: JobSettings) -> JobEstimator:
+        """Return the estimator of a job.
+
+        Args:
+            graph: Of the job.
+            settings: Of the job; models know the wait as a share of a step.
+        """
+
+        def on_type(share: float) -> JobEstimator:
+            shared = settings.with_wait_share(share)
+            return self.of_type.find(graph, shared, self.device, self.version, self.confidence)
+
+        def at_share(share: float) -> JobEstimator:
+            found = on_type(share)
+            if self.scale is None:
+                return found
+            return CalibratedEstimator(found, self.scale, share, of_device=self.of_device)
+
+        if not settings.input_wait_ms:
+            return at_share(settings.input_wait_ratio)
+        return TimedWaitEstimator(settings, on_type(0.0), at_share)
