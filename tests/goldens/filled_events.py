@@ -75,7 +75,8 @@ def filled_settings() -> JobSettings:
     """Settings of which every one is set that the stored version had."""
     message = filled_variants(resources_pb2.JobSettings.DESCRIPTOR)[0]
     settings = unchecked_settings(message)  # type: ignore[arg-type]
-    return replace(settings, channels_last=False, activation_checkpointing=False, ddp_bucket_bytes=None)
+    later = {"channels_last": False, "activation_checkpointing": False, "ddp_bucket_bytes": None, "input_wait_ms": 0.0}
+    return replace(settings, **later)
 
 
 def as_json(message: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The story becomes an event log with a snapshot in its middle; whoever reads that
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from cotenant.job_settings import stored_settings
@@ -46,7 +45,7 @@ def told_story() -> RecordedPlay:
 def _begin(play: RecordedPlay) -> None:
     launch = as_json(scheduling_pb2.JobSpec)
     # Settings that came after the story was stored have the defaults that its readers take.
-    settings = replace(filled_settings(), activation_checkpointing=False, channels_last=False, ddp_bucket_bytes=None)
+    settings = filled_settings()
     later = (
         "no_trial", "owner", "ranks", "collective_timeout_ms", "across_nodes",
         "priority", "held", "after_job_ids", "after_any", "time_limit_ms", "deadline_at_ms",
