@@ -55,4 +55,4 @@ class DeviceEstimators:
 
         if not settings.input_wait_ms:
             return at_share(settings.input_wait_ratio)
-        return TimedWaitEstimator(settings, on_type(0.0), at_share)
+        return TimedWaitEstimator(settings, on_type, at_share)

@@ -1,8 +1,10 @@
 """Estimates of a job that waits for its input for a known time, whatever it runs on.
 
 Models know a wait as a share of a step, which is true where the step was measured: on a device that is twice as fast a
-job computes half as long and waits as long as before. So the time of a step is that of the same job without a wait, as
-far as the device at hand is known, and the wait; what the wait is a share of follows, and with it everything else.
+job computes half as long and waits as long as before. So the share is that of the job without a wait on the device, as
+the training set counts it, and with it follows everything that models say. The time of a step is the wait and what is
+computed on the device at hand: that of the job without a wait, longer by as much as models learned of jobs that wait
+(caches are cold after a wait: on the stand-in device by 7 % in the median).
 
 A loader works sample by sample: a step of another batch waits in proportion to its samples.
 """
@@ -22,6 +24,8 @@ from predictor_service.registry.manifest import BasisRecord
 from predictor_service.selection.oom_risk import MemoryEstimate
 from predictor_service.selection.targets import STEP, Target
 
+_BUSY_RATIO_MAX: Final = 1.5
+"""Where a wait is most of a step, an error of a whole step is many times that of what is computed in it."""
 _SHARE_DIGITS: Final = 6
 """Shares that differ by less are one job to the models, whose estimators are kept."""
 
@@ -31,13 +35,19 @@ class TimedWaitEstimator(JobEstimator):
 
     Args:
         settings: With a wait in milliseconds, of a step of their batch.
-        of_type: The job without a wait on the device type.
-        at_share: The job on the device at hand that waits for a share of a step as it is on the device type.
+        on_type: The job on the device type that waits for a share of a step.
+        at_share: The same on the device at hand; the share is that on the device type.
     """
 
-    def __init__(self, settings: JobSettings, of_type: JobEstimator, at_share: Callable[[float], JobEstimator]) -> None:
+    def __init__(
+        self,
+        settings: JobSettings,
+        on_type: Callable[[float], JobEstimator],
+        at_share: Callable[[float], JobEstimator],
+    ) -> None:
         self._settings = settings
-        self._of_type = of_type
+        self._on_type = on_type
+        self._without_wait_on_type = on_type(0.0)
         self._at_share = at_share
         self._without_wait = at_share(0.0)
         self._kept: dict[int, JobEstimator] = {}
@@ -52,12 +62,12 @@ class TimedWaitEstimator(JobEstimator):
 
     def step(self, batch: int) -> Estimate:
         """See `JobEstimator.step`."""
-        return _lengthened(self._without_wait.step(batch), self._wait_ms(batch))
+        return self._lengthened(self._without_wait.step(batch), batch)
 
     def accumulated_step(self, micro_batch_size: int, passes: int) -> Estimate:
         """See `JobEstimator.accumulated_step`."""
         busy = self._without_wait.accumulated_step(micro_batch_size, passes)
-        return _lengthened(busy, passes * self._wait_ms(micro_batch_size))
+        return self._lengthened(busy, micro_batch_size, passes)
 
     def memory_states(self, batch: int, memory: Estimate) -> MemoryStates:
         """See `JobEstimator.memory_states`."""
@@ -67,7 +77,7 @@ class TimedWaitEstimator(JobEstimator):
         """See `JobEstimator.utilization`; how long the job computes is not known exactly, so neither is the share."""
         found = self._at(batch).utilization(batch)
         # What is not known of the device at hand is in the range of the share already.
-        busy = (self._of_type.step(batch), self._without_wait.step(batch))
+        busy = (self._without_wait_on_type.step(batch), self._without_wait.step(batch))
         below = max(each.lower / each.value for each in busy)
         above = min(each.upper / each.value for each in busy)
         lower, upper = _further(found.value, found.lower, below), _further(found.value, found.upper, above)
@@ -109,20 +119,36 @@ class TimedWaitEstimator(JobEstimator):
         explanation = self._without_wait.explain(self._without_wait.step(batch), target, batch).explanation
         if not explanation:
             return estimate
-        wait_ms = self._wait_ms(batch)
-        wait = Contribution(feature="input_wait_ms", feature_value=wait_ms, contribution=wait_ms)
+        wait_ms = self._settings.at_batch(batch).input_wait_ms
+        contribution = estimate.value - self._without_wait.step(batch).value
+        wait = Contribution(feature="input_wait_ms", feature_value=wait_ms, contribution=contribution)
         return estimate._replace(explanation=(*explanation, wait))
 
-    def _wait_ms(self, batch: int) -> float:
-        return self._settings.at_batch(batch).input_wait_ms
+    def _lengthened(self, busy: Estimate, batch: int, passes: int = 1) -> Estimate:
+        """The time of a step from that of the job without a wait."""
+        wait_ms = passes * self._settings.at_batch(batch).input_wait_ms
+        ratio = self._busy_ratio(batch)
+        value, lower, upper = (wait_ms + ratio * each for each in (busy.value, busy.lower, busy.upper))
+        return busy._replace(value=value, lower=lower, upper=upper)
+
+    def _busy_ratio(self, batch: int) -> float:
+        """How many times as long the job computes as one that does not wait, by the models of the type."""
+        share = self._share(batch)
+        ratio = self._on_type(share).step(batch).value / self._type_step_ms(batch) - share / (1 - share)
+        return min(max(ratio, 1.0), _BUSY_RATIO_MAX)
+
+    def _share(self, batch: int) -> float:
+        settings = self._settings.at_batch(batch)
+        step_ms = self._type_step_ms(batch) + settings.input_wait_ms
+        return round(settings.input_wait_share(step_ms), _SHARE_DIGITS)
+
+    def _type_step_ms(self, batch: int) -> float:
+        return self._without_wait_on_type.step(batch).value
 
     def _at(self, batch: int) -> JobEstimator:
         known = self._kept.get(batch)
         if known is None:
-            settings = self._settings.at_batch(batch)
-            type_step_ms = self._of_type.step(batch).value + settings.input_wait_ms
-            share = round(settings.input_wait_share(type_step_ms), _SHARE_DIGITS)
-            known = self._kept[batch] = self._at_share(share)
+            known = self._kept[batch] = self._at_share(self._share(batch))
         return known
 
 
@@ -132,8 +158,3 @@ def _further(share: float, bound: float, ratio: float) -> float:
         return bound
     reach = math.hypot(math.log(bound / (1 - bound) * (1 - share) / share), math.log(ratio))
     return busy_share(share, math.exp(math.copysign(reach, bound - share)))
-
-
-def _lengthened(estimate: Estimate, wait_ms: float) -> Estimate:
-    value, lower, upper = estimate.value + wait_ms, estimate.lower + wait_ms, estimate.upper + wait_ms
-    return estimate._replace(value=value, lower=lower, upper=upper)
