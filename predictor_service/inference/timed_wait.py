@@ -133,11 +133,11 @@ class TimedWaitEstimator(JobEstimator):
 
     def _busy_ratio(self, batch: int) -> float:
         """How many times as long the job computes as one that does not wait, by the models of the type."""
-        share = self._share(batch)
+        share = self._share_on_type(batch)
         ratio = self._on_type(share).step(batch).value / self._type_step_ms(batch) - share / (1 - share)
         return min(max(ratio, 1.0), _BUSY_RATIO_MAX)
 
-    def _share(self, batch: int) -> float:
+    def _share_on_type(self, batch: int) -> float:
         settings = self._settings.at_batch(batch)
         step_ms = self._type_step_ms(batch) + settings.input_wait_ms
         return round(settings.input_wait_share(step_ms), _SHARE_DIGITS)
@@ -148,7 +148,7 @@ class TimedWaitEstimator(JobEstimator):
     def _at(self, batch: int) -> JobEstimator:
         known = self._kept.get(batch)
         if known is None:
-            known = self._kept[batch] = self._at_share(self._share(batch))
+            known = self._kept[batch] = self._at_share(self._share_on_type(batch))
         return known
 
 

@@ -75,7 +75,12 @@ def filled_settings() -> JobSettings:
     """Settings of which every one is set that the stored version had."""
     message = filled_variants(resources_pb2.JobSettings.DESCRIPTOR)[0]
     settings = unchecked_settings(message)  # type: ignore[arg-type]
-    later = {"channels_last": False, "activation_checkpointing": False, "ddp_bucket_bytes": None, "input_wait_ms": 0.0}
+    later: Any = {
+        "channels_last": False,
+        "activation_checkpointing": False,
+        "ddp_bucket_bytes": None,
+        "input_wait_ms": 0.0,
+    }
     return replace(settings, **later)
 
 

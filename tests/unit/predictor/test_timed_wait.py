@@ -163,7 +163,7 @@ def slowdowns(predictor: Predictor, jobs: list[PairJob], found: DeviceCalibratio
 def test_pairs_know_the_share_that_a_wait_is_of_a_predicted_step(predictor: Predictor) -> None:
     step_ms = ask(predictor, waiting(18.0)).step_ms.value
     ratio = round(18.0 / step_ms, 6)
-    known = {"known_step_ms": step_ms, "known_utilization_ratio": 0.4}
+    known: dict[str, Any] = {"known_step_ms": step_ms, "known_utilization_ratio": 0.4}
     timed, shared = (
         [dataclasses.replace(each, **known) for each in pair_jobs(predictor, **settings)]
         for settings in ({"input_wait_ms": 18.0}, {"input_wait_ratio": ratio})
@@ -173,7 +173,7 @@ def test_pairs_know_the_share_that_a_wait_is_of_a_predicted_step(predictor: Pred
 
 
 def test_a_measured_step_says_what_share_of_it_is_waited_for(predictor: Predictor) -> None:
-    known = {"known_step_ms": 36.0, "known_utilization_ratio": 0.4, "known_memory_bytes": 1e8}
+    known: dict[str, Any] = {"known_step_ms": 36.0, "known_utilization_ratio": 0.4, "known_memory_bytes": 1e8}
     timed, shared = (
         [dataclasses.replace(each, **known) for each in pair_jobs(predictor, **settings)]
         for settings in ({"input_wait_ms": 18.0}, {"input_wait_ratio": 0.5})

@@ -182,7 +182,9 @@ def test_a_wait_in_milliseconds_is_learned_as_a_share_of_the_measured_step(graph
     found = window_of_outcome(entry(waits, input_wait_ms=1.5), {**GOOD, "window_ms": 60_000})
     assert isinstance(found, MeasurementWindow)
     assert found.job == waits
-    (row,) = collect(graphs, decode(found.window_id, encode(found)).window or found).dataset.solo
+    dataset = collect(graphs, decode(found.window_id, encode(found)).window or found).dataset
+    assert dataset is not None
+    (row,) = dataset.solo
     assert (row.job_key, row.step_ms_mean, row.input_wait_ratio) == (waits.key, 6.0, 0.25)
     check_row(row)
 
