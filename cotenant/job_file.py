@@ -196,6 +196,15 @@ def _read_allowed_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
     spec.allowed_gpus.extend(_whole_number("allowed_gpus", count) for count in value)
 
 
+def check_settings(value: object) -> None:
+    """Look at the settings of a job file.
+
+    Raises:
+        InputError: One is unknown, of another type or outside its range.
+    """
+    _read_settings(scheduling_pb2.JobSpec(), value)
+
+
 def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
     if not isinstance(value, dict):
         raise InputError("settings must be a mapping", remedy="e.g. settings: {batch_size: 64}")

@@ -17,7 +17,7 @@ from cotenant.cli.capture_command import capture_here
 from cotenant.cli.setting_options import overlay_settings
 from cotenant.client import job_settings
 from cotenant.client_errors import InputError
-from cotenant.job_file import read_content
+from cotenant.job_file import check_settings, read_content
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.prediction_questions import load_graph
 from cotenant.v1 import resources_pb2
@@ -148,4 +148,5 @@ def _of_file(path: Path) -> AskedJob:
     graph, settings = content.get("graph"), content.get("settings") or {}
     if not graph or not isinstance(settings, dict):
         raise InputError(f"{path} names no graph", remedy="write one with `cotenant capture`, or give an .onnx file")
+    check_settings(settings)
     return AskedJob(name=path.stem, graph=(path.resolve().parent / str(graph)), known=settings)

@@ -116,6 +116,26 @@ def test_a_wait_of_a_job_file_is_of_its_batch_and_a_flag_replaces_it_in_either_f
 
 
 @pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("input_wait_ms: six", "input_wait_ms must be a number, not 'six'"),
+        ("input_wait_ms: .inf", "input_wait_ms is inf"),
+        ("input_wait_ratio: six", "input_wait_ratio must be a number, not 'six'"),
+        ("input_wait_ms: 6, input_wait_ratio: 0.5", "input_wait_ms and input_wait_ratio are both stated"),
+        ("waits: 6", "unknown setting 'waits'"),
+    ],
+)
+def test_a_setting_of_a_job_file_that_cannot_be_is_refused_by_name(
+    cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path, setting: str, told: str
+) -> None:
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text(f"graph: {MLP}\nsettings: {{batch_size: 24, {setting}}}\n")
+    outcome = cotenant("predict", str(job_file))
+    assert (outcome.code, predictor.seen) == (2, [])
+    assert told in outcome.err
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         ((MLP, "--batch-size", "8", "--input-wait-ms", "5", "--input-wait-ratio", "0.5"), "are both stated"),
