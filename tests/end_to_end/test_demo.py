@@ -23,6 +23,7 @@ from tests.support.real_cluster import COTENANT, ROOT
 # Of the predictor and of the scheduler.
 READS = ("/cotenant.v1.PredictionService/ListDevices", "/cotenant.v1.SchedulingService/ListJobs")
 
+NETWORKS = ["resnet", "mlp", "lstm"]
 PATIENCE_S = 1_200.0
 """A minute and a half of two cores that nothing else uses."""
 
@@ -46,12 +47,13 @@ def test_the_demo_loses_nothing_and_leaves_nothing() -> None:
 
 
 def assert_calibrated_as_far_as_others_let_it(calibration: dict[str, Any]) -> None:
-    """Within its minute; that all three networks fit into it is measured on the last core, where nothing else runs."""
+    """Within its minute: beside other tests that may hold fewer networks, and on a very busy machine none."""
     assert calibration["calibrated"] or re.search("within [69]0 s", calibration["cause"]), calibration["cause"]
     if calibration["calibrated"]:
         measured = list(calibration["anchors_step_ms"])
-        assert measured == ["resnet", "mlp", "lstm"][: len(measured)]
         assert measured
+        assert measured == NETWORKS[: len(measured)]
+        assert calibration["foreign_load"] or measured == NETWORKS
 
 
 @pytest.mark.parametrize("moment", sampled(["Calibrating the devices", r" ended; (?!nothing)\S"], 1))

@@ -1,6 +1,7 @@
 """An agent's first start on a device measures it, and no job waits for that.
 
-That a second start remembers is what `tests/unit/agent/test_calibrations.py` shows.
+That it comes to its end beside other load is what the demo shows (`test_demo.py`), and that a second start remembers
+`tests/unit/agent/test_calibrations.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def test_a_job_that_comes_while_the_probe_runs_starts_at_once_and_the_probe_is_g
     wait_until(lambda: not find_processes(str(state)), "nothing of the agent is left")
 
 
+@pytest.mark.endurance
 @pytest.mark.last_core
 def test_the_probe_measures_three_networks_within_its_minute_on_a_device_that_is_free(tmp_path: Path) -> None:
     last = ("--standin-cores", str(max(os.sched_getaffinity(0))))
@@ -46,8 +48,8 @@ def test_the_probe_measures_three_networks_within_its_minute_on_a_device_that_is
     assert gpu.not_calibrated == "" or "within 60 s" in gpu.not_calibrated
     if gpu.not_calibrated or gpu.calibration.foreign_load:
         pytest.skip("other programs used the device core")
-    assert [anchor.network for anchor in gpu.calibration.anchors] == ["resnet", "mlp", "lstm"]
-    assert all(anchor.step_ms > 0 for anchor in gpu.calibration.anchors)
+    assert [each.network for each in gpu.calibration.anchors] == ["resnet", "mlp", "lstm"]
+    assert all(each.step_ms > 0 for each in gpu.calibration.anchors)
 
 
 def measured_or_given_up(message: node_agent_pb2.ConnectRequest) -> node_agent_pb2.AgentGpu | None:
