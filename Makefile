@@ -12,8 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 ifneq ($(wildcard ../shared/data),)
 export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
 endif
-# Tests marked `alone` measure, or need both cores: they run one after the other, as do those that need the last core
-# only, with something else on the first; all others run four at a time, since many wait.
+# Tests marked `last_core` measure there and run one after the other, with something else on the first; all others run
+# four at a time, since many wait. Those marked `alone` need both cores for themselves, and belong to `make test-all`.
 ALONE := $(shell grep -rlE 'mark\.alone' --include=test_*.py tests)
 LAST_CORE := $(shell grep -rlE 'mark\.last_core' --include=test_*.py tests)
 PIN := hasattr(os, "sched_setaffinity") and os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -46,11 +46,10 @@ demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in und
 test: setup ## checks and every test that needs neither a GPU nor Docker
 	@# One core collects meanwhile, so that all workers and programs find their bytecode.
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 & $(LINT); linted=$$?; wait; exit $$linted
-	$(BIN)/pytest -m 'alone and $(QUICK)' $(ALONE) $(PYTEST_ARGS)
 	@# Types take a minute of one core, while tests measure on the other, and then while tests wait.
 	@$(ON_FIRST_CORE) $(BIN)/mypy & typing=$$!; \
 	$(BIN)/pytest -m 'last_core and $(QUICK)' $(LAST_CORE) $(PYTEST_ARGS) && \
-	$(BIN)/pytest $(TOGETHER) -m 'not alone and not last_core and $(QUICK)' $(PYTEST_ARGS); \
+	$(BIN)/pytest $(TOGETHER) -m 'not last_core and $(QUICK)' $(PYTEST_ARGS); \
 	tested=$$?; wait $$typing || { echo 'types are wrong, see what mypy says above'; exit 1; }; exit $$tested
 
 test-all: setup check ## the same with the tests that take minutes

@@ -20,7 +20,7 @@ from tests.support.cases import case_count
 from tests.support.loaded_programs import load_once
 from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
 from tests.support.shared_folders import share_folders
-from tests.support.worker_lanes import LaneScheduling
+from tests.support.worker_lanes import LaneScheduling, refuse_alone
 
 # A test that computes longer on a loaded machine is no wrong test. Where a test says no number itself, `make test-all`
 # draws four times as many examples.
@@ -74,6 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling:
     """Distributes files as `worker_lanes` says."""
     return LaneScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Refuses a test of `make test` that needs the machine to itself."""
+    refuse_alone(items)
 
 
 def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,10 +12,12 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from tests.support.agent import STANDIN, TRAINING, AgentProcess, end_jobs, prepare_baseline, write_script
+from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 from tests.support.small_disks import fill, small_disk
 
 ARGUMENTS = ("--predictor", "", "--policy", "fifo", "--heartbeat-ms", "100", "--progress-interval-ms", "50")
+PATIENCE_S = 240.0
 # Refusals of a job follow each other after 1, 2, 4 and 8 s, each in an attempt of its own: three by then.
 REFUSED_THRICE_S = 4
 
@@ -30,8 +32,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_an_agent_that_cannot_even_begin_says_which_disk_is_full(small: Path) -> None:
     fill(small / "ballast")
     flags = ["--scheduler", "127.0.0.1:1", "--state-dir", str(small / "agent"), *STANDIN]
-    command = [sys.executable, "-m", "cotenant_agent", "run", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(
+        "cotenant_agent", ["run", *flags], folder=Path.cwd(), environment=os.environ, timeout_s=PATIENCE_S
+    )
     assert done.returncode == 1
     assert f"error: {small / 'agent'} takes nothing: No space left on device; make room there" in done.stderr
 
@@ -41,8 +44,9 @@ def test_a_scheduler_that_cannot_begin_says_that_the_disk_is_full_and_that_it_mu
 ) -> None:
     fill(small / "ballast")
     flags = ["--address", "127.0.0.1:0", "--metrics-address", "", "--predictor", "", "--state-dir", str(small / "new")]
-    command = [sys.executable, "-m", "scheduler_service", "serve", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(
+        "scheduler_service", ["serve", *flags], folder=Path.cwd(), environment=os.environ, timeout_s=PATIENCE_S
+    )
     assert done.returncode != 0
     assert f"error: the disk of {small / 'new'} is full; free some space there" in done.stderr
     assert "started again" in done.stderr

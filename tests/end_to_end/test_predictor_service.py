@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cotenant.v1 import prediction_pb2_grpc
 from tests.support.cases import sampled
 from tests.support.grpc_errors import code_of, details_of, error_info_of
 from tests.support.hostile_graphs import hostile_graphs
+from tests.support.loaded_programs import run_program, start_program
 from tests.support.measured_dataset import graphs, write_dataset
 
 pytestmark = pytest.mark.slow
@@ -37,13 +37,14 @@ class Service:
         self.folder = folder
         self.ready = folder / "ready.json"
         self.ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "predictor_service", "serve", "--address", "127.0.0.1:0"]
-        command += ["--metrics-address", "127.0.0.1:0", "--state-dir", str(folder / "state")]
-        command += ["--datasets", str(folder / "datasets"), "--ready-file", str(self.ready)]
-        self.log = (folder / "log").open("ab")
-        self.process = subprocess.Popen(
-            command, stderr=self.log, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        arguments = ["serve", "--address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"]
+        arguments += ["--state-dir", str(folder / "state"), "--datasets", str(folder / "datasets")]
+        arguments += ["--ready-file", str(self.ready)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with (folder / "log").open("ab") as log:
+            self.process = start_program(
+                "predictor_service", arguments, folder=Path.cwd(), environment=environment, output=log, errors=log
+            )
         self.channel = grpc.insecure_channel(self._address())
         self.stub = prediction_pb2_grpc.PredictionServiceStub(self.channel)
 
@@ -61,9 +62,7 @@ class Service:
     def end(self, number: signal.Signals) -> int:
         self.channel.close()
         self.process.send_signal(number)
-        _, status = self.process.communicate(), self.process.returncode
-        self.log.close()
-        return status
+        return self.process.wait(START_S)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +78,10 @@ def service(folder: Path) -> Iterator[Service]:
     yield running
     if running.process.poll() is None:
         running.end(signal.SIGTERM)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_program("predictor_service", arguments, folder=Path.cwd(), environment=os.environ, timeout_s=START_S)
 
 
 def upload(service: Service, content: bytes, part: int = 4096) -> messages.UploadGraphResponse:
@@ -232,22 +235,7 @@ def test_uploaded_graphs_and_models_survive_kill_9_and_sigterm_ends_cleanly(fold
 
 
 def test_other_addresses_than_loopback_are_refused_without_tls(folder: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "predictor_service",
-            "serve",
-            "--address",
-            "0.0.0.0:0",
-            "--state-dir",
-            str(folder / "x"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run("serve", "--address", "0.0.0.0:0", "--state-dir", str(folder / "x"))
     assert done.returncode == 2
     assert "--insecure" in done.stderr
 
@@ -255,9 +243,8 @@ def test_other_addresses_than_loopback_are_refused_without_tls(folder: Path) -> 
 def test_a_job_that_does_not_fit_ends_the_offline_command_with_4(folder: Path) -> None:
     graph = folder / "wide.onnx"
     graph.write_bytes(GRAPHS["wide"])
-    command = [sys.executable, "-m", "predictor_service", "predict", str(graph), "--device", "cpu-standin"]
-    command += ["--batch-size", "900000", "--state-dir", str(folder / "state"), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    job = ("--device", "cpu-standin", "--batch-size", "900000")
+    done = run("predict", str(graph), *job, "--state-dir", str(folder / "state"), "-o", "json")
     assert done.returncode == 4, done.stderr
     answer = json.loads(done.stdout)
     assert answer["fits"] is False

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.training import train
 from tests.support.few_candidates import few_candidates
 from tests.support.grpc_errors import code_of
+from tests.support.loaded_programs import Process, start_program
 from tests.support.measured_dataset import DEVICE, graphs, write_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -55,19 +55,21 @@ def store(folder: Path) -> VersionStore:
 def service(folder: Path, store: VersionStore) -> Iterator[tuple[int, str]]:
     """A process on the store; its id and address."""
     ready = folder / "ready.json"
-    command = [sys.executable, "-m", "predictor_service", "serve", "--address", "127.0.0.1:0", "--metrics-address", ""]
-    command += ["--state-dir", str(folder / "state"), "--ready-file", str(ready)]
-    command += ["--datasets", str(folder / "datasets-0")]
+    arguments = ["serve", "--address", "127.0.0.1:0", "--metrics-address", "", "--state-dir", str(folder / "state")]
+    arguments += ["--ready-file", str(ready), "--datasets", str(folder / "datasets-0")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log, env=environment) as process:
-        try:
-            yield process.pid, wait_for_address(process, ready, folder / "log")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+    with (folder / "log").open("ab") as log:
+        process = start_program(
+            "predictor_service", arguments, folder=Path.cwd(), environment=environment, output=log, errors=log
+        )
+    try:
+        yield process.pid, wait_for_address(process, ready, folder / "log")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(START_S) == 0
 
 
-def wait_for_address(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
+def wait_for_address(process: Process, ready: Path, log: Path) -> str:
     for _ in range(int(START_S / 0.1)):
         if ready.exists():
             return str(json.loads(ready.read_text())["address"])

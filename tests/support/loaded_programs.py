@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import itertools
 import json
@@ -257,6 +258,9 @@ def _serve(name: str, channel: int) -> None:
     """Fork what is asked for, and tell of each end, until the asking process is gone; returns in a child as well."""
     for module in itertools.chain.from_iterable(LOADED[name].values()):
         importlib.import_module(module)
+    # A search for garbage, at the latest at a program's end, would write into all that it shares with this process.
+    gc.collect()
+    gc.freeze()
     requests = socket.socket(fileno=channel)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

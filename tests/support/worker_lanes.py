@@ -7,6 +7,7 @@ ones before the others, and the rest of the workers compute meanwhile; who has n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
@@ -17,11 +18,11 @@ from xdist.workermanage import WorkerController
 WAITING: Final = ("tests/end_to_end/", "tests/unit/agent/")
 """Folders of tests that start programs; those of the first take longer, so that those of the second fill the end."""
 LONG_FIRST: Final = (
+    "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_command_line.py",
     "tests/end_to_end/test_pairs_are_learned_live.py",
     "tests/end_to_end/test_killed_programs.py",
     "tests/end_to_end/test_collected_profiles.py",
-    "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_examples_train.py",
     "tests/end_to_end/test_gangs_without_shared_storage.py",
     "tests/end_to_end/test_capture.py",
@@ -48,6 +49,9 @@ LONG_FIRST: Final = (
     "tests/simulation/test_many_jobs.py",
 )
 """A file that takes long is begun early, or it ends alone."""
+
+THOROUGH: Final = frozenset({"endurance", "strangers", "gpu", "compose", "slurm", "kubernetes", "ray"})
+"""Marks of tests that `make test` leaves out."""
 
 
 class LaneScheduling(LoadFileScheduling):
@@ -76,6 +80,21 @@ class LaneScheduling(LoadFileScheduling):
         file = next_file(list(self.workqueue), takes_waiting_first=int(node.gateway.id.removeprefix("gw")) % 2 == 0)
         unit = self.assigned_work[node][file] = self.workqueue.pop(file)
         node.send_runtest_some([self._places[test] for test in unit])
+
+
+def refuse_alone(items: Iterable[pytest.Item]) -> None:
+    """Refuses a test that needs the machine to itself and is part of `make test`, which runs others meanwhile.
+
+    Raises:
+        pytest.UsageError: Names the test and the remedy.
+    """
+    for item in items:
+        names = {mark.name for mark in item.iter_markers()}
+        if "alone" in names and not names & THOROUGH:
+            remedy = f"let it wait for facts, or mark it also as one of {', '.join(sorted(THOROUGH))}"
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked alone, and `make test` would run others meanwhile: {remedy}"
+            )
 
 
 def next_file(files: list[str], *, takes_waiting_first: bool) -> str:

@@ -58,7 +58,7 @@ def test_make_test_finds_every_file_with_a_test_that_runs_alone_or_with_nothing_
     assert marked <= set(found)
 
 
-@pytest.mark.parametrize(("failing", "calls_of_pytest"), [("", 4), ("ruff", 1), ("mypy", 4)])
+@pytest.mark.parametrize(("failing", "calls_of_pytest"), [("", 3), ("ruff", 1), ("mypy", 3)])
 def test_make_test_starts_no_test_of_what_does_not_pass_the_linters_and_fails_where_types_are_wrong(
     failing: str, calls_of_pytest: int, tmp_path: Path
 ) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -16,6 +15,7 @@ from cotenant.client_errors import InputError
 from cotenant.metrics_page import MetricsPage
 from cotenant.tls_settings import check_metrics_exposure
 from predictor_service.grpc_api.metrics import ServiceMetrics, serve_metrics
+from tests.support.loaded_programs import run_program
 
 
 @pytest.fixture
@@ -63,9 +63,8 @@ def test_a_state_that_nobody_can_look_at_in_time_is_no_answer_of_its_service() -
 
 def test_a_foreign_address_of_metrics_needs_the_same_promise_as_the_scheduler_s(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
-    command = [sys.executable, "-m", "predictor_service", "serve", "--address", "127.0.0.1:0"]
-    command += ["--state-dir", str(state_dir), "--metrics-address", "0.0.0.0:0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    arguments = ["serve", "--address", "127.0.0.1:0", "--state-dir", str(state_dir), "--metrics-address", "0.0.0.0:0"]
+    done = run_program("predictor_service", arguments, folder=Path.cwd(), environment=os.environ, timeout_s=240.0)
     assert done.returncode == 2
     assert "metrics are plain HTTP" in done.stderr
     assert "--insecure" in done.stderr
