@@ -146,8 +146,7 @@ def _matches(tree: Tree, pattern: re.Pattern[str], suffixes: tuple[str, ...], re
         f"{path}:{number}: {found.group()!r}; {remedy}"
         for path in tree.paths
         if path.endswith(suffixes) and not path.startswith(GENERATED_FOLDER) and not path.endswith((".csv", ".parquet"))
-        if pattern.search(text := tree.text(path))
-        for number, line in enumerate(text.splitlines(), start=1)
+        for number, line in enumerate(tree.text(path).splitlines(), start=1)
         if (found := pattern.search(line))
     ]
 
