@@ -13,11 +13,14 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
 import pytest
+from execnet.xspec import XSpec
 from hypothesis import settings
 from xdist.remote import Producer
 
 from tests.support.cases import case_count
+from tests.support.forked_workers import fork_workers
 from tests.support.loaded_programs import load_once
+from tests.support.quick_exports import remember_operators
 from tests.support.quick_trees import ask_once_per_boosting, remember_parameter_names
 from tests.support.shared_folders import share_folders
 from tests.support.worker_lanes import LaneScheduling, refuse_alone
@@ -59,6 +62,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         remember_parameter_names()
         ask_once_per_boosting()
+        remember_operators()
         gc.freeze()
         gc.set_threshold(_OBJECTS_BEFORE_A_SEARCH, 20, 20)
         gc.enable()
@@ -66,8 +70,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Lets all workers of a run share what is dear to make."""
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
         share_folders()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    """Lets all workers be forked from a process that has imported the tests once, where there are several."""
+    if len(specs) > 1:
+        fork_workers([str(argument) for argument in config.invocation_params.args])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,6 +23,7 @@ from tests.support.repository_rules import (
     Rule,
     Tree,
     files_are_short,
+    functions_of,
     tracked_tree,
 )
 
@@ -157,6 +158,20 @@ def test_modules_are_reached_by_imports_tables_and_file_names() -> None:
     }
     modules = {name: ast.parse(text) for name, text in sources.items()}
     assert unreached(modules, ["tool.__main__"]) == ["tool.rules.program", "tool.rules.ruler"]
+
+
+def test_functions_are_found_in_blocks_of_every_kind() -> None:
+    blocks = (
+        "class C:\n    @decorated\n    async def {}(self): ...\n",
+        "def {}():\n    def inner(): ...\n",
+        "if a:\n    pass\nelse:\n    def {}(): ...\n",
+        "try:\n    pass\nexcept OSError:\n    def {}(): ...\nfinally:\n    def last(): ...\n",
+        "match a:\n    case 1:\n        with b:\n            def {}(): ...\n",
+        "for a in b:\n    while c:\n        def {}(): ...\n",
+    )
+    module = ast.parse("".join(text.format(f"f{number}") for number, text in enumerate(blocks)))
+    assert {node.name for node in functions_of(module)} == {*(f"f{n}" for n in range(len(blocks))), "inner", "last"}
+    assert len(list(functions_of(module))) == len(blocks) + 2
 
 
 def test_an_empty_tree_breaks_no_rule(tmp_path: Path) -> None:

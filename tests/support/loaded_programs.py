@@ -40,6 +40,8 @@ LOADED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "predictors": {"predictor_service": ["predictor_service.commands.serve"]},
     # The first optimizer of a process imports what compiles networks, for as long as torch itself takes.
     "trainings": {"examples.training.train": ["torch._dynamo", "examples.training.tasks"]},
+    # Those of pytest-xdist, whose process imports the tests before.
+    "workers": {"tests.support.worker_program": []},
 }
 """By the process that has loaded them: the programs, and what their main modules import."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -115,13 +117,14 @@ class Loader:
 
     Args:
         name: Which, see `LOADED`.
+        collected: Arguments of a pytest whose tests it imports before; none = it imports no tests.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, collected: Sequence[str] = ()) -> None:
         self._programs = LOADED[name]
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.support.loaded_programs", name, str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.loaded_programs", name, str(theirs.fileno()), *collected]
             self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._lock = threading.Lock()
         self._environment = {name: os.environ.get(name) for name in _IMPORTS_DEPEND_ON}
@@ -319,4 +322,7 @@ def _become(files: Sequence[int], program: str, arguments: list[str], folder: st
 
 
 if __name__ == "__main__":
+    if sys.argv[3:]:
+        # Programs of the product are forked from a process that knows nothing of pytest.
+        importlib.import_module("tests.support.forked_workers").import_tests(sys.argv[3:])
     _serve(sys.argv[1], int(sys.argv[2]))

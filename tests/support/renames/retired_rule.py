@@ -20,14 +20,16 @@ def retired_names_stay_away(tree: Tree) -> list[str]:
     if not wanted.applied:
         return []
     waiting = {entry.old for entry in wanted.entries if entry.after_protos} & contract_names().keys()
-    known = known_modules(tree.paths)
+    known, retired = known_modules(tree.paths), {entry.old for entry in wanted.entries} - waiting
     complaints = [f"{old}: the module is retired, call it {new}" for old, new in wanted.modules.items() if old in known]
     for path in tree.paths:
         if not path.endswith(".py") or path.startswith((GENERATED_FOLDER, *TOOL_TESTS)):
             continue
-        text = tree.text(path)
+        words = words_of(text := tree.text(path))
+        if words.isdisjoint(retired):
+            continue
         names = {old: new for old, new in wanted.names_in(path, tree.module(path)).items() if old not in waiting}
-        if names.keys().isdisjoint(words_of(text)):
+        if words.isdisjoint(names):
             continue
         found = Renamer(names=names, modules={}, known_modules=known).retired_names(text)
         complaints += [f"{path}:{row}: {old} is retired, say {new} ({MAP_PATH})" for row, old, new in found]

@@ -87,7 +87,7 @@ class Speller(nn.Module):
 def test_the_states_of_a_recurrent_network_are_no_batch_of_as_many_as_it_has_layers(
     batch_first: bool, tmp_path: Path
 ) -> None:
-    letters = torch.ones((5, 12) if batch_first else (12, 5), dtype=torch.long)
+    letters = torch.ones((5, 3) if batch_first else (3, 5), dtype=torch.long)
     state = (torch.zeros(2, 5, 8), torch.zeros(2, 5, 8))
     network = Speller(batch_first=batch_first)
     assert export_network(torch, network, (letters, state), {}, tmp_path) == 5
@@ -181,12 +181,12 @@ class Tagger(nn.Module):
 @pytest.mark.parametrize("cells_first", sampled([True, False], 1))
 def test_packed_sequences_are_exported_as_padded_ones(cells_first: bool, tmp_path: Path) -> None:
     network = Tagger(cells_first=cells_first, packs_first=True, is_sorted=cells_first)
-    words, lengths = torch.ones(4, 7, dtype=torch.long), torch.tensor([7, 5, 2, 1])
+    words, lengths = torch.ones(4, 5, dtype=torch.long), torch.tensor([5, 4, 2, 1])
     before: Tensor = network(words, lengths)
     export_network(torch, network, (words, lengths), {}, tmp_path)
     described = describe_graph(convert(tmp_path / EXPORT_FILE))
-    assert described.at_batch(4).forward_macs == 4 * 7 * (3 * 8 * (_WIDTH + 8) + 8 * 3)
+    assert described.at_batch(4).forward_macs == 4 * 5 * (3 * 8 * (_WIDTH + 8) + 8 * 3)
     assert described.at_batch(8).forward_macs == 2 * described.at_batch(4).forward_macs
-    packed = pack_padded_sequence(torch.ones(4, 7, 1), lengths, batch_first=True)
-    assert packed.data.shape == (7 + 5 + 2 + 1, 1)
+    packed = pack_padded_sequence(torch.ones(4, 5, 1), lengths, batch_first=True)
+    assert packed.data.shape == (5 + 4 + 2 + 1, 1)
     assert torch.equal(network.eval()(words, lengths), before)
