@@ -9,6 +9,9 @@ work, is left out.
 
 Runs that failed are neither learned from nor judged (`learning/failed_runs.py`). The rows of the promoted version are
 also told apart by the domain flag.
+
+With --cnn instead: each of the seven kinds of generated CNNs is held out in turn, the rest of the whole set is learned
+as `retrain` does. Three CPU minutes a kind; --kinds dense,gradual judges some.
 """
 
 from __future__ import annotations
@@ -20,19 +23,22 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from cotenant.profile_schema import PairRow, SoloRow, read_rows, write_rows
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation
 from predictor_service.evaluation.stored_model import StoredModel
+from predictor_service.fitting.fit import fit_rows
 from predictor_service.fitting.known_rows import split_learnable
+from predictor_service.fitting.learnable_rows import select_learnable
 from predictor_service.learning.failed_runs import find_failed_runs
-from predictor_service.learning.learning_task import BoolArray
+from predictor_service.learning.learning_task import BoolArray, FloatArray
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.registry.model_registry import ModelRegistry
@@ -42,12 +48,14 @@ from predictor_service.selection.targets import MEMORY
 from predictor_service.settings import default_datasets_dir
 
 _SET: Final = "gpumemnet"
+_DEVICE: Final = "NVIDIA A100-SXM4-40GB"
 _CAMPAIGN: Final = "timm"
 _EVERY: Final = 4
 _LEVELS: Final[dict[str, Callable[[SoloRow], str]]] = {
     "architecture": lambda row: row.architecture,
     "family": lambda row: row.family,
 }
+_CNN: Final = "cnn"
 _METRICS: Final = ("mape_ratio", "coverage_90_ratio", "coverage_99_ratio", "upper_99_over_actual_mean")
 
 
@@ -58,6 +66,42 @@ def main(*, served_only: bool = False) -> dict[str, Any]:
     rows = [row for row in read_rows(folder / "solo.csv.gz", SoloRow) if row.campaign == _CAMPAIGN]
     rows = [row for row in rows if _hash(row.architecture) % every == 0]
     return {f"{level} never seen": _judge(rows, level, served_only=served_only) for level in _LEVELS}
+
+
+def judge_cnns(kinds: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns how often the bound holds for kinds of CNNs that were not learned from, and over all of them."""
+    profiles = read_profiles(default_datasets_dir() / "public" / _SET)
+    rows = read_learning_task(profiles, MEMORY, _DEVICE).learning_task
+    is_cnn = [job.labels.get("campaign") == _CNN for job in rows.jobs]
+    names = sorted({job.architecture for job, chosen in zip(rows.jobs, is_cnn, strict=True) if chosen})
+    judged, held, ratios = {}, list[bool](), list[float]()
+    with threadpool_limits(1):
+        for name in names:
+            if kinds and name.removeprefix(f"{_CNN}_") not in kinds:
+                continue
+            _tell(f"without {name}")
+            unseen = np.array([job.architecture == name for job in rows.jobs])
+            fitted = fit_rows(select_learnable(rows.subset(np.flatnonzero(~unseen))).learned, "family", 0)
+            test, _ = split_learnable(rows.subset(np.flatnonzero(unseen)))
+            answered = fitted.predict(test)
+            judged[name] = _cnn_figures(answered.value, answered.upper_99, test.measured, answered.in_domain)
+            held += (test.measured <= answered.upper_99).tolist()
+            ratios += (answered.upper_99 / test.measured).tolist()
+            _tell(json.dumps(judged[name]))
+    return {
+        **judged,
+        "all": {"rows": len(held), "coverage_99_ratio": np.mean(held), "upper_99_over_actual_mean": np.mean(ratios)},
+    }
+
+
+def _cnn_figures(value: FloatArray, upper_99: FloatArray, measured: FloatArray, in_domain: BoolArray) -> dict[str, Any]:
+    return {
+        "rows": len(measured),
+        "mape_ratio": float(np.mean(np.abs(value / measured - 1))),
+        "coverage_99_ratio": float(np.mean(measured <= upper_99)),
+        "upper_99_over_actual_mean": float(np.mean(upper_99 / measured)),
+        "flagged_ratio": float(np.mean(~in_domain)),
+    }
 
 
 def _judge(rows: list[SoloRow], level: str, *, served_only: bool) -> dict[str, Any]:
@@ -152,4 +196,8 @@ def _tell(line: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--served-only", action="store_true", help="Leave the fresh model out.")
-    print(json.dumps(main(served_only=parser.parse_args().served_only), indent=1))
+    parser.add_argument("--cnn", action="store_true", help="Judge kinds of generated CNNs instead.")
+    parser.add_argument("--kinds", default="", help="Of --cnn: these only, joined by commas.")
+    asked = parser.parse_args()
+    found = judge_cnns([*filter(None, asked.kinds.split(","))]) if asked.cnn else main(served_only=asked.served_only)
+    print(json.dumps(found, indent=1))

@@ -130,6 +130,20 @@ timeout 300 .venv/bin/cotenant submit --name compose-mlp --graph examples/jobs/g
     --workdir /opt/cotenant --wait -- python -m examples.training.train --model mlp --steps 50
 end_stage "a job was submitted with its graph, run and finished"
 
+retraining() { .venv/bin/python deploy/compose_retraining.py "$COTENANT_PREDICTOR" "$1"; }
+serves() { [ "$(retraining served)" = "$1" ]; }
+first_version="$(retraining served)"
+[ "$(retraining right)" = PROMOTED ]
+learned_version="$(retraining served)"
+[ "$learned_version" != "$first_version" ]
+end_stage "what was measured was learned and is served"
+[ "$(retraining mistaken)" = REFUSED ]
+serves "$learned_version"
+docker exec "$(container predictor)" python -m predictor_service models rollback --why "compose test" \
+    --state-dir /var/lib/cotenant/predictor
+wait_until 60 "rolled back by one command" serves "$first_version"
+end_stage "a fifth of the labels three times too long was refused, the version rolled back"
+
 for name in SCHEDULER PREDICTOR AGENT SECOND_AGENT; do
     port="${name}_METRICS_PORT"
     .venv/bin/python deploy/health_check.py "http://127.0.0.1:${!port}/metrics"

@@ -1,8 +1,9 @@
 """What a service knows of jobs, as the columns and analytical estimates that it learns from and answers by.
 
 A row can be answered when the job's graph was described, by its file or by a table's figures, on a device type with
-known peaks; a row of two jobs when both were measured alone. It can be learned from when, in addition, one device ran
-undivided batches: a step of several passes is not that of the features of its part.
+known peaks, and its step, where that is asked for, is no compiled model's and of no other memory layout; a row of two
+jobs when both were measured alone. It can be learned from when, in addition, one device ran undivided batches: a step
+of several passes is not that of the features of its part.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.fitting.table_rows import has_usual_settings, is_described, served_figures
+from predictor_service.learning.cross_device_rows import USUAL_LAYOUT, steps_as_usual
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.learning_task import SoloFigures as MeasuredAlone
 from predictor_service.learning.learning_task_reader import NOT_COMPARABLE
@@ -34,6 +36,7 @@ _ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
 }
 WITHOUT_GRAPH: Final = "without its graph"
 ODD_SETTINGS: Final = "with settings that no job can state, e.g. fp64"
+ODD_STEP: Final = "of a compiled model or another memory layout, whose step no column tells apart"
 DOUBTED: Final = "its batch or the unit of its step is not published as others state it"
 _ANY_TARGET: Final = ("batch",)
 _NEEDED_LABELS: Final = {STEP.name: ("batch", "step_ms")}
@@ -62,7 +65,7 @@ def why_unanswerable(target: Target, job: JobFacts, others: Sequence[JobFacts]) 
         if find_device_type(job.device) is None:
             return WITHOUT_PEAKS
         if is_described(job):
-            return ""
+            return ODD_STEP if target is STEP and not _steps_as_usual(job) else ""
         return ODD_SETTINGS if job.graph and not has_usual_settings(job) else WITHOUT_GRAPH
     if not all(_is_measured(each.solo) for each in (job, *others)):
         return "a job's step time, utilization or memory alone is not known"
@@ -107,6 +110,10 @@ def name_jobs_of(learning_task: LearningTask) -> list[str]:
         name_jobs(learning_task.device, learning_task.target.name, tuple(each.job_key for each in (job, *others)))
         for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
     ]
+
+
+def _steps_as_usual(job: JobFacts) -> bool:
+    return steps_as_usual(job.labels.get("campaign", ""), job.labels.get("layout", USUAL_LAYOUT))
 
 
 def _is_measured(alone: MeasuredAlone) -> bool:

@@ -35,6 +35,7 @@ _LEFT_OUT: Final = frozenset(
         "image_size_drawn",
     }
 )
+USUAL_LAYOUT: Final = "nchw"
 _ROWS_PER_GROUP: Final = 60
 _NETWORKS_PER_GROUP: Final = 600
 _SLOTS: Final[Mapping[str, float]] = {"sgd": 0.0, "momentum": 1.0, "adam": 2.0, "adamw": 2.0, "none": -1.0}
@@ -155,9 +156,14 @@ def _read_row(set_name: str, row: SoloRow) -> StepRow | None:
 
 
 def runs_as_usual(row: SoloRow) -> bool:
-    """Whether a row's model is neither compiled nor has its images in another memory layout: settings name neither."""
+    """The same as `steps_as_usual` of a row as it is stored."""
     published = json.loads(row.features_json or "{}")
-    return "compiled" not in row.campaign and published.get("set.layout", "nchw") == "nchw"
+    return steps_as_usual(row.campaign, published.get("set.layout", USUAL_LAYOUT))
+
+
+def steps_as_usual(campaign: str, layout: str) -> bool:
+    """Whether a measured model was neither compiled nor had its images in another memory layout: no column says so."""
+    return "compiled" not in campaign and layout == USUAL_LAYOUT
 
 
 def kind_of_row(row: SoloRow, device: DeviceType) -> StepKind:
