@@ -67,6 +67,7 @@ class Work:
     Attributes:
         layer: The layer.
         input_elements: Elements that it reads.
+        is_joined: Whether these are of several layers' outputs, which concatenating them copies.
         macs: Multiply-accumulates of the forward pass.
         channels: Output channels, or features of a dense layer; those of the layer before where the kind has none.
         side: Output height and width; 1 for dense layers.
@@ -79,6 +80,7 @@ class Work:
     channels: int
     side: int
     unfolded_elements: int
+    is_joined: bool = False
 
 
 def parse_layers(text: str) -> list[Layer]:
@@ -121,17 +123,19 @@ def count_work(layers: Sequence[Layer], input_channels: int, input_side: int) ->
     elements, channels, side, previous_inputs = input_channels * input_side**2, input_channels, input_side, 0
     seen = {input_channels}
     for place, layer in enumerate(layers):
-        macs, unfolded = 0, 0
+        macs, unfolded, is_joined = 0, 0, False
         if layer.kind == "conv2d":
-            inputs_allowed = seen | {channels + previous_inputs}
+            inputs_allowed, side_read = seen | {channels + previous_inputs}, side
             side, channels, previous_inputs, kernel = _resolve(layers, place, side, inputs_allowed)
             seen.add(channels)
             macs = layer.elements * previous_inputs * kernel**2
             unfolded = side**2 * previous_inputs * kernel**2
+            is_joined = previous_inputs * side_read**2 > elements
+            elements = max(elements, previous_inputs * side_read**2)
         elif layer.kind in {"linear", "adaptive_avg_pool2d"}:
             side, channels = 1, layer.elements
             macs = max(layer.parameters - layer.elements, 0) if layer.kind == "linear" else 0
-        work.append(Work(layer, elements, macs, channels, side, unfolded))
+        work.append(Work(layer, elements, macs, channels, side, unfolded, is_joined))
         elements = layer.elements
     return work
 
@@ -227,12 +231,14 @@ def _count(work: Iterable[Work], kind: str) -> int:
 def _saved_bytes(work: Sequence[Work]) -> int:
     """Bytes kept per sample between forward and backward pass; a tensor that two layers keep counts once."""
     kept: dict[int, int] = {}
-    masks = 0
+    masks, joined = 0, 0
     for place, item in enumerate(work):
         if item.layer.kind == "dropout":
             masks += item.layer.elements * _MASK_BYTES
         if item.layer.kind in _KEEPS_OUTPUT:
             kept[place + 1] = item.layer.elements
+        elif item.is_joined:
+            joined += item.input_elements
         elif item.layer.kind not in _KEEPS_NOTHING:
             kept[place] = item.input_elements
-    return _ELEMENT_BYTES * sum(kept.values()) + masks
+    return _ELEMENT_BYTES * (sum(kept.values()) + joined) + masks

@@ -58,7 +58,13 @@ def test_blocks_that_concatenate_sum_their_channels() -> None:
         Layer("conv2d", 8 * 16, 8 * (3 * 9 + 1)),
         Layer("conv2d", 8 * 16, 8 * (11 * 9 + 1)),
     ]
-    assert [item.channels for item in count_work(layers, 3, 4)] == [8, 8]
+    work = count_work(layers, 3, 4)
+    assert [item.channels for item in work] == [8, 8]
+    assert [item.input_elements for item in work] == [3 * 16, 11 * 16]
+    # The second convolution keeps the copy that concatenating image and first output made.
+    features = graph_features(work)
+    assert features["saved_for_backward_bytes_per_sample"] == 4 * (3 * 16 + 11 * 16)
+    assert features["traffic_bytes_per_sample"] == 4 * (3 * 16 + 11 * 16 + 2 * 8 * 16)
 
 
 def test_dense_layers_have_no_side() -> None:
