@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ SETTING_OPTIONS = (
     ),
 )
 SETTING_NAMES = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes")
+_BINDING = re.compile(r"dimension_bindings\[([^\]\s]+)\]")
 
 
 def with_setting_options(command: Command) -> Command:
@@ -32,6 +34,11 @@ def with_setting_options(command: Command) -> Command:
     for option in reversed(SETTING_OPTIONS):
         command = option(command)
     return command
+
+
+def naming_flags(text: str) -> str:
+    """Returns what a service says with the flag of a setting in place of the contract's name of it."""
+    return _BINDING.sub(r"--bind \1=SIZE", text)
 
 
 def flags_of_settings(settings: resources_pb2.JobSettings) -> list[str]:
