@@ -10,7 +10,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.forecast_views import expected_start_text, step_time_lines
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
-from cotenant.cli.job_views import ENDED, coded_reason, neighbour_text, phase_name, unusual_lines
+from cotenant.cli.job_views import ENDED, coded_reason, neighbour_lines, neighbour_text, phase_name, unusual_lines
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client_errors import InputError
@@ -103,7 +103,7 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str, st
         _settled_line(answer),
         *step_time_lines(answer.job),
         *unusual_lines(answer.job),
-        *[("shares with", neighbour_text(other)) for other in answer.job.co_located_jobs],
+        *neighbour_lines(answer.job),
     ]
     return [line for line in lines if line[1]]
 

@@ -174,7 +174,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
     "most for the others.",
     "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them set share: any; how much they slow each "
-    "other down is not known.",
+    "other down is not known, and of a job that was never measured alone it is not learned while they share.",
     "STARTS_ON_TRIAL": "The job shares with {jobs} on trial, for nothing reliable is predicted of them together: "
     "{slowdown_ratio} is expected for it and {neighbour_slowdown_ratio} for the other. It leaves if a job is slowed "
     "down more than it accepts; --no-trial refuses that.",
