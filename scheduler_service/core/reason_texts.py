@@ -269,11 +269,11 @@ REASON_TEXTS: Mapping[str, str] = {
     # the end
     "FINISHED": "The program ended with success, and the job is done.",
     "FINISHED_UNCOUNTED": "The program ended with success. It reported no step and none was recognised in what it "
-    "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace. What it left "
-    "in the background ended with it.",
+    "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace. Anything that "
+    "it left in the background ended with it.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
-    "reported: it ended early, or the number of steps that was stated (--steps) is too large. What it left in the "
-    "background ended with it.",
+    "reported: it ended early, or the number of steps that was stated (--steps) is too large. Anything that it "
+    "left in the background ended with it.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
     "correct --steps, because waiting times are expected by it.",
     "FINISHED_WITH_TARGET": "The program ended with success after {steps_done} steps; its loss was to end it "
