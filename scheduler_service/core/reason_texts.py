@@ -298,6 +298,7 @@ A reason must bring whatever its sentence names (`tests/support/policy_contract.
 """
 
 _NAMED_IDS_MAX = 4
+_TENTH_OF_SECOND_MS = 100
 _MINUTE_MS = 60_000
 _UNITS = (("d", "h", 86_400_000, 3_600_000), ("h", "m", 3_600_000, 60_000), ("m", "s", 60_000, 1_000))
 
@@ -344,7 +345,9 @@ def format_quantity(name: str, value: float) -> str:
 
 
 def _duration(value_ms: float) -> str:
-    """Return seconds; from a minute on the largest two units, as `--time-limit` is written: 1h30m, or 1h."""
+    """Return seconds, or a few milliseconds; from a minute on two units, as `--time-limit` is written: 1h30m, or 1h."""
+    if 0 < value_ms < _TENTH_OF_SECOND_MS:
+        return f"{value_ms:.3g} ms"
     if not _MINUTE_MS <= value_ms < inf:
         return f"{value_ms / 1_000:.1f} s"
     for large, small, large_ms, small_ms in _UNITS:
