@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant import extras, programs
-from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, why_not
+from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, name_networks, why_not
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
 from cotenant.quantities import format_percent
@@ -234,7 +234,7 @@ def _notes_of_step(result: Mapping[str, Any], wait_ratio: float) -> list[tuple[b
         ),
         (
             len(result["networks"]) > 1,
-            f"{', '.join(result['networks'])} are in one graph; code between them is not",
+            f"{name_networks(result['networks'])} are in one graph; code between them is not",
         ),
         (
             result["optimizers"] > 1,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -91,8 +92,13 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
 
 
+def name_networks(classes: Sequence[str]) -> str:
+    """Returns the networks that were called by their classes, alike ones once: `6 x Coupling, Head`."""
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(classes).items())
+
+
 def _covered(result: Mapping[str, Any]) -> NotCapturedError:
-    names, share = ", ".join(result["networks"]) or "none", format_percent(result["covered_ratio"])
+    names, share = name_networks(result["networks"]) or "none", format_percent(result["covered_ratio"])
     return NotCapturedError(
         f"the networks that were called ({names}) hold {share} of the parameters that the optimizers train, "
         "less than 95 %: what the script does with the others cannot be seen from outside"
