@@ -118,4 +118,7 @@ def run_captured(
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as error:
-        raise ProgramError(f"{PROGRAM_COMMANDS[verb][0]} did not answer within {timeout_s:g} s") from error
+        raise ProgramError(
+            f"{PROGRAM_COMMANDS[verb][0]} did not answer within {timeout_s:g} s",
+            remedy="try again when this machine is less busy, or with a smaller network",
+        ) from error

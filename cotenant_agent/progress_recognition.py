@@ -36,7 +36,7 @@ _BAR = rf"{LOOSE}(?=/{LOOSE}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━|\[
 _BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
 # First letters are looked at before anything else is: that halves the time of a search.
 _ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|paso|passo|krok|шаг|итерация|ステップ|스텝|第"
-_WORDS = f"step|iter|iteration|it|num_updates|update|batch|{_ELSEWHERE}"
+_WORDS = f"step|iter|iteration|it|num_updates|updates?|batch|{_ELSEWHERE}"
 _WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
 _DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
 _BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#\"']? {0,8}"

@@ -51,6 +51,22 @@ def open_database(path: Path, *pragmas: str, schema: str = "") -> sqlite3.Connec
     return connection
 
 
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """Opens a file that is there without writing to its folder, which may be of another user, or take no writes.
+
+    Raises:
+        StoreFormatError: It is no database.
+        StoreFullError: Its owner does not let it be read.
+    """
+    write_ahead = path.with_name(f"{path.name}-wal")
+    is_still = not write_ahead.exists() or write_ahead.stat().st_size == 0
+    options = "mode=ro&immutable=1" if is_still else "mode=ro"
+    try:
+        return sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+
+
 def _make_private(path: Path) -> None:
     """Lets only the owner read what is asked and measured here; SQLite gives its other files the same mode."""
     with suppress(OSError):  # of another user, or on a file system without modes: SQLite reports what it cannot do

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant import extras, programs
-from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, why_not
+from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, name_networks, why_not
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
 from cotenant.job_settings import INPUT_WAIT_MS_MAX
@@ -250,7 +250,7 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
         ),
         (
             len(result["networks"]) > 1,
-            f"{', '.join(result['networks'])} are in one graph; code between them is not",
+            f"{name_networks(result['networks'])} are in one graph; code between them is not",
         ),
         (
             result["optimizers"] > 1,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ _NO_NETWORK: Final = (
     "Temporary failure in name resolution", "Name or service not known", "Network is unreachable", "ConnectionError",
     "Failed to establish a new connection",
 )  # fmt: skip
+_DEPENDS_ON_VALUES: Final = re.compile(
+    r"data-dependent expression.*Caused by: \((?:.*/)?([^/\n]{1,100}):([0-9]{1,9}) in (\w{1,100})\)", re.DOTALL
+)
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _OTHER_PYTHON: Final = "activate the environment in which the script runs, or write its Python in full"
 
@@ -88,12 +92,29 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
 
 
+def name_networks(classes: Sequence[str]) -> str:
+    """Returns the networks that were called by their classes, alike ones once: `6 x Coupling, Head`."""
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(classes).items())
+
+
 def _covered(result: Mapping[str, Any]) -> NotCapturedError:
-    names, share = ", ".join(result["networks"]) or "none", format_percent(result["covered_ratio"])
+    names, share = name_networks(result["networks"]) or "none", format_percent(result["covered_ratio"])
     return NotCapturedError(
         f"the networks that were called ({names}) hold {share} of the parameters that the optimizers train, "
         "less than 95 %: what the script does with the others cannot be seen from outside"
     )
+
+
+def _refused(result: Mapping[str, Any]) -> NotCapturedError:
+    detail = result["detail"].strip()
+    place = _DEPENDS_ON_VALUES.search(detail)
+    if place is not None:
+        cause = ", since what it does depends on the values that it is given ({}, line {}, in {})".format(
+            *place.groups()
+        )
+    else:
+        cause = f": {detail.splitlines()[0][:300]}" if detail else ""
+    return NotCapturedError(harmless(f"torch.export refused the network{cause}"), log=result["trace"])
 
 
 _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]] = MappingProxyType(
@@ -105,11 +126,6 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
         ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),
-        "export": lambda result: NotCapturedError(
-            f"torch.export refused the network: {result['detail'].strip().splitlines()[0][:300]}"
-            if result["detail"].strip()
-            else "torch.export refused the network",
-            log=result["trace"],
-        ),
+        "export": _refused,
     }
 )

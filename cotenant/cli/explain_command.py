@@ -10,7 +10,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.forecast_views import expected_start_text, step_time_lines
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
-from cotenant.cli.job_views import ENDED, coded_reason, neighbour_text, phase_name, unusual_lines
+from cotenant.cli.job_views import ENDED, coded_reason, neighbour_lines, neighbour_text, phase_name, unusual_lines
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client_errors import InputError
@@ -61,7 +61,8 @@ def explain(session: Session, /, job: str, history: bool, start: bool, changes: 
     show(render_labelled(_summary(answer, wanted), session.width))
     if answer.candidates:
         show("")
-        show(render_table(_COLUMNS, [_candidate_row(c, session.width) for c in answer.candidates], session.width))
+        rows = [_candidate_row(candidate, answer.reason, session.width) for candidate in answer.candidates]
+        show(render_table(_COLUMNS, rows, session.width))
     if history and answer.history:
         show("")
         show(render_labelled(_history_lines(answer), session.width))
@@ -103,7 +104,7 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str, st
         _settled_line(answer),
         *step_time_lines(answer.job),
         *unusual_lines(answer.job),
-        *[("shares with", neighbour_text(other)) for other in answer.job.co_located_jobs],
+        *neighbour_lines(answer.job),
     ]
     return [line for line in lines if line[1]]
 
@@ -116,14 +117,16 @@ def _settled_line(answer: scheduling_pb2.ExplainJobResponse) -> tuple[str, str]:
     return "decided", f"{decided} by policy {answer.policy}"
 
 
-def _candidate_row(candidate: scheduling_pb2.Candidate, width: int) -> Row:
+def _candidate_row(candidate: scheduling_pb2.Candidate, told: scheduling_pb2.Reason, width: int) -> Row:
+    """A GPU that was looked at; what stands above the table already is not said again."""
     verdict = "chosen" if candidate.chosen else "possible" if candidate.feasible else "no"
     cost = f"{candidate.cost:.4g}" if candidate.HasField("cost") else "-"
     reason = coded_reason(candidate.reason)
-    narrow = len(reason) > width - 40
+    is_told = candidate.reason.message == told.message
+    narrow = is_told or len(reason) > width - 40
     style = "green" if candidate.chosen else "" if candidate.feasible else "dim"
     cells = [candidate.gpu_id, verdict, cost, candidate.reason.code if narrow else reason]
-    notes = [candidate.reason.message] if narrow and candidate.reason.message else []
+    notes = [candidate.reason.message] if narrow and candidate.reason.message and not is_told else []
     notes += [f"with {neighbour_text(other)}" for other in candidate.co_located_jobs]
     return Row(cells=cells, styles=((1, style),), note="; ".join(note.rstrip(".") for note in notes))
 

@@ -219,7 +219,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         *_speed_lines(job),
         *step_time_lines(job),
         *unusual_lines(job),
-        *[("shares with", neighbour_text(other)) for other in job.co_located_jobs],
+        *neighbour_lines(job),
     ]
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
@@ -343,6 +343,23 @@ _BASES = {
     resources_pb2.ESTIMATE_LEVEL_GRAPH: "graph only",
     resources_pb2.ESTIMATE_LEVEL_FALLBACK: "device peaks only",
 }
+
+
+def neighbour_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
+    """Returns the jobs that share a job's GPUs, and what would tell how much they slow it down, as labelled lines."""
+    lines = [("shares with", neighbour_text(other)) for other in job.co_located_jobs]
+    is_to_be_measured = job.reason.code in _BEFORE_A_MEASUREMENT
+    if lines and job.step_ms and not job.solo_step_ms and not is_to_be_measured:
+        others = " ".join(other.job_id for other in job.co_located_jobs)
+        lines.append(("to learn it", _LEARN_SLOWDOWN.format(others=others)))
+    return lines
+
+
+_BEFORE_A_MEASUREMENT = frozenset({"STARTS_TO_BE_MEASURED", "IS_MEASURED"})
+_LEARN_SLOWDOWN = (
+    "a step of this job was never measured alone, so that nothing says by how much it is slowed down; "
+    "`cotenant hold --stop {others}` until a step alone is shown here, then `cotenant release {others}`"
+)
 
 
 def neighbour_text(other: scheduling_pb2.CoLocatedJob) -> str:

@@ -11,8 +11,8 @@ import click
 
 from cotenant import __version__
 from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
-from cotenant.cli.session import tell
-from cotenant.client_errors import CotenantError, ServiceError
+from cotenant.cli.session import tell_error
+from cotenant.client_errors import CotenantError
 from cotenant.command_run import HELP, run_command
 from cotenant.nearest_name import did_you_mean
 
@@ -134,18 +134,5 @@ def run(arguments: list[str]) -> int:
     try:
         return run_command(cotenant, arguments, prog_name="cotenant")
     except CotenantError as error:
-        show_error(error)
+        tell_error(error)
         return exit_code_of(error)
-
-
-def show_error(error: CotenantError) -> None:
-    """Writes one error to stderr: what, the stable reason, what to do."""
-    reason = f" [{error.reason}]" if error.reason else ""
-    tell(f"error: {error.message}{reason}", style="red")
-    facts = error.metadata if isinstance(error, ServiceError) else {}
-    # The list of wrong fields usually repeats the message.
-    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if value and error.message not in value]
-    if shown:
-        tell("  " + ", ".join(shown))
-    if error.remedy and error.remedy not in error.message:
-        tell(f"  remedy: {error.remedy}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ from cotenant.cli.prediction_views import (
     quantity_columns,
     quantity_rows,
 )
-from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.session import Session, show, tell_error, with_session
 from cotenant.cli.setting_options import flags_of_settings, with_setting_options
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
-from cotenant.client_errors import ProgramError
+from cotenant.client_errors import InputError, ProgramError
 from cotenant.device_calibration_message import calibration_message
 from cotenant.prediction_questions import naming_graph
 from cotenant.prediction_verdict import may_run
@@ -105,15 +106,33 @@ def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags:
         if is_captured:
             check_before_capture(session, devices, batch_sizes, flags)
 
-    with asked_jobs(files, is_allowed=yes, check=check) as jobs:
+    with asked_jobs(files, is_allowed=yes, check=check) as named:
+        is_readable = [len(named) == 1 or _is_readable(job) for job in named]
+        jobs = list(compress(named, is_readable))
+        if not jobs:
+            raise click.exceptions.Exit(ExitCode.USAGE)
+        if 1 < len(batch_sizes) == len(named):
+            flags["batch_sizes"] = batch_sizes = list(compress(batch_sizes, is_readable))
         if len(jobs) > 1:
             fits = predict_together(session, together_questions(session, jobs, devices, flags), flags["offline"])
         elif flags["max_batch"] or len(devices) > 1 or len(batch_sizes) > 1:
             fits = predict_each(session, each_questions(session, jobs[0], devices, flags), flags)
         else:
             fits = _predict_one(session, jobs[0], devices[0], batch_sizes[0], flags)
+    if len(jobs) < len(named):
+        raise click.exceptions.Exit(ExitCode.USAGE)
     if not fits:
         raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
+
+
+def _is_readable(job: AskedJob) -> bool:
+    """Tells what is wrong with one of several graphs; the others are asked about without it."""
+    try:
+        load_graph(job.graph)
+    except InputError as error:
+        tell_error(error)
+        return False
+    return True
 
 
 def _asked_device(session: Session, given: str | None) -> str:

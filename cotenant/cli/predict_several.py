@@ -12,7 +12,7 @@ from cotenant import quantities
 from cotenant.cli.formats import emit_data, message_to_dict
 from cotenant.cli.job_views import level_name
 from cotenant.cli.predict_questions import is_unconfigured
-from cotenant.cli.prediction_views import wait_text
+from cotenant.cli.prediction_views import wait_text, warning_lines
 from cotenant.cli.session import Session, show
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
@@ -184,4 +184,4 @@ def memory_lines(risk: prediction_pb2.PredictMemoryRiskResponse, device: str) ->
         lines.append(("out of memory", f"{chance:.2%} (at most {most:.2%})".replace("%", " %")))
     else:
         lines.append(("out of memory", "the chance is not known: nothing like one of the jobs was measured"))
-    return lines + [("warning", f"{warning.code}: {warning.message}") for warning in risk.warnings]
+    return lines + warning_lines(risk.warnings)

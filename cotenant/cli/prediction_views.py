@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cotenant import quantities
 from cotenant.cli.job_views import NOT_CALIBRATED, level_name
+from cotenant.cli.setting_options import naming_flags
 from cotenant.cli.tables import Column, Row
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_verdict import verdict_of
@@ -104,13 +105,14 @@ def prediction_lines(
         ("graph", _graph_text(answer.graph)),
         ("model", f"{answer.model_version}, {_promise(answer)}"),
         ("device", _calibration_text(answer)),
-        *[
-            ("warning", f"{warning.code}: {warning.message}")
-            for warning in answer.warnings
-            if warning.code != _CALIBRATED
-        ],
+        *warning_lines(warning for warning in answer.warnings if warning.code != _CALIBRATED),
     ]
     return lines
+
+
+def warning_lines(warnings: Iterable[resources_pb2.Warning]) -> list[tuple[str, str]]:
+    """Returns what is doubtful about an answer, as labelled lines."""
+    return [("warning", f"{warning.code}: {naming_flags(warning.message)}") for warning in warnings]
 
 
 def _calibration_text(answer: prediction_pb2.PredictJobResponse) -> str:

@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from cotenant.cli.formats import OutputFormat
+from cotenant.cli.setting_options import naming_flags
 from cotenant.cli.settings import SETTINGS, Settings, resolve_settings
 from cotenant.client import PredictorClient, SchedulerClient, open_channel
+from cotenant.client_errors import CotenantError, ServiceError
 from cotenant.program_settings import Resolved
 from cotenant.terminal_text import harmless
 
@@ -75,7 +77,21 @@ def show(text: Text | str) -> None:
 
 def tell(message: str, *, style: str = "") -> None:
     """Writes a diagnostic to stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(_harmless(Text(message, style=style)))
+    told = Text(naming_flags(message), style=style)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(_harmless(told))
+
+
+def tell_error(error: CotenantError) -> None:
+    """Writes one error to stderr: what, the stable reason, what to do."""
+    reason = f" [{error.reason}]" if error.reason else ""
+    tell(f"error: {error.message}{reason}", style="red")
+    facts = error.metadata if isinstance(error, ServiceError) else {}
+    # The list of wrong fields usually repeats the message.
+    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if value and error.message not in value]
+    if shown:
+        tell("  " + ", ".join(shown))
+    if error.remedy and error.remedy not in error.message:
+        tell(f"  remedy: {error.remedy}")
 
 
 def _harmless(text: Text) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ SETTING_OPTIONS = (
 )
 _WAITS = ("input_wait_ms", "input_wait_ratio")
 SETTING_NAMES = (*_WAITS, "channels_last", "activation_checkpointing", "ddp_bucket_bytes")
+_BINDING = re.compile(r"dimension_bindings\[([^\]\s]+)\]")
 
 
 def with_setting_options(command: Command) -> Command:
@@ -61,6 +63,11 @@ def overlay_settings(known: Mapping[str, Any], changes: Mapping[str, Any]) -> di
     if isinstance(wait_ms, int | float) and isinstance(own_size, int) and isinstance(batch_size, int) and own_size > 0:
         merged["input_wait_ms"] = wait_ms * batch_size / own_size
     return merged
+
+
+def naming_flags(text: str) -> str:
+    """Returns what a service says with the flag of a setting in place of the contract's name of it."""
+    return _BINDING.sub(r"--bind \1=SIZE", text)
 
 
 def flags_of_settings(settings: resources_pb2.JobSettings) -> list[str]:

@@ -12,8 +12,10 @@ from typing import Final
 import click
 
 from predictor_service.errors import TrainingDataError, UnknownVersionError
-from predictor_service.registry.model_registry import ModelRegistry, current_user
+from predictor_service.registry.model_registry import HISTORY_FILE, ModelRegistry, current_user
 from predictor_service.registry.version_comparison import compare_versions
+from predictor_service.registry.version_history import read_events
+from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
@@ -24,13 +26,22 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")(command)
 
 
-@contextmanager
-def _registry(settings: Settings) -> Iterator[ModelRegistry]:
+def _folder(settings: Settings) -> Path:
     root = settings.state_dir / "models"
     if not root.is_dir():
         remedy = "train the first one with `cotenant retrain`, or name the folder with --state-dir"
         raise UnknownVersionError(f"{root.parent} has no model versions", remedy=remedy)
-    registry = ModelRegistry(root, current_user())
+    return root
+
+
+def _store(settings: Settings) -> VersionStore:
+    """What verbs read that change nothing: the folder may be of another user, or take no writes."""
+    return VersionStore(_folder(settings))
+
+
+@contextmanager
+def _registry(settings: Settings) -> Iterator[ModelRegistry]:
+    registry = ModelRegistry(_folder(settings), current_user())
     try:
         yield registry
     finally:
@@ -50,10 +61,10 @@ def models() -> None:
 @_options
 def list_command(settings: Settings, output: str) -> None:
     """List the versions and the history; the served one is marked."""
-    with _registry(settings) as registry:
-        current = registry.store.current()
-        rows = [{"version": name, "served": name == current} for name in registry.store.names()]
-        events = registry.history.events()
+    store = _store(settings)
+    current = store.current()
+    rows = [{"version": name, "served": name == current} for name in store.names()]
+    events = read_events(_folder(settings) / HISTORY_FILE)
     if output == "json":
         history = [
             {
@@ -81,9 +92,9 @@ def list_command(settings: Settings, output: str) -> None:
 @_options
 def show_command(version: str | None, settings: Settings, output: str) -> None:
     """Show the card of a version (the served one by default), or its manifest with -o json."""
-    with _registry(settings) as registry:
-        name = registry.store.find(version or registry.store.current() or "")
-        click.echo(registry.store.manifest(name).to_json() if output == "json" else registry.store.card(name))
+    store = _store(settings)
+    name = store.find(version or store.current() or "")
+    click.echo(store.manifest(name).to_json() if output == "json" else store.card(name))
 
 
 @models.command("promote", epilog="Example:  cotenant models promote VERSION --why 'measured on our nodes'")
@@ -118,9 +129,9 @@ def _say_served(name: str, output: str) -> None:
 @_options
 def diff_command(before: str, after: str | None, settings: Settings, output: str) -> None:
     """Show what differs between two versions (AFTER: the served one by default)."""
-    with _registry(settings) as registry:
-        names = [registry.store.find(before), registry.store.find(after or registry.store.current() or "")]
-        differences = compare_versions(*(registry.store.manifest(name) for name in names))
+    store = _store(settings)
+    names = [store.find(before), store.find(after or store.current() or "")]
+    differences = compare_versions(*(store.manifest(name) for name in names))
     if output == "json":
         fields = [{"what": item.what, "before": item.before, "after": item.after} for item in differences]
         click.echo(json.dumps({"before": names[0], "after": names[1], "differences": fields}))

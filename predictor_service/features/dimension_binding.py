@@ -130,17 +130,19 @@ def _check_bindings(bindings: Mapping[str, int], limits: GraphLimits) -> None:
     for name, size in bindings.items():
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= limits.dimension:
             raise InvalidBindingError(
-                f"dimension_bindings[{name!r}] is {size!r}", remedy=f"use an integer from 1 to {limits.dimension}"
+                f"dimension_bindings[{name}]: {size!r} is no size",
+                remedy=f"use an integer from 1 to {limits.dimension}",
             )
 
 
 def _unbound_error(names: Sequence[str]) -> UnboundDimensionError:
     distinct = list(dict.fromkeys(names))
     named = all("[" not in name for name in distinct)
+    bindings = " and ".join(f"dimension_bindings[{name}]" for name in distinct)
     return UnboundDimensionError(
         f"dimension{'s' if len(distinct) > 1 else ''} {', '.join(distinct)} of the graph inputs "
         f"{'have' if len(distinct) > 1 else 'has'} no value",
-        remedy="set dimension_bindings for it" if named else "name it when exporting and set dimension_bindings for it",
+        remedy=f"set {bindings}" if named else "name it when exporting, then set its size",
         details={"symbols": ",".join(distinct)},
     )
 

@@ -178,8 +178,8 @@ def _follow_fixed_batch(
     if lines is None:
         lines = scale_lines(exported_batch, native)
         how = (
-            "the graph cannot be rebound, so other batches are scaled in proportion; set dimension_bindings "
-            "{batch: N} when the exported batch was another one, or export with a dynamic batch"
+            "the graph cannot be rebound, so other batches are scaled in proportion; set dimension_bindings[batch] "
+            "when the exported batch was another one, or export with a dynamic batch"
         )
     message = f"the graph was exported with the fixed batch {exported_batch}; {how}"
     warnings.append(GraphWarning(code="FIXED_BATCH", message=message))

@@ -22,6 +22,7 @@ VERSIONS_MAX: Final = 50
 """Versions that are kept, those that a rollback may lead to not counted."""
 ROLLBACKS_KEPT: Final = 10
 LOCK_FILE: Final = ".change.lock"
+HISTORY_FILE: Final = "history.sqlite"
 _SERVED: Final = (VersionAction.PROMOTED, VersionAction.ROLLED_BACK)
 
 
@@ -36,7 +37,7 @@ class ModelRegistry:
     def __init__(self, root: Path, who: str) -> None:
         self._root = root
         self.store = VersionStore(root)
-        self.history = VersionHistory(root / "history.sqlite")
+        self.history = VersionHistory(root / HISTORY_FILE)
         self._who = who
         self._complete_history()
 

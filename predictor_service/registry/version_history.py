@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from cotenant.system_clock import now_ms
-from predictor_service.sqlite_files import open_database
+from predictor_service.sqlite_files import open_database, open_for_reading, storage_error
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS events (
@@ -94,24 +96,44 @@ class VersionHistory:
     def events(self) -> list[VersionEvent]:
         """All lines, oldest first."""
         with self._lock:
-            rows = self._connection.execute(
-                "SELECT number, at_ms, action, version, previous, who, why, details FROM events ORDER BY number"
-            ).fetchall()
-        return [
-            VersionEvent(
-                number=row[0],
-                at_ms=row[1],
-                action=VersionAction(row[2]),
-                version=row[3],
-                previous=row[4],
-                who=row[5],
-                why=row[6],
-                details=json.loads(row[7]),
-            )
-            for row in rows
-        ]
+            return _events(self._connection)
 
     def close(self) -> None:
         """Closes the file."""
         with self._lock:
             self._connection.close()
+
+
+def read_events(path: Path) -> list[VersionEvent]:
+    """Returns all lines of a history, oldest first, and writes nothing; none where there is no file.
+
+    Raises:
+        StoreFormatError: It is no history.
+        StoreFullError: Its owner does not let it be read.
+    """
+    if not path.is_file():
+        return []
+    try:
+        with closing(open_for_reading(path)) as connection:
+            return _events(connection)
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+
+
+def _events(connection: sqlite3.Connection) -> list[VersionEvent]:
+    rows = connection.execute(
+        "SELECT number, at_ms, action, version, previous, who, why, details FROM events ORDER BY number"
+    ).fetchall()
+    return [
+        VersionEvent(
+            number=row[0],
+            at_ms=row[1],
+            action=VersionAction(row[2]),
+            version=row[3],
+            previous=row[4],
+            who=row[5],
+            why=row[6],
+            details=json.loads(row[7]),
+        )
+        for row in rows
+    ]

@@ -174,7 +174,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
     "most for the others.",
     "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them set share: any; how much they slow each "
-    "other down is not known.",
+    "other down is not known, and of a job that was never measured alone it is not learned while they share.",
     "STARTS_ON_TRIAL": "The job shares with {jobs} on trial, for nothing reliable is predicted of them together: "
     "{slowdown_ratio} is expected for it and {neighbour_slowdown_ratio} for the other. It leaves if a job is slowed "
     "down more than it accepts; --no-trial refuses that.",
@@ -269,11 +269,11 @@ REASON_TEXTS: Mapping[str, str] = {
     # the end
     "FINISHED": "The program ended with success, and the job is done.",
     "FINISHED_UNCOUNTED": "The program ended with success. It reported no step and none was recognised in what it "
-    "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace. What it left "
-    "in the background ended with it.",
+    "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace. Anything that "
+    "it left in the background ended with it.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
-    "reported: it ended early, or the number of steps that was stated (--steps) is too large. What it left in the "
-    "background ended with it.",
+    "reported: it ended early, or the number of steps that was stated (--steps) is too large. Anything that it "
+    "left in the background ended with it.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
     "correct --steps, because waiting times are expected by it.",
     "FINISHED_WITH_TARGET": "The program ended with success after {steps_done} steps; its loss was to end it "
@@ -298,6 +298,7 @@ A reason must bring whatever its sentence names (`tests/support/policy_contract.
 """
 
 _NAMED_IDS_MAX = 4
+_TENTH_OF_SECOND_MS = 100
 _MINUTE_MS = 60_000
 _UNITS = (("d", "h", 86_400_000, 3_600_000), ("h", "m", 3_600_000, 60_000), ("m", "s", 60_000, 1_000))
 
@@ -344,7 +345,9 @@ def format_quantity(name: str, value: float) -> str:
 
 
 def _duration(value_ms: float) -> str:
-    """Return seconds; from a minute on the largest two units, as `--time-limit` is written: 1h30m, or 1h."""
+    """Return seconds, or a few milliseconds; from a minute on two units, as `--time-limit` is written: 1h30m, or 1h."""
+    if 0 < value_ms < _TENTH_OF_SECOND_MS:
+        return f"{value_ms:.3g} ms"
     if not _MINUTE_MS <= value_ms < inf:
         return f"{value_ms / 1_000:.1f} s"
     for large, small, large_ms, small_ms in _UNITS:

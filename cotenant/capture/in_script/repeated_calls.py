@@ -12,18 +12,29 @@ def as_one_batch(torch: Any, calls: list[Call]) -> tuple[list[Call], int]:
     """Returns the calls of a micro-batch, and how many samples they are where each call is one; 0 = each has a batch.
 
     A sample without a dimension for the batch gets one. Calls that hand something on to each other, as the cells of a
-    recurrent network do, stay what they are.
+    recurrent network do, stay what they are. Where a network is called with batches as well, its single samples are
+    what an agent does between its updates, and are left out: it learns from the batches.
     """
     called = [call for call in calls if call.has_parameters]
     first = called[0]
     if any(call.module is not first.module for call in called) or _are_linked(torch, called):
         return calls, 0
+    single = [call for call in called if _is_single(torch, call)]
+    if 0 < len(single) < len(called):
+        return [call for call in calls if call not in single], 0
     tensors = tensors_of(torch, (first.args, first.kwargs))
     if _has_no_batch(torch, first, tensors):
         first.args, first.kwargs = _mapped(torch, first, lambda each: each.unsqueeze(0))
         return [first], len(called)
     is_one = bool(tensors) and all(each.dim() > 1 and each.shape[0] == 1 for each in tensors)
     return ([first], len(called)) if is_one and len(called) > 1 else (calls, 0)
+
+
+def _is_single(torch: Any, call: Call) -> bool:
+    tensors = tensors_of(torch, (call.args, call.kwargs))
+    return bool(tensors) and all(
+        each.is_floating_point() if each.dim() == 1 else each.dim() > 1 and each.shape[0] == 1 for each in tensors
+    )
 
 
 def _are_linked(torch: Any, calls: list[Call]) -> bool:

@@ -22,6 +22,7 @@ def read(tmp_path: Path, *lines: str, steps_total: int = 0) -> int:
         "grad_step={1} update={0} loss=1.2",
         "micro_step {1} | step {0} | loss 1.2",
         "env_step={1}, iter={0}, return 12.5",
+        "env_step {1} | updates {0} | loss 2.147",
         "global_step={0} step={1} loss=1.2",
         "{{'optimizer_step': {0}, 'step': {1}, 'loss': 1.2}}",
     ],

@@ -116,6 +116,11 @@ def test_what_is_held_besides_the_graph_is_said() -> None:
     assert not [note for note in captured_job._notes(RESULT, 0.0) if "bytes" in note]
 
 
+def test_alike_networks_are_named_once() -> None:
+    notes = captured_job._notes({**RESULT, "networks": ["Coupling", "Head", *["Coupling"] * 5]}, 0.0)
+    assert "6 x Coupling, Head are in one graph; code between them is not" in notes
+
+
 def test_weights_that_do_not_learn_are_told() -> None:
     notes = captured_job._notes({**RESULT, "frozen_inside": 1_400_000}, 0.0)
 

@@ -16,6 +16,14 @@ from tests.support.cases import for_each
 PLAN = ScriptPlan(command=["python", "x.py"], directory=Path(), environment={}, isolated=True, memory_bytes=2**30)
 
 
+DEPENDS_ON_VALUES = """Could not guard on data-dependent expression Ne(u0, 0) (unhinted: Ne(u0, 0)).  (Size-like: u0)
+
+consider using data-dependent friendly APIs such as guard_or_false, guard_or_true and statically_known_true.
+Caused by: (home/ann/routed experts.py:11 in forward)
+For more information, run with TORCH_LOGS="dynamic"
+"""
+
+
 def outcome(**facts: Any) -> ScriptOutcome:
     usual = {
         "result": {},
@@ -57,6 +65,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
         ({"result": {"reason": "no_forward"}}, "no network was called"),
         ({"result": {"reason": "export", "detail": "data-dependent\nmore", "trace": ""}}, "refused the network: data"),
         ({"result": {"reason": "export", "detail": "", "trace": ""}}, "torch.export refused the network"),
+        (
+            {"result": {"reason": "export", "detail": DEPENDS_ON_VALUES, "trace": ""}},
+            "depends on the values that it is given (routed experts.py, line 11, in forward)",
+        ),
     ],
 )
 def test_a_reason_is_one_sentence_with_a_remedy(facts: dict[str, Any], told: str) -> None:

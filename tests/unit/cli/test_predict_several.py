@@ -164,3 +164,33 @@ def test_a_question_that_cannot_be_is_answered_with_its_remedy(
 def test_answers_as_data_hold_all_of_them(cotenant: CommandLine, predictor: FakePredictor) -> None:
     outcome = cotenant("predict", MLP, "--batch-size", "16,32", "-o", "json")
     assert len(json.loads(outcome.out)["predictions"]) == 2
+
+
+def test_each_file_that_is_no_graph_is_named_and_the_others_are_answered(
+    cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path
+) -> None:
+    for name in ("first.onnx", "second.onnx"):
+        (tmp_path / name).write_bytes(b"no graph")
+    first, second = (str(tmp_path / name) for name in ("first.onnx", "second.onnx"))
+    outcome = cotenant("predict", first, MLP, second, "--batch-size", "8,16,32", "--device", "l4")
+    assert outcome.code == 2
+    assert [first in outcome.err, second in outcome.err, outcome.err.count("remedy:")] == [True, True, 2]
+    assert asked(predictor) == [("l4", 16)]
+    assert "DEVICE" in outcome.out or "memory" in outcome.out
+
+
+def test_nothing_is_asked_where_no_file_is_a_graph(
+    cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path
+) -> None:
+    for name in ("first.onnx", "second.onnx"):
+        (tmp_path / name).write_bytes(b"no graph")
+    outcome = cotenant("predict", str(tmp_path / "first.onnx"), str(tmp_path / "second.onnx"), "--batch-size", "8")
+    assert (outcome.code, outcome.out, outcome.err.count("error: ")) == (2, "", 2)
+    assert predictor.seen == []
+
+
+def test_a_dimension_is_bound_with_the_flag_that_does_it(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    predictor.answer.warnings.add(code="FIXED_BATCH", message="scaled; set dimension_bindings[batch] to change it")
+    outcome = cotenant("predict", MLP, "--batch-size", "8", "--device", "l4")
+    assert "set --bind batch=SIZE to change it" in " ".join(outcome.out.split())
+    assert "dimension_bindings" not in outcome.out

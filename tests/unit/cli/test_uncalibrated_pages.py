@@ -108,3 +108,21 @@ def test_a_job_whose_least_memory_exceeds_the_device_does_not_fit(
     text = " ".join(outcome.out.split())
     assert "DOES NOT FIT: at least 18.00 GiB (predicted)" in text
     assert "cpu-standin has 1.00 GiB" in text
+
+
+@pytest.mark.parametrize(
+    ("solo_step_ms", "reason", "is_told"),
+    [(0.0, "STARTS_SHARED_BLINDLY", True), (9.0, "STARTS_SHARED_BLINDLY", False), (0.0, "IS_MEASURED", False)],
+)
+def test_a_job_that_was_never_measured_alone_says_how_to_learn_what_sharing_costs_it(
+    solo_step_ms: float, reason: str, is_told: bool, cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    job = next(job for job in scheduler.jobs.values() if job.predictions)
+    job.step_ms, job.solo_step_ms, job.reason.code = 12.0, solo_step_ms, reason
+    del job.co_located_jobs[:]
+    job.co_located_jobs.add(job_id="job-77")
+    scheduler.explanations[job.job_id] = scheduling_pb2.ExplainJobResponse(job=job)
+    for verb in ("describe", "explain"):
+        text = " ".join(cotenant(verb, job.job_id).out.split())
+        assert "job-77: slowdown unknown" in text
+        assert ("`cotenant hold --stop job-77`" in text) is is_told

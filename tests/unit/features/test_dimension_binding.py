@@ -30,7 +30,7 @@ def test_these_names_of_the_first_dimension_mean_the_batch(name: str | None) -> 
 
 
 def test_an_unbound_name_is_refused_by_name() -> None:
-    with pytest.raises(UnboundDimensionError, match=r"tokens.*set dimension_bindings") as caught:
+    with pytest.raises(UnboundDimensionError, match=r"tokens.*set dimension_bindings\[tokens\]") as caught:
         describe_graph(bert_base(tokens="tokens").SerializeToString())
 
     assert caught.value.symbols == ["tokens"]

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from predictor_service.commands.program import main, program
 from predictor_service.errors import PredictorError
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
+from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.version_store import VersionStore
 from tests.support.invented_profiles import solo_rows, write_profiles
 from tests.support.measured_dataset import write_dataset
@@ -41,10 +42,24 @@ def served(state: Path) -> str:
 
 
 def test_list_shows_versions_and_history(state: Path) -> None:
+    ModelRegistry(state / "models", "its owner").close()
     listed = answer("models", "list", "--state-dir", str(state))
     assert listed["versions"] == [{"version": served(state), "served": True}]
     assert [event["action"] for event in listed["history"]] == ["promoted"]
     assert f"* {served(state)}" in run("models", "list", "--state-dir", str(state)).stdout
+
+
+@pytest.mark.parametrize("verb", [("list",), ("show",), ("diff",)])
+def test_what_only_reads_writes_nothing(state: Path, verb: tuple[str, ...]) -> None:
+    ModelRegistry(state / "models", "its owner").close()
+
+    def content() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (state, *state.rglob("*"))}
+
+    before = content()
+    names = [served(state)] if verb == ("diff",) else []
+    answer("models", *verb, *names, "--state-dir", str(state))
+    assert content() == before
 
 
 def test_show_prints_the_card_or_the_manifest(state: Path) -> None:
