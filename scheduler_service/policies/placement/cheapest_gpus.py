@@ -79,8 +79,8 @@ class CheapestGpus:
         for level in self._levels(request, costs):
             found = [one for one in level if one is not None]
             if found:
-                best = min(found, key=partial(_order, costs)) if len(found) > 1 else found[0]
-                return tuple(best.tolist())
+                cheapest = min(found, key=partial(_order, costs)) if len(found) > 1 else found[0]
+                return tuple(cheapest.tolist())
         return None
 
     def most_on_one_node(self, costs: Costs) -> int:

@@ -86,10 +86,10 @@ class HorusPlacement:
         self._costs_of_empty: dict[object, Sequence[tuple[float, int]]] = {}
         self._has_cheap_loads = False
         self._note_open_classes()
-        numbers, counts = np.unique(self._columns.class_of, return_counts=True)
-        left = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        self._open_count = sum(left.get(number, 0) for number in self._open_numbers)
-        self._empty_count = sum(left.get(number, 0) for number in self._empty_numbers)
+        class_of = self._columns.class_of
+        self._open_count = int(np.count_nonzero(np.array(self._is_open, dtype=np.bool_)[class_of]))
+        # Of each kind of GPU one class is empty.
+        self._empty_count = sum(int(np.count_nonzero(class_of == number)) for number in self._empty_numbers)
         self._full = full_reason(view)
 
     def key(self, job: PendingJob) -> object:
