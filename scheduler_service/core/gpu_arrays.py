@@ -25,6 +25,7 @@ from scheduler_service.core.view import GpuView, HostUse, SchedulingView
 Positions = NDArray[np.intp]
 _Name = TypeVar("_Name", str, tuple[str, int])
 _NOTHING = HostUse()
+NEAR_GPUS = 64
 JOBS_WHILE_RELEASING = -1_000
 """Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
 
@@ -68,6 +69,7 @@ class GpuArrays:
         rack_of: The number of the rack, by node number.
         class_of: The load class, by position.
         jobs_on: How many jobs a GPU holds, by position; far below zero where a job there is being stopped.
+        moved: The positions that `place` has put into other classes, in this order; of a copy for a round its own.
         classes: By number.
         cpu_free: CPU cores left, by node number; a node that states none has any amount.
         host_memory_free: Bytes of host memory left, by node number.
@@ -86,6 +88,7 @@ class GpuArrays:
         self.slots = _slots(node_of, len(node_ids))
         self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
         self.classes: list[LoadClass] = []
+        self.moved: list[int] = []
         self._numbers: dict[object, int] = {}
         self.notes: dict[object, object] = {}
         in_order = [nodes[node_id] for node_id in node_ids]
@@ -131,6 +134,16 @@ class GpuArrays:
             self.classes.append(load)
         return number
 
+    def first_of_class(self, number: int, start: int) -> int:
+        """Return the first position, from one on, of a GPU in a load class; the count of all GPUs = there is none."""
+        class_of, first = self.class_of, start
+        # The next one is mostly near: to look at some costs a tenth of a look at all.
+        for end in (start + NEAR_GPUS, len(class_of)):
+            if first >= len(class_of) or class_of[first] == number:
+                return first
+            first += int((class_of[first:end] == number).argmax())
+        return first if class_of[first] == number else len(class_of)
+
     def put_host(self, node: Node, use: HostUse) -> None:
         """Note what is left of a node's host."""
         number = self.number_of[node.node_id]
@@ -168,22 +181,31 @@ class GpuArrays:
         copy.gpu_ids, copy.node_ids, copy.node_of = self.gpu_ids, self.node_ids, self.node_of
         copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
         copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
-        copy.class_of, copy.jobs_on = self.class_of.copy(), self.jobs_on.copy()
+        copy.class_of, copy.jobs_on, copy.moved = self.class_of.copy(), self.jobs_on.copy(), []
         copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
         return copy
 
-    def place(self, resident: Resident, positions: Iterable[int]) -> None:
-        """Let a job occupy one share of each of these GPUs and of their hosts."""
-        request, joined = resident.request, dict[int, int]()
+    def place(self, resident: Resident, positions: Iterable[int], joins: dict[int, int] | None = None) -> None:
+        """Let a job occupy one share of each of these GPUs and of their hosts.
+
+        Args:
+            resident: The job.
+            positions: The GPUs.
+            joins: The numbers of the classes that equal jobs made of others; more are noted.
+        """
+        request, joined = resident.request, {} if joins is None else joins
+        takes_host = bool(request.cpu_cores or request.host_memory_bytes)
         for position in positions:
             before = int(self.class_of[position])
             if before not in joined:
                 joined[before] = self.number_of_class(self.classes[before].joined_by(resident))
             self.class_of[position] = joined[before]
             self.jobs_on[position] += 1
-            node = self.node_of[position]
-            self.cpu_free[node] -= request.cpu_cores / request.gpus
-            self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
+            self.moved.append(position)
+            if takes_host:
+                node = self.node_of[position]
+                self.cpu_free[node] -= request.cpu_cores / request.gpus
+                self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
 
 
 _OF_ENTRY = attrgetter("gpu.device", "gpu.memory_bytes", "memory_reserved_bytes", "is_releasing")

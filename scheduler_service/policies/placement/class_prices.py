@@ -30,6 +30,8 @@ CLASSES_FOLLOWED_MAX = 32
 REASONS_KEPT = 16
 """GPUs of which is kept why they refuse a shape of job."""
 NO_RANK = 2**62
+UNKNOWN_CLASS = -1
+"""Of a GPU that was never followed."""
 PRICES_MAX = 2_000_000
 """Prices that are kept; beyond them all are forgotten."""
 
@@ -87,7 +89,10 @@ class AlikeChanges:
         self.version = 0
         self._class_of: Positions = np.zeros(0, dtype=np.intp)
         self._alike: AlikeGpus | None = None
+        self._moves: Sequence[int] | None = None
+        self._moves_seen = 0
         self._firsts: dict[int, str] = {}
+        self._first_positions: dict[int, int] = {}
         self._came: deque[Sequence[tuple[int, str]]] = deque(maxlen=CHANGES_MAX)
         self._came_since: dict[int, Sequence[tuple[int, str]]] = {}
 
@@ -103,23 +108,57 @@ class AlikeChanges:
         """Note which load classes are left.
 
         Args:
-            columns: The GPUs, the same ones every time.
+            columns: The GPUs of a round, the same ones in every round; in one round nothing but `place` moves them.
         """
-        class_of = columns.class_of
-        if np.array_equal(class_of, self._class_of):
+        moved = self._moved(columns)
+        if not len(moved):
             return
-        firsts = _changed_firsts(class_of, self._class_of)
         came: list[tuple[int, str]] = []
-        for number, position in firsts.items():
-            if position is None:
+        for number, position in self._changed_firsts(columns, moved).items():
+            if position >= len(columns.gpu_ids):
                 self._firsts.pop(number, None)
-            elif self._firsts.get(number) != columns.gpu_ids[position]:
+                self._first_positions.pop(number, None)
+                continue
+            self._first_positions[number] = position
+            if self._firsts.get(number) != columns.gpu_ids[position]:
                 self._firsts[number] = columns.gpu_ids[position]
                 came.append((number, columns.gpu_ids[position]))
-        self._class_of, self._alike = class_of.copy(), None
+        self._class_of[moved], self._alike = columns.class_of[moved], None
         self._came.append(came)
         self.version += 1
         self._came_since.clear()
+
+    def _moved(self, columns: GpuArrays) -> Positions:
+        """Return where GPUs are in another class than when they were last followed."""
+        moves = columns.moved
+        if moves is self._moves:
+            moved = np.array(moves[self._moves_seen :], dtype=np.intp)
+        else:
+            if not len(self._class_of):
+                self._class_of = np.full(len(columns.class_of), UNKNOWN_CLASS, dtype=np.intp)
+            moved = np.flatnonzero(columns.class_of != self._class_of)
+        self._moves, self._moves_seen = moves, len(moves)
+        return moved
+
+    def _changed_firsts(self, columns: GpuArrays, moved: Positions) -> dict[int, int]:
+        """Return the first position of each load class that lost or got a GPU; beyond the last one = none is left.
+
+        Between two starts these are few: to find the first GPU of all classes takes twenty times as long.
+        """
+        class_of, known, none = columns.class_of, self._first_positions, len(columns.class_of)
+        lost, got = self._class_of[moved].tolist(), class_of[moved].tolist()
+        numbers = {*lost, *got} - {UNKNOWN_CLASS}
+        if len(numbers) > CLASSES_FOLLOWED_MAX:
+            left, positions = np.unique(class_of, return_index=True)
+            return dict.fromkeys(known, none) | dict(zip(left.tolist(), positions.tolist(), strict=True))
+        starts = {number: known.get(number, none) for number in numbers}
+        for number, position in zip(got, moved.tolist(), strict=True):
+            starts[number] = min(starts[number], position)
+        return {number: columns.first_of_class(number, start) for number, start in starts.items()}
+
+    def is_forgotten(self, version: int) -> bool:
+        """Say whether no classes can be told that came since then; versions to come change nothing about that."""
+        return self.version - version > len(self._came)
 
     def left_of(self, nearest: Sequence[NearClass]) -> list[NearClass]:
         """Return those classes that are left with the same first GPU."""
@@ -129,30 +168,11 @@ class AlikeChanges:
     def came_since(self, version: int) -> Sequence[tuple[int, str]] | None:
         """Return the classes that came, or have another first GPU than then; None = that is too long ago to tell."""
         known = self._came_since.get(version)
-        if known is None and self.version - version <= len(self._came):
+        if known is None and not self.is_forgotten(version):
             newest = islice(self._came, len(self._came) - (self.version - version), None)
             came = dict.fromkeys(chain.from_iterable(newest))
             self._came_since[version] = known = [one for one in came if self._firsts.get(one[0]) == one[1]]
         return known
-
-
-def _changed_firsts(class_of: Positions, before: Positions) -> dict[int, int | None]:
-    """Return the first position of each load class that lost or got a GPU; None = no GPU is left in it.
-
-    Between two starts these are few: to find the first GPU of all classes takes twenty times as long.
-
-    Args:
-        class_of: The load class, by position.
-        before: The same as it was; empty = unknown.
-    """
-    moved = np.flatnonzero(class_of != before) if len(before) else None
-    numbers = {*class_of[moved].tolist(), *before[moved].tolist()} if moved is not None else set()
-    if moved is not None and len(numbers) <= CLASSES_FOLLOWED_MAX:
-        firsts = {number: int((class_of == number).argmax()) for number in numbers}
-        return {number: first if class_of[first] == number else None for number, first in firsts.items()}
-    left, positions = np.unique(class_of, return_index=True)
-    gone: dict[int, int | None] = dict.fromkeys(np.unique(before).tolist())
-    return gone | dict(zip(left.tolist(), positions.tolist(), strict=True))
 
 
 class NearestClasses(NamedTuple):
@@ -176,12 +196,14 @@ class ClassCosts:
         costs: Infinite = the job may not come there, or the class has no price yet.
         unasked: The same where the jobs there were not asked for their consent, which most of the time goes into.
         nearness: How near to a start the job is on the classes that refuse it.
+        joins: The classes that GPUs of others are in when such a job has started there.
         impossible: Why it could not start on the empty cluster either; None = not looked at, or it could.
         waited: The classes nearest to a start when it last waited; None = it did not, or that is not known.
     """
 
     def __init__(self) -> None:
         self.costs, self.unasked, self.nearness = CostColumn(), CostColumn(), Nearness()
+        self.joins: dict[int, int] = {}
         self.impossible: tuple[Reason | None] | None = None
         self.waited: NearestClasses | None = None
         self._reasons: dict[str, tuple[int, GpuView, str, Reason]] = {}

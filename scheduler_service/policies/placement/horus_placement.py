@@ -14,13 +14,11 @@ from math import inf
 
 import numpy as np
 
-from scheduler_service.core.capacity import Resident
 from scheduler_service.core.decisions import Candidate, Start
-from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.class_prices import (
     AlikeChanges,
@@ -30,6 +28,7 @@ from scheduler_service.policies.placement.class_prices import (
     Order,
     PricedClasses,
 )
+from scheduler_service.policies.placement.horus_candidates import HorusCandidates
 from scheduler_service.policies.placement.horus_costs import CostModel
 from scheduler_service.policies.placement.horus_prices import HorusPrices
 from scheduler_service.policies.placement.reasons import (
@@ -39,22 +38,6 @@ from scheduler_service.policies.placement.reasons import (
     nearest_obstacle,
 )
 from scheduler_service.policies.placement.starts import start_on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
-    """One GPU that could take the job; `resident` = the job as it would be there."""
-
-    resident: Resident
-    cost: float
-    node_id: str
-    index: int
-    gpu_id: str
-
-    @property
-    def order(self) -> tuple[float, str, int, str]:
-        """Cheapest first; ties are never broken at random."""
-        return self.cost, self.node_id, self.index, self.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +62,7 @@ class HorusPlacement:
         self._inventory = view.index.inventory
         self._columns = view.index.arrays.for_one_round()
         self._load_prices = HorusPrices(view, costs, self._columns.classes)
+        self._candidates = HorusCandidates(self._ledger, self._load_prices, max_jobs_per_gpu=costs.max_jobs_per_gpu)
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         name = (HorusPlacement, repr(costs), view.nodes_per_job_max, id(view.index.prediction_changes))
         kept = self._columns.notes.get(name)
@@ -93,17 +77,19 @@ class HorusPlacement:
         told = memo.get(question)
         if not isinstance(told, _TurnReasons):
             memo[question] = told = _TurnReasons()
-        self._turns = told
+        # What this turn itself finds out its round keeps for equal jobs.
+        self._turns, self._is_told = told, bool(told.by_loads)
         self._told: Mapping[object, Reason] | None = None
+        self._is_open: list[bool] = []
         self._open_numbers: list[int] = []
         self._empty_numbers: list[int] = []
         self._costs_of_empty: dict[object, Sequence[tuple[float, int]]] = {}
         self._has_cheap_loads = False
-        self._seen = 0
         self._note_open_classes()
-        is_open = np.zeros(self._seen, dtype=np.bool_)
-        is_open[self._open_numbers] = True
-        self._open_count = int(np.count_nonzero(is_open[self._columns.class_of]))
+        class_of = self._columns.class_of
+        self._open_count = int(np.count_nonzero(np.array(self._is_open, dtype=np.bool_)[class_of]))
+        # Of each kind of GPU one class is empty.
+        self._empty_count = sum(int(np.count_nonzero(class_of == number)) for number in self._empty_numbers)
         self._full = full_reason(view)
 
     def key(self, job: PendingJob) -> object:
@@ -128,11 +114,13 @@ class HorusPlacement:
         reason = self._told_now().get(self._shape)
         if reason is not None:
             return reason
-        reason = self._impossible(request) or self._still_waits(request)
+        reason = self._impossible(request)
         if reason is None:
             empty = self._cheapest_empty(request)
             if empty is not None:
                 return self._start(request, empty[1:], empty[0])
+            reason = self._still_waits(request)
+        if reason is None:
             chosen, costs = self._cheapest_unasked(request) or self._cheapest_of_all(request)
             if chosen is not None:
                 return self._start(request, chosen, float(costs[list(chosen)].sum()))
@@ -155,8 +143,8 @@ class HorusPlacement:
     def _told_now(self) -> Mapping[object, Reason]:
         """Return why jobs wait before the GPUs as they are loaded now, by shape, as turns have found it."""
         if self._told is None:
-            # While jobs start and none has waited, how each GPU is loaded need not be written down after every start.
-            self._told = self._turns.by_loads.get(self._loads_now(), {}) if self._turns.by_loads else {}
+            # In the first turn, how each GPU is loaded need not be written down after every start.
+            self._told = self._turns.by_loads.get(self._loads_now(), {}) if self._is_told else {}
         return self._told
 
     def _tell(self, reason: Reason) -> None:
@@ -173,7 +161,7 @@ class HorusPlacement:
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that waits."""
-        return self._table(job.request, ())
+        return self._candidates.table(job.request, ())
 
     def _cheapest_of_all(self, request: JobRequest) -> tuple[tuple[int, ...] | None, Costs]:
         """Return the cheapest GPUs, or None, and what each GPU costs."""
@@ -187,10 +175,16 @@ class HorusPlacement:
         """
         if request.gpus != 1 or self._has_cheap_loads:
             return None
-        firsts = [(cost, self._cheapest.first_of_class(request, number)) for cost, number in self._empty_costs()]
-        found = [(cost, position) for cost, position in firsts if position is not None]
+        found = self._empty_places(request)
         is_sure = self._cheapest.are_of_each_kind([position for _, position in found])
         return min(found) if is_sure else None
+
+    def _empty_places(self, request: JobRequest) -> Sequence[tuple[float, int]]:
+        """Return what the first GPU of each empty load class that takes a job costs it, and its position."""
+        if not self._empty_count:
+            return ()
+        firsts = [(cost, self._cheapest.first_of_class(request, number)) for cost, number in self._empty_costs()]
+        return [(cost, position) for cost, position in firsts if position is not None]
 
     def _empty_costs(self) -> Sequence[tuple[float, int]]:
         """Return what the empty load classes that take the job that was asked about cost it, with their numbers."""
@@ -253,44 +247,16 @@ class HorusPlacement:
     def _note_open_classes(self) -> None:
         """Keep the numbers of the classes that could take some job; the others need no price."""
         classes, prices = self._columns.classes, self._load_prices
-        for number in range(self._seen, len(classes)):
+        for number in range(len(self._is_open), len(classes)):
             load = classes[number]
-            if not prices.is_open(load):
+            self._is_open.append(prices.is_open(load))
+            if not self._is_open[number]:
                 continue
             self._open_numbers.append(number)
             if not load.residents and not load.memory_used_bytes:
                 self._empty_numbers.append(number)
             elif not prices.is_dearer_than_empty(load):
                 self._has_cheap_loads = True
-        self._seen = len(classes)
-
-    def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
-        """Look at one GPU with everything that matters, to report why."""
-        gpu_id, gpu = entry.gpu.gpu_id, entry.gpu
-        obstacle = self._slot_obstacle(request, entry)
-        if obstacle is not None:
-            return obstacle
-        residents, used = self._ledger.residents(gpu_id), self._ledger.memory_used_bytes(gpu_id)
-        price = self._load_prices.price(
-            request, LoadClass(gpu=gpu, residents=residents, memory_used_bytes=used, is_releasing=False)
-        )
-        if isinstance(price, Reason):
-            return price
-        resident, cost = price
-        return _Option(resident=resident, cost=cost, node_id=entry.node_id, index=gpu.index, gpu_id=gpu_id)
-
-    def _slot_obstacle(self, request: JobRequest, entry: GpuView) -> Reason | None:
-        gpu_id = entry.gpu.gpu_id
-        if entry.is_releasing:
-            return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
-        jobs_on_gpu = self._ledger.job_count(gpu_id)
-        if jobs_on_gpu >= self._costs.max_jobs_per_gpu:
-            numbers = {"jobs_on_gpu": jobs_on_gpu, "jobs_on_gpu_max": self._costs.max_jobs_per_gpu}
-            return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
-        node = self._view.nodes[entry.node_id]
-        if not self._ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus):
-            return host_reason(request)
-        return None
 
     def _wait_reason(self, request: JobRequest, costs: Costs) -> Reason:
         """Return the reason that was nearest to a start."""
@@ -303,7 +269,7 @@ class HorusPlacement:
         if not request.cpu_cores and not request.host_memory_bytes:
             return self._nearest_known(request)
         alike = (self._view.gpus[gpu_id] for gpu_id in self._changes().alike.gpu_ids)
-        obstacles = [one for one in map(partial(self._option, request), alike) if isinstance(one, Reason)]
+        obstacles = [one for one in map(partial(self._candidates.option, request), alike) if isinstance(one, Reason)]
         return nearest_obstacle(obstacles) if obstacles else self._full
 
     def _nearest_known(self, request: JobRequest) -> Reason:
@@ -316,7 +282,7 @@ class HorusPlacement:
 
     def _look_at_class(self, request: JobRequest, number: int, gpu_id: str) -> Order | None:
         """Note how near to a start a job is on the first GPU of a class, if that refuses it; return it."""
-        reason, nearness = self._option(request, self._view.gpus[gpu_id]), self._known_costs().nearness
+        reason, nearness = self._candidates.option(request, self._view.gpus[gpu_id]), self._known_costs().nearness
         if isinstance(reason, Reason):
             nearness.put(number, reason)
         return nearness.order(number, gpu_id)
@@ -327,7 +293,7 @@ class HorusPlacement:
         entry, number = self._view.gpus[gpu_id], order[3]
         reason = known.reason_on(number, entry, request.job_id)
         if reason is None:
-            found = self._option(request, entry)
+            found = self._candidates.option(request, entry)
             if not isinstance(found, Reason):
                 return self._full
             known.keep_reason(number, entry, request.job_id, reason := found)
@@ -340,7 +306,11 @@ class HorusPlacement:
         From one decision to the next few GPUs change what they hold. None = all classes are to be looked at.
         """
         known = self._known_costs()
-        if (waited := known.waited) is None or not self._open_count:
+        # Where an empty GPU takes the job it has come since: none took it, and what a class costs a shape stays.
+        if (waited := known.waited) is None or not self._open_count or self._empty_places(request):
+            return None
+        if self._priced.alike_changes.is_forgotten(waited.version):
+            known.waited = None
             return None
         changes = self._changes()
         if (came := changes.came_since(waited.version)) is None:
@@ -367,34 +337,13 @@ class HorusPlacement:
         resident = self._load_prices.resident(request, self._view.gpus[gpu_ids[0]].gpu)
         if resident is None:
             raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
-        table = self._table(request, gpu_ids)
+        table = self._candidates.table(request, gpu_ids)
         pairs = self._costs.curve_pairs.get(self._view.gpus[gpu_ids[0]].gpu.device, 0)
         numbers = {"cost": cost} | ({"curve_pairs_count": float(pairs)} if pairs else {})
         start = start_on(self._ledger, resident, gpu_ids, numbers=numbers, candidates=table)
-        arrays.place(resident, chosen)
-        self._open_count -= sum(
-            not self._load_prices.is_open(arrays.classes[arrays.class_of[position]]) for position in chosen
-        )
+        class_at = arrays.class_of.item
+        self._empty_count -= sum([class_at(position) in self._empty_numbers for position in chosen])
+        arrays.place(resident, chosen, self._known_costs().joins)
+        self._note_open_classes()
+        self._open_count -= sum([not self._is_open[class_at(position)] for position in chosen])
         return start
-
-    def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
-        """Return every GPU as it looks to the job, those that could take it first; nothing where no table is wanted."""
-        if not self._view.wants_table(request.job_id):
-            return ()
-        looks = [self._option(request, entry) for entry in self._view.gpus.values()]
-        options = sorted((one for one in looks if isinstance(one, _Option)), key=lambda option: option.order)
-        feasible = [
-            Candidate(
-                gpu_id=option.gpu_id,
-                feasible=True,
-                reason=Reason(code="CANDIDATE", numbers={"cost": option.cost}, gpu_ids=(option.gpu_id,)),
-                cost=option.cost,
-                chosen=option.gpu_id in chosen,
-            )
-            for option in options
-        ]
-        refused = zip(self._view.gpus, looks, strict=True)
-        rest = [
-            Candidate(gpu_id=gpu_id, feasible=False, reason=one) for gpu_id, one in refused if isinstance(one, Reason)
-        ]
-        return (*feasible, *rest)
