@@ -39,7 +39,7 @@ _ANY_TARGET: Final = ("batch",)
 _NEEDED_LABELS: Final = {STEP.name: ("batch", "step_ms")}
 """Labels that say, where they are `NOT_COMPARABLE`, that a row must not be compared with those of other jobs."""
 _AT_ANY_TIME: Final = ("collected", "outcomes")
-"""How the campaigns of what running jobs taught begin: a scheduler placed them. All others begin a pair at one instant."""
+"""How names of campaigns begin whose jobs a scheduler placed. All others begin both jobs of a pair at one instant."""
 WITHOUT_PEAKS: Final = "of a device type without peaks"
 
 
