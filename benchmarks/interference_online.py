@@ -86,12 +86,13 @@ class _NoVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadGraphs:
+class ReadGraphs:
     """Graphs that were described when the data set was read; their bytes are their hashes."""
 
     graphs: Mapping[str, GraphDescription]
 
     def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+        """Returns what was read."""
         return self.graphs[data.decode("ascii")]
 
 
@@ -226,7 +227,7 @@ def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
     Returns:
         Jobs, ordered pairs and, by number of outcomes, minutes, errors and intervals as means over the orders.
     """
-    library = GraphLibrary(_ReadGraphs(world.graphs), None)
+    library = GraphLibrary(ReadGraphs(world.graphs), None)
     for name in sorted(world.graphs):
         library.describe(name.encode("ascii"), {})
     orders = [list(_stream(Predictor(library, _NoVersion()), world, seed)) for seed in seeds]
