@@ -9,7 +9,8 @@ those of all measured pairs, of the pairs that were not observed yet, of pairs a
 cluster does (what else was measured has to join the question), of the same pairs if an observation taught nothing
 beyond itself, and of an answer that no job slows another down, after some numbers of outcomes; means over
 COTENANT_BENCHMARK_SEEDS (default 10) orders. Minutes are computed: shared devices times the agents' least reports,
-two windows every five minutes. Takes two minutes.
+two windows every five minutes. "errors_of_other_starts" says what each world errs before any window if another share
+than `START_SHARE` of what two jobs want beyond the whole device were expected. Takes two minutes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.pair_features import SoloFigures, excess_slowdowns
 from predictor_service.importers.alnair import import_alnair
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.pair_correction import IndexArray
@@ -50,6 +52,7 @@ SHARED_DEVICES: Final = 8
 ASKED_IN_TWOS: Final = 40
 SMALL_DEMAND: Final = 0.75
 LIGHT_SHARE: Final = 0.2
+STARTS: Final = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0)
 _WINDOW_MINUTES: Final = 5
 _STEPS: Final = 1_000
 _ALONE_MS: Final = 100_000
@@ -83,12 +86,13 @@ class _NoVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadGraphs:
+class ReadGraphs:
     """Graphs that were described when the data set was read; their bytes are their hashes."""
 
     graphs: Mapping[str, GraphDescription]
 
     def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+        """Returns what was read."""
         return self.graphs[data.decode("ascii")]
 
 
@@ -104,6 +108,10 @@ def main() -> dict[str, object]:
         worlds["alnair, jobs of little demand"] = keep_small_jobs(alnair, SMALL_DEMAND)
         worlds["alnair, a fifth of the interference"] = lighten(alnair, LIGHT_SHARE)
     figures: dict[str, object] = {name: stream_outcomes(world, seeds) for name, world in worlds.items()}
+    figures["errors_of_other_starts"] = {
+        str(share): {name: expect_share(world, share) for name, world in worlds.items() if not world.graphs}
+        for share in STARTS
+    }
     figures["left_out"] = [] if root else ["alnair: COTENANT_SHARED_DATA is not set"]
     return figures
 
@@ -159,6 +167,20 @@ def _known_world(profiles: MeasuredProfiles) -> World:
     return World(jobs=jobs, truth=truth, graphs={})
 
 
+def expect_share(world: World, share: float) -> float:
+    """Mean error before any window if so much of what two jobs want beyond the whole device were expected of them."""
+    count = len(world.jobs)
+    figures = SoloFigures(
+        utilization_ratio=np.array([job.known_utilization_ratio or 0.0 for job in world.jobs]),
+        step_ms=np.array([job.known_step_ms or 0.0 for job in world.jobs]),
+        memory_bytes=np.array([float(job.known_memory_bytes or 0) for job in world.jobs]),
+        input_wait_ratio=np.zeros(count),
+    )
+    victim, other = (axis.reshape(-1) for axis in np.indices((count, count), dtype=np.intp))
+    expected = share * excess_slowdowns(figures, victim, other).reshape(count, count)
+    return round(_error(expected, world.truth, np.isfinite(world.truth)), _DIGITS)
+
+
 def name_graph(name: str) -> str:
     """A hash for a job of which no graph is published."""
     return hashlib.sha256(name.encode()).hexdigest()
@@ -205,7 +227,7 @@ def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
     Returns:
         Jobs, ordered pairs and, by number of outcomes, minutes, errors and intervals as means over the orders.
     """
-    library = GraphLibrary(_ReadGraphs(world.graphs), None)
+    library = GraphLibrary(ReadGraphs(world.graphs), None)
     for name in sorted(world.graphs):
         library.describe(name.encode("ascii"), {})
     orders = [list(_stream(Predictor(library, _NoVersion()), world, seed)) for seed in seeds]

@@ -79,7 +79,7 @@ def main() -> dict[str, object]:
     for seed in seeds:
         seen = halve_families(dataset, seed)
         sys.stderr.write(f"  halving {seed}: trains on {', '.join(sorted(seen))}\n")
-        version = _retrain(keep_families(dataset, seen), seed)
+        version = retrain_set(keep_families(dataset, seen), seed)
         for target, learning_task in learning_tasks.items():
             judged[target].append(_judge(version, learning_task, seen, seed))
     return {
@@ -107,7 +107,8 @@ def keep_families(dataset: Dataset, families: frozenset[str]) -> Dataset:
     return dataclasses.replace(dataset, solo=solo, pairs=pairs, graphs=graphs)
 
 
-def _retrain(dataset: Dataset, seed: int) -> ServedVersion:
+def retrain_set(dataset: Dataset, seed: int) -> ServedVersion:
+    """The version that `cotenant retrain` would store."""
     trained = train_version([dataset], seed)
     with tempfile.TemporaryDirectory(prefix="cotenant-retrained-") as folder:
         store = VersionStore(Path(folder))

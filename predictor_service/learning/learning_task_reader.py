@@ -182,12 +182,13 @@ def _pair_rows(selection: _Selection, find_job: Callable[[PairRow, str], JobFact
         elif not row.other_job_keys:
             selection.excluded["no co-located job"] += 1
         else:
-            labelled = tuple(_with_share_mode(job, row.share_mode) for job in known)
+            labelled = tuple(_as_co_located(job, row) for job in known)
             yield _Row(row.run_id, row.slowdown_ratio, labelled)
 
 
-def _with_share_mode(job: JobFacts, share_mode: str) -> JobFacts:
-    return dataclasses.replace(job, labels={**job.labels, "share_mode": share_mode})
+def _as_co_located(job: JobFacts, row: PairRow) -> JobFacts:
+    """The job as it ran in a pair, which may be of another campaign than what it did alone."""
+    return dataclasses.replace(job, labels={**job.labels, "share_mode": row.share_mode, "campaign": row.campaign})
 
 
 def _facts_of_jobs(profiles: MeasuredProfiles) -> dict[tuple[str, str, str], JobFacts]:

@@ -136,8 +136,10 @@ def _solo_row(
 
 
 def _pair_row(victim: SoloRow, other: SoloRow, random: np.random.Generator, noise: float) -> PairRow:
-    fair = (victim.utilization_ratio or 0.0) * (other.utilization_ratio or 0.0)
-    shared = (1.0 + fair) * float(np.exp(random.normal(0.0, noise)))
+    """Jobs take turns; one with its copy, begun at one instant as campaigns begin them, is in phase with it."""
+    wanted, by_other = victim.utilization_ratio or 0.0, other.utilization_ratio or 0.0
+    met = wanted if victim is other else wanted * by_other
+    shared = (1.0 + met) * float(np.exp(random.normal(0.0, noise)))
     step_ms = victim.step_ms_mean or 1.0
     return PairRow(
         run_id=f"{victim.family}-{other.family}",

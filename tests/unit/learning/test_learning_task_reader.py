@@ -11,7 +11,12 @@ import pytest
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import TrainingDataError
 from predictor_service.learning.learning_task import ALL_DEVICES
-from predictor_service.learning.learning_task_reader import list_campaigns, list_devices, read_learning_task
+from predictor_service.learning.learning_task_reader import (
+    list_campaigns,
+    list_devices,
+    pool_learning_tasks,
+    read_learning_task,
+)
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, TARGETS, UTILIZATION, Target
 from tests.support.invented_profiles import DEVICE, pair_row, pair_rows, solo_row, solo_rows, write_profiles
@@ -70,6 +75,15 @@ def test_a_pair_is_never_joined_to_a_solo_row_of_another_campaign() -> None:
     read = read_learning_task(profiles(elsewhere, [pair_row(victim, other, slowdown_ratio=0.1)]), SLOWDOWN, DEVICE)
     assert len(read.learning_task) == 0
     assert read.excluded == {"a job has no solo row of the same campaign and device type": 1}
+
+
+def test_a_pair_says_of_which_campaign_it_is_whatever_set_knows_its_jobs_alone() -> None:
+    victim, other = solo_row(job_key="a"), solo_row(job_key="b")
+    collected = [dataclasses.replace(row, campaign="collected") for row in (victim, other)]
+    pairs = [pair_row(*jobs, slowdown_ratio=0.1) for jobs in ((victim, other), collected)]
+    sets = [profiles([victim, other], pairs[:1]), profiles(collected, pairs[1:])]
+    learning_task = pool_learning_tasks(sets, SLOWDOWN, DEVICE).learning_task
+    assert [job.labels["campaign"] for job in learning_task.jobs] == ["one", "collected"]
 
 
 def test_both_directions_of_a_pair_and_its_repetitions_share_one_group() -> None:
