@@ -26,7 +26,7 @@ class Mutant:
 
 
 _IO, _AGENT, _ACCESS = "tests/unit/scheduler_io", "tests/unit/agent", "tests/unit/access"
-_ADMISSION = "scheduler_service/grpc_api/agent_admission.py"
+_ADMISSION = "scheduler_service/grpc_api/agents/agent_admission.py"
 
 POINTS: Mapping[str, str] = {
     "1A": "a restored backup gave ids, fences and checkpoints again",
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="1A",
         test=f"{_IO}/test_cluster_identity.py::test_ids_and_fences_jump_once_per_restore_and_no_two_restores_give_the_same",
-        file="scheduler_service/adapters/stored_identity.py",
+        file="scheduler_service/adapters/storage/stored_identity.py",
         line="jumped = next_fence + FENCES_JUMPED + secrets.randbelow(_FENCES_JUMPED_AT_RANDOM)",
         instead="jumped = next_fence",
     ),
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="1D",
         test=f"{_IO}/test_state_marker.py::test_a_marker_without_its_database_is_refused_with_the_remedy",
-        file="scheduler_service/adapters/sqlite_event_log.py",
+        file="scheduler_service/adapters/storage/sqlite_event_log.py",
         line="    if is_marked or (write_ahead.exists()",
         instead="    if False or (write_ahead.exists()",
     ),
@@ -125,14 +125,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="5",
         test=f"{_AGENT}/test_namespaces.py::test_nothing_of_a_job_outlives_its_killed_shim",
-        file="cotenant_agent/namespaces.py",
+        file="cotenant_agent/keeper/namespaces.py",
         line="        control_process(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
         instead="",
     ),
     Mutant(
         point="5",
         test=f"{_AGENT}/test_attempt_table.py::test_what_outlived_its_shim_is_found_by_the_attempts_marker_and_ended",
-        file="cotenant_agent/attempt_table.py",
+        file="cotenant_agent/attempts/attempt_table.py",
         line="        job_processes.JobProcesses(_NO_KEEPER, (), attempt.environment, attempt.uid).kill_remains()\n",
         instead="",
     ),
@@ -190,14 +190,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="9",
         test=f"{_AGENT}/test_seals.py::test_a_forged_end_finishes_nothing_while_the_job_lives",
-        file="cotenant_agent/attempt.py",
+        file="cotenant_agent/attempts/attempt.py",
         line="        if record is None or self.seal is None or self.seal.is_on(path.name, record):\n",
         instead="        if True:\n",
     ),
     Mutant(
         point="9",
         test=f"{_AGENT}/test_seals.py::test_a_job_neither_prolongs_its_lease_nor_loses_it",
-        file="cotenant_agent/shim_records.py",
+        file="cotenant_agent/keeper/shim_records.py",
         line="        if record is None or self._seal is None or self._seal.is_on(name, record) "
         "or not self._is_agent_alive():\n",
         instead="        if True:\n",
@@ -205,14 +205,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="9",
         test=f"{_AGENT}/test_job_users.py::test_tenants_have_users_of_their_own_and_keep_them_after_a_restart",
-        file="cotenant_agent/job_users.py",
+        file="cotenant_agent/isolation/job_users.py",
         line="        number = read_integer(known, tenant) or self._draw(tenant, known)\n",
         instead="        number = self._numbers[0]\n",
     ),
     Mutant(
         point="10",
         test=f"{_IO}/test_heavy_reads.py::test_the_loop_goes_on_while_a_policy_explains",
-        file="scheduler_service/grpc_api/explanations.py",
+        file="scheduler_service/grpc_api/jobs/explanations.py",
         line="self._thread.begin(lambda: _explained(found.find()))",
         instead="asyncio.ensure_future(asyncio.sleep(0, _explained(found.find())))",
     ),
@@ -226,42 +226,42 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="11",
         test=f"{_IO}/test_job_watch.py::test_a_slow_watcher_learns_how_much_it_missed_and_how_things_stand",
-        file="scheduler_service/grpc_api/job_watch.py",
+        file="scheduler_service/grpc_api/jobs/job_watch.py",
         line="                yield scheduling_pb2.WatchJobsResponse(job=message, missed_changes=missed)\n",
         instead="                yield scheduling_pb2.WatchJobsResponse(job=message)\n",
     ),
     Mutant(
         point="12",
         test=f"{_IO}/test_damaged_state.py::test_an_unreadable_record_is_named_by_file_and_number_without_its_content",
-        file="scheduler_service/adapters/stored_records.py",
+        file="scheduler_service/adapters/storage/stored_records.py",
         line='        raise damaged(path, f"event {sequence} is unreadable") from None\n',
         instead="        raise\n",
     ),
     Mutant(
         point="12",
         test=f"{_IO}/test_log_chain.py::test_what_was_changed_is_named",
-        file="scheduler_service/adapters/stored_records.py",
+        file="scheduler_service/adapters/storage/stored_records.py",
         line="            chain.check(found, at_ms, body, link)\n",
         instead="",
     ),
     Mutant(
         point="12",
         test=f"{_IO}/test_log_chain.py::test_a_checkpointed_log_whose_write_ahead_log_was_removed_has_lost_its_tail",
-        file="scheduler_service/adapters/log_head.py",
+        file="scheduler_service/adapters/storage/log_head.py",
         line="    if noted.sequence > sequence:\n",
         instead="    if False:\n",
     ),
     Mutant(
         point="13",
         test=f"{_IO}/test_private_state.py::test_a_state_in_an_open_folder_is_private_from_its_start",
-        file="scheduler_service/adapters/private_files.py",
+        file="scheduler_service/adapters/storage/private_files.py",
         line="PRIVATE_MODE = 0o600\n",
         instead="PRIVATE_MODE = 0o644\n",
     ),
     Mutant(
         point="13",
         test=f"{_IO}/test_private_state.py::test_a_backup_into_an_open_folder_is_private",
-        file="scheduler_service/adapters/state_backup.py",
+        file="scheduler_service/adapters/storage/state_backup.py",
         line="    os.close(create_private(copy))\n",
         instead="",
     ),
@@ -276,21 +276,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="15",
         test=f"{_AGENT}/test_shim_stops.py::test_a_child_of_a_launcher_checkpoints_before_it_is_killed",
-        file="cotenant_agent/job_processes.py",
+        file="cotenant_agent/keeper/job_processes.py",
         line="        pids = named | _descendants(named | {self._supervisor_pid}, parents)\n",
         instead="        pids = {pid for pid, parent in parents.items() if parent == self._supervisor_pid}\n",
     ),
     Mutant(
         point="16",
         test=f"{_IO}/test_clock_jumps.py::test_times_after_a_forward_jump_come_back_and_keep_their_order_and_distances",
-        file="scheduler_service/adapters/clock_healing.py",
+        file="scheduler_service/adapters/storage/clock_healing.py",
         line="    if lead_ms <= LEAD_MAX_MS or wall_ms < EARLIEST_WALL_MS:\n",
         instead="    if True:\n",
     ),
     Mutant(
         point="17",
         test=f"{_IO}/test_log_shrinks.py::test_the_file_shrinks_after_compaction",
-        file="scheduler_service/adapters/sqlite_event_log.py",
+        file="scheduler_service/adapters/storage/sqlite_event_log.py",
         line="        give_pages_back(self._connection, self._path, self._turn)\n",
         instead="",
     ),
@@ -298,7 +298,7 @@ MUTANTS: tuple[Mutant, ...] = (
         point="18",
         test=f"{_AGENT}/test_allow_list.py::"
         "test_a_variable_that_loads_code_from_a_path_is_refused_unless_the_owner_names_it",
-        file="cotenant_agent/allow_list.py",
+        file="cotenant_agent/isolation/allow_list.py",
         line='_LOADS_CODE = ("NCCL_CONF_FILE", "TORCH_EXTENSIONS_DIR", "TORCH_*PATH")\n',
         instead="_LOADS_CODE = ()\n",
     ),
@@ -312,7 +312,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         point="18",
         test=f"{_AGENT}/test_cgroups.py::test_limits_are_written_in_the_words_of_each_version",
-        file="cotenant_agent/cgroups.py",
+        file="cotenant_agent/isolation/cgroups.py",
         line="            try_write(self.pids / name / _TASKS, str(tasks_max))\n",
         instead="            pass\n",
     ),

@@ -32,9 +32,9 @@ import grpc
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.commands.serve import ALLOCATIONS_PER_COLLECTION
 from scheduler_service.errors import SchedulerServiceError
-from scheduler_service.grpc_api.decide import decide, deciding_thread
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
-from scheduler_service.grpc_api.unread_request import UnreadRequest
+from scheduler_service.grpc_api.snapshots.decide import decide, deciding_thread
+from scheduler_service.grpc_api.snapshots.snapshot_bases import SnapshotBases
+from scheduler_service.grpc_api.snapshots.unread_request import UnreadRequest
 from scheduler_service.policy_registry import POLICIES
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of, repeat_somewhere
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from benchmarks.extraction import best_cpu_s
 from benchmarks.large_clusters import LargeCluster
-from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policy_registry import make_policy

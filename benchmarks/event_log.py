@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
 from scheduler_service.core.events import JobProgressed
 
 BATCHES = (1, 8, 64, 256)

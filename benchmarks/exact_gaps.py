@@ -13,8 +13,8 @@ from statistics import mean
 from benchmarks.exact_rulers.best_sharing import share_best
 from benchmarks.exact_rulers.fewest_gpus import fewest_gpus
 from benchmarks.exact_rulers.least_cost_placement import place_exactly
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.core.decisions import Start, unfolded
-from scheduler_service.core.view import Policy
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy

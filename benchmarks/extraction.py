@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from predictor_service.features.extraction_pool import ExtractionPool
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.extraction_pool import ExtractionPool
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.onnx_graphs import bert_base, resnet50
 
 REPEATS = 5

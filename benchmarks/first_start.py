@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor_service.features.described_graph import describe_figures
 from predictor_service.features.devices import DeviceType, find_device_type
+from predictor_service.features.graphs.described_graph import describe_figures
 from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, build_features
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization

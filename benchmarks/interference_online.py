@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 
 from cotenant.job_settings import JobSettings
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.pair_features import SoloFigures, excess_slowdowns
 from predictor_service.importers.alnair import import_alnair
 from predictor_service.inference.graph_library import GraphLibrary

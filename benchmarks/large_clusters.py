@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.cluster_view.cluster_index import FreshIndex
+from scheduler_service.core.cluster_view.view import GpuView, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import (
     Assignment,
     Gpu,
@@ -23,7 +24,6 @@ from scheduler_service.core.records import (
     PairPrediction,
     Share,
 )
-from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
 
 GIB = 2**30
 DEVICE = "gpu-80"

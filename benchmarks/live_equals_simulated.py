@@ -52,7 +52,7 @@ from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.adapters.job_specs import kept_settings
 from scheduler_service.core.records import Gpu, Node
-from scheduler_service.grpc_api.translate_jobs import job_request
+from scheduler_service.grpc_api.jobs.translate_jobs import job_request
 from tests.support.fake_predictor import MIB
 from tests.support.interruptions import unwind_when_ended
 from tests.support.policy_cluster import PolicyCluster, policy_cluster

@@ -8,7 +8,7 @@ import grpc
 
 from benchmarks.live_equals_simulated_profile import BATCH, Profile
 from cotenant.v1 import prediction_pb2, resources_pb2
-from scheduler_service.adapters.prediction_messages import (
+from scheduler_service.adapters.predictor.prediction_messages import (
     job_prediction,
     job_question,
     pair_predictions,

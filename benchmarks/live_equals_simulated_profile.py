@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks import live_equals_simulated_job
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from cotenant_agent.rendezvous_ports import choose_port
+from cotenant_agent.ranks.rendezvous_ports import choose_port
 from cotenant_simulator.run.records import OverheadCosts
 from tests.support.policy_cluster import PATIENCE_S, PolicyCluster
 from tests.support.scheduler_process import wait_until

@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.observing.foreign_jobs import ForeignJob, ForeignJobs
 from cotenant_agent.observing.observer import ObservedWindow, Observer
 from cotenant_agent.processes import LinuxProcesses
-from cotenant_agent.standin_inventory import StandinInventory
 from cotenant_agent.system_clock import steady_ns
 from tests.support.interruptions import unwind_when_ended
 

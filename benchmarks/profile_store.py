@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cotenant.job_settings import JobSettings
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.records import AttemptKey, GpuReading, LivingAttempt, MeasuredJob
 from predictor_service.profile_store.measurement_window import MeasuredJob as StoredJob
 from predictor_service.profile_store.measurement_window import MeasurementWindow, encode

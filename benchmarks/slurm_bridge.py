@@ -32,7 +32,7 @@ from cotenant.engines.records import Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.interruptions import unwind_when_ended
 from tests.support.slurm_daemons import NODES, SlurmDaemons, missing_daemons
 

@@ -19,9 +19,9 @@ from time import process_time_ns
 from scheduler_service.commands.serve import ALLOCATIONS_PER_COLLECTION
 from scheduler_service.core import events, queue_events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.queue.tenants import TenantRule, TenantRules
 from scheduler_service.core.records import Gpu, JobPrediction, JobRequest, MemoryPoint, Node, PairPrediction, Phase
-from scheduler_service.core.tenants import TenantRule, TenantRules
 from scheduler_service.policy_registry import make_policy
 
 GIB = 2**30

@@ -40,8 +40,8 @@ from scipy.sparse import csr_matrix, eye, hstack
 from cotenant.profile_schema import SoloRow
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE as SCALE
 from predictor_service.features.analytical_memory import MemoryBreakdown, loss_bytes, update_bytes, weights_bytes
-from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.features.graphs.batch_figures import figures_at
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.uncalibrated_memory import (
     BOUND,

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
+from predictor_service.features.graphs.batch_figures import figures_at
 from predictor_service.features.job_features import optimizer_ms
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.uncalibrated_utilization import busy_ms

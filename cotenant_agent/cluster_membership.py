@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cotenant.job import MANIFEST_NAME
-from cotenant_agent.durable_files import read_integer, read_json, read_text, write_json
 from cotenant_agent.errors import ClusterRefusedError, OperatorError
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LogPosition
-from cotenant_agent.state_directory import LOCK_NAME, checkpoint_directory, is_incarnation_id
+from cotenant_agent.storage.durable_files import read_integer, read_json, read_text, write_json
+from cotenant_agent.storage.state_directory import LOCK_NAME, checkpoint_directory, is_incarnation_id
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)

@@ -18,13 +18,13 @@ from cotenant.client_errors import InputError
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant.option_types import Integers
 from cotenant.structured_log import start_logging
-from cotenant_agent.cgroups import detect
+from cotenant_agent.attempts.pausing_means import pausing_enforcements
+from cotenant_agent.devices.nvml_inventory import NvmlInventory
 from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, OperatorError, SettingsError
-from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
+from cotenant_agent.isolation.cgroups import detect
+from cotenant_agent.isolation.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.leaving import leave_cluster
-from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.observing.command import observe
-from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.settings import SETTINGS, AgentSettings
 from cotenant_agent.wiring import build_agent
 

@@ -13,18 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.attempt import Attempt, AttemptState
-from cotenant_agent.attempt_table import AttemptTable
-from cotenant_agent.checkpoint_transfers import CheckpointTransfers
-from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt_table import AttemptTable
+from cotenant_agent.attempts.early_attempts import find_prepared, give_up_early
+from cotenant_agent.attempts.early_start import PREPARATION_LOST
+from cotenant_agent.attempts.log_streams import LogStreams
+from cotenant_agent.attempts.pause_orders import NOT_PAUSABLE
+from cotenant_agent.attempts.stop_orders import note_ended_parts
+from cotenant_agent.checkpointing.checkpoint_transfers import CheckpointTransfers
+from cotenant_agent.checkpointing.checkpoints import Checkpoint
+from cotenant_agent.checkpointing.shared_storage import find_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
-from cotenant_agent.early_attempts import find_prepared, give_up_early
-from cotenant_agent.early_start import PREPARATION_LOST
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.log_streams import LogStreams
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
-from cotenant_agent.pause_orders import NOT_PAUSABLE
 from cotenant_agent.protocol import (
     end_to_message,
     key_from_message,
@@ -36,9 +38,7 @@ from cotenant_agent.protocol import (
     window_to_message,
 )
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading, LaunchRequest
-from cotenant_agent.shared_storage import find_resumable
-from cotenant_agent.state_directory import checkpoint_directory
-from cotenant_agent.stop_orders import note_ended_parts
+from cotenant_agent.storage.state_directory import checkpoint_directory
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)

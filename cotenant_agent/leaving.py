@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import OperatorError
-from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
+from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 
 _NAMED_MAX = 5
 

@@ -16,23 +16,22 @@ import grpc
 import cotenant
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
-from cotenant_agent.allow_list import AllowList
-from cotenant_agent.attempt_table import AttemptTable
-from cotenant_agent.calibration import Calibrations
-from cotenant_agent.checkpoint_transfers import GANG_TRANSFERS, CheckpointTransfers
+from cotenant_agent.attempts.attempt_table import AttemptTable
+from cotenant_agent.attempts.early_attempts import with_devices
+from cotenant_agent.checkpointing.checkpoint_transfers import GANG_TRANSFERS, CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation, is_free
-from cotenant_agent.durable_files import write_json
-from cotenant_agent.early_attempts import with_devices
+from cotenant_agent.devices.calibration import Calibrations
+from cotenant_agent.devices.gpu_inventory import GpuInventory
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.errors import ClusterRefusedError, DeviceError
-from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.isolation.allow_list import AllowList
 from cotenant_agent.machine import read_machine_id
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, position_to_message, rules_to_message, status_to_message
+from cotenant_agent.ranks.rendezvous_addresses import find_own_address
 from cotenant_agent.records import GpuDescription, GpuReading
-from cotenant_agent.rendezvous_addresses import find_own_address
 from cotenant_agent.scheduler_link import (
     JOIN_REFUSED,
     LinkSettings,
@@ -41,7 +40,8 @@ from cotenant_agent.scheduler_link import (
     requested_pause_s,
     tls_mismatch,
 )
-from cotenant_agent.state_disk import StateDisk
+from cotenant_agent.storage.durable_files import write_json
+from cotenant_agent.storage.state_disk import StateDisk
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)

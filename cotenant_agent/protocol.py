@@ -15,9 +15,10 @@ from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
-from cotenant_agent.allow_list import AllowList, known_names
-from cotenant_agent.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt, AttemptState
 from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.isolation.allow_list import AllowList, known_names
+from cotenant_agent.ranks.rendezvous_addresses import is_host
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
@@ -33,7 +34,6 @@ from cotenant_agent.records import (
     MemoryStates,
     ServerGroup,
 )
-from cotenant_agent.rendezvous_addresses import is_host
 
 # No measurement window with more is kept; heartbeats stay small.
 _BINDINGS_MAX = 32

@@ -15,7 +15,7 @@ from cotenant.option_types import Integers, Texts
 from cotenant.program_settings import ProgramSettings, setting
 from cotenant.structured_log import LEVELS
 from cotenant.tls_settings import check_client_tls, check_metrics_exposure, tls_setting
-from cotenant_agent.rendezvous_addresses import is_host
+from cotenant_agent.ranks.rendezvous_addresses import is_host
 
 
 def _host_name() -> str:

@@ -11,32 +11,32 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from cotenant_agent.allow_list import AllowList, load_allow_list
-from cotenant_agent.attempt_table import AttemptTable
-from cotenant_agent.calibration import Calibrations, measuring_command
-from cotenant_agent.cgroups import ControlGroups, detect, name_agent
-from cotenant_agent.checkpoint_transfers import CHECKPOINT_TRANSFERS, GANG_TRANSFERS, CheckpointTransfers
+from cotenant_agent.attempts.attempt_table import AttemptTable
+from cotenant_agent.attempts.early_start import PREPARED_PARTS, PREPARED_STARTS
+from cotenant_agent.attempts.launching import JobRules, Launcher
+from cotenant_agent.attempts.pausing_means import pausing_enforcements
+from cotenant_agent.checkpointing.checkpoint_transfers import CHECKPOINT_TRANSFERS, GANG_TRANSFERS, CheckpointTransfers
+from cotenant_agent.checkpointing.shared_storage import read_storage_id
 from cotenant_agent.cluster_membership import ClusterMembership
-from cotenant_agent.durable_files import read_json, read_text, write_json
-from cotenant_agent.early_start import PREPARED_PARTS, PREPARED_STARTS
-from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
-from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
-from cotenant_agent.launching import JobRules, Launcher
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
+from cotenant_agent.devices.calibration import Calibrations, measuring_command
+from cotenant_agent.devices.gpu_inventory import GpuInventory, SeveralInventories
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
+from cotenant_agent.devices.nvml_inventory import NvmlInventory
+from cotenant_agent.devices.standin_inventory import StandinInventory, measure_baseline
+from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
+from cotenant_agent.isolation.cgroups import ControlGroups, detect, name_agent
+from cotenant_agent.isolation.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
+from cotenant_agent.keeper.seals import hide_memory
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.node_agent import AgentRules, NodeAgent
-from cotenant_agent.nvml_inventory import NvmlInventory
-from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
-from cotenant_agent.rank_plan import RANK_PROCESSES, SERVER_PROCESSES, SPREAD_SERVERS
-from cotenant_agent.rendezvous_addresses import find_interface, find_own_address
+from cotenant_agent.ranks.rank_plan import RANK_PROCESSES, SERVER_PROCESSES, SPREAD_SERVERS
+from cotenant_agent.ranks.rendezvous_addresses import find_interface, find_own_address
 from cotenant_agent.scheduler_link import LinkSettings
-from cotenant_agent.seals import hide_memory
 from cotenant_agent.settings import AgentSettings
-from cotenant_agent.shared_storage import read_storage_id
-from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
-from cotenant_agent.state_directory import StateDirectory
-from cotenant_agent.state_disk import StateDisk
+from cotenant_agent.storage.durable_files import read_json, read_text, write_json
+from cotenant_agent.storage.state_directory import StateDirectory
+from cotenant_agent.storage.state_disk import StateDisk
 
 _log = logging.getLogger(__name__)
 _NAMESPACE_REMEDY = "run the agent as root outside of a container, or permit it user namespaces"

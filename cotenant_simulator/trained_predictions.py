@@ -10,7 +10,7 @@ from cotenant.job_settings import JobSettings
 from cotenant_simulator.errors import PredictionsError
 from cotenant_simulator.truth.trace import Trace
 from predictor_service.errors import PredictorError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobQuestion, PairJob, PairsQuestion

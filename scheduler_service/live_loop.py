@@ -17,15 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from scheduler_service.adapters.event_log import (
+from scheduler_service.adapters.handled_lines import identity_of, level_of
+from scheduler_service.adapters.storage.event_log import (
     REMEMBERED_REQUESTS,
     AnsweredRequest,
     EventLog,
     LogRecord,
     StoredSnapshot,
 )
-from scheduler_service.adapters.handled_lines import identity_of, level_of
-from scheduler_service.adapters.recovery import apply_event
+from scheduler_service.adapters.storage.recovery import apply_event
 from scheduler_service.adapters.system_clock import SystemClock, read_monotonic_ns
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.engine import SchedulerEngine

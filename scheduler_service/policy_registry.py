@@ -11,8 +11,8 @@ from importlib import import_module
 from inspect import cleandoc, getmodule
 from typing import Any, get_origin, get_type_hints
 
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
-from scheduler_service.core.view import Policy
 from scheduler_service.policy_plugins import load_plugins
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from benchmarks.exact_rulers.integer_program import IntegerProgram
-from scheduler_service.core.ratio_sums import exceeds, rounded_sum
+from scheduler_service.core.predictions.ratio_sums import exceeds, rounded_sum
 from scheduler_service.policies.placement.horus_costs import CostModel
 
 

@@ -29,7 +29,7 @@ from benchmarks.papers.ojpp_workload import (
 )
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.targets import Target, read_targets
-from scheduler_service.core.view import Policy
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.policies.b_greedy import BGreedy
 from scheduler_service.policies.best_fit import BestFit
 from scheduler_service.policies.c_greedy import CGreedy

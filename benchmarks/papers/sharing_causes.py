@@ -20,8 +20,8 @@ from benchmarks.papers.sharing_runs import (
     with_slowdown,
 )
 from cotenant_simulator.run.records import OverheadCosts
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.engine import MakePolicy
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.tiresias import Tiresias
 from scheduler_service.policy_registry import make_policy
 

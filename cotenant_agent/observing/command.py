@@ -20,14 +20,14 @@ from cotenant.option_types import FiniteRange, Integers
 from cotenant.quantities import format_percent, format_slowdown
 from cotenant.v1 import prediction_pb2
 from cotenant_agent import system_clock
+from cotenant_agent.devices.nvml_inventory import NvmlInventory
+from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import DeviceError, DriverMissingError
-from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.observing.foreign_jobs import ForeignJobs
 from cotenant_agent.observing.observer import ObservedWindow, Observer, UsedDevices
 from cotenant_agent.observing.silent_jobs import SilentJobs
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.protocol import window_to_message
-from cotenant_agent.standin_inventory import StandinInventory
 
 _NS_PER_S = 1_000_000_000
 _ENGINES: Final = MappingProxyType(

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from cotenant.engines.job_tag import JobTag
 from cotenant.job_settings import JobSettings
-from cotenant_agent.gpu_inventory import GpuInventory
-from cotenant_agent.log_progress import LogProgress
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
+from cotenant_agent.devices.gpu_inventory import GpuInventory
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.observing.foreign_jobs import ForeignJob
 from cotenant_agent.observing.silent_jobs import SilentJobs
-from cotenant_agent.progress import ProgressTrack
+from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.progress_reading.progress import ProgressTrack
 from cotenant_agent.records import (
     AttemptKey,
     AttemptObservation,

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.devices.gpu_inventory import GpuInventory
 from cotenant_agent.observing.utilization_period import SAMPLES_MIN, find_period
-from cotenant_agent.progress import ProgressReport
+from cotenant_agent.progress_reading.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, JobProcesses
 
 SAMPLES_KEPT_MAX: Final = 600

@@ -20,8 +20,8 @@ from cotenant_simulator.readers.trace_file import fingerprint
 from cotenant_simulator.report.json_report import Question, as_json
 from cotenant_simulator.run.records import HOUR_MS, NodeFailures, OverheadCosts, RunResult, RunSettings
 from scheduler_service.core.errors import TenantRulesError
+from scheduler_service.core.queue.tenants import TenantRules, parse_tenants
 from scheduler_service.core.records import Share
-from scheduler_service.core.tenants import TenantRules, parse_tenants
 
 
 def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, object]) -> Mapping[str, Any]:

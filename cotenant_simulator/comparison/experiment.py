@@ -18,9 +18,9 @@ from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import DEFAULT_CLUSTER, Cluster, read_cluster
 from cotenant_simulator.truth.predictions import Predictor, TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.core.engine import MakePolicy
 from scheduler_service.core.errors import PolicyError
-from scheduler_service.core.view import Policy
 from scheduler_service.policy_registry import make_policy
 
 OWN_CLUSTER = "own"

@@ -13,7 +13,7 @@ from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows, require_unique
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import GPU_MEMORY_BYTES, JOB_MEMORY_BYTES, Trace, TraceJob
-from scheduler_service.core.queue_terms import PRIORITIES, PRIORITY_MAX
+from scheduler_service.core.queue.queue_terms import PRIORITIES, PRIORITY_MAX
 
 GPUS_MAX = 100_000
 MURI_SLOWDOWN_RATIO = 0.33

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from cotenant_simulator.report.html_document import document, note, table
-from scheduler_service.core.reason_texts import format_quantity
+from scheduler_service.core.reasons.reason_texts import format_quantity
 
 _DAYS_WITHOUT_CALENDAR = 20 * 365
 """No accounting of GPUs is as old as these years after 1970."""

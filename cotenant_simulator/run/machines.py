@@ -11,8 +11,8 @@ from cotenant_simulator.run.event_queue import EventPriority
 from cotenant_simulator.run.records import AttemptInterval
 from cotenant_simulator.run.simulation_state import SimulationState
 from scheduler_service.core import commands, events
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.preparation import NOT_PREPARABLE
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.lifecycle.preparation import NOT_PREPARABLE
 from scheduler_service.core.records import Node
 
 SPANS_MAX = 20_000

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from cotenant_simulator.errors import InputError
+from scheduler_service.core.cluster_view.step_times import passes_of
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.engine_snapshot import StoredState
+from scheduler_service.core.predictions.stored_predictions import StoredPredictions
 from scheduler_service.core.records import ENDED_PHASES, JobPrediction, JobRequest, Share
-from scheduler_service.core.step_times import passes_of
-from scheduler_service.core.stored_predictions import StoredPredictions
 
 _BATCH = "batch_size"
 _SETTERS: Mapping[str, Callable[[JobRequest, Any], JobRequest]] = {

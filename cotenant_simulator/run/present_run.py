@@ -15,9 +15,9 @@ from cotenant_simulator.run.remaining_lengths import RemainingLengths
 from cotenant_simulator.run.simulation_state import SimulationState
 from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.progress_extrapolation import extrapolated
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.progress_extrapolation import extrapolated
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.policy_registry import make_policy

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scheduler_service.core.tenants import TenantRules
+from scheduler_service.core.queue.tenants import TenantRules
 
 HOUR_MS: Final = 3_600_000
 

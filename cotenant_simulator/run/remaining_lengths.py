@@ -8,10 +8,10 @@ from math import exp, log
 from random import Random
 
 from cotenant_simulator.run.pooled_lengths import Correction, StatedLength, corrections_of
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.cluster_view.step_times import step_ms_of
+from scheduler_service.core.cluster_view.view import Predictions
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import JobPrediction, Level
-from scheduler_service.core.step_times import step_ms_of
-from scheduler_service.core.view import Predictions
 
 MEASURED_SIGMA = 0.05
 """Standard deviation of the logarithm of a step time that was measured alone, relative to what the rest takes."""

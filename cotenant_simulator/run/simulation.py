@@ -25,9 +25,9 @@ from cotenant_simulator.truth.predictions import Predictor
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import MakePolicy, SchedulerEngine
-from scheduler_service.core.job_records import RejectedDecision
+from scheduler_service.core.jobs.job_records import RejectedDecision
 from scheduler_service.core.queue_events import TenantsChosen
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import PREPARED_STARTS, REPORT_INTERVAL_MS
 from scheduler_service.policy_registry import make_policy
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduler_service.core.ratio_sums import rounded_sum
+from scheduler_service.core.predictions.ratio_sums import rounded_sum
 
 EVERY_DEVICE = ""
 """Stands for a device type of its own in tables that do not distinguish device types."""

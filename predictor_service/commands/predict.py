@@ -12,7 +12,7 @@ from cotenant.graph_file import GraphFileError, read_graph
 from cotenant.memory_verdict import MemoryVerdict, judge_memory
 from cotenant.v1 import prediction_pb2
 from predictor_service.errors import GraphError, MalformedGraphError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor

@@ -16,7 +16,7 @@ from cotenant.structured_log import start_logging
 from cotenant.system_clock import now_ms
 from cotenant.tls_settings import check_listening
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
-from predictor_service.features.extraction_pool import ExtractionPool
+from predictor_service.features.graphs.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.grpc_api.metrics import ServiceMetrics, serve_metrics

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.features.affine import FloatArray
+from predictor_service.features.graphs.affine import FloatArray
 
 REACH: Final = 0.15
 """Distance in standardised traits at which a network is about three fifths the one that was measured."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from predictor_service.cross_device.step_physics import StepKind, number_format
 from predictor_service.cross_device.step_work import StepWork
-from predictor_service.features.affine import FloatArray
+from predictor_service.features.graphs.affine import FloatArray
 
 TRAITS: Final = (
     "log_intensity", "log_nodes", "log_traffic_per_node", "log_parameters", "log_convolution_per_product",

@@ -30,8 +30,8 @@ from predictor_service.cross_device.step_physics import (
 )
 from predictor_service.cross_device.step_work import StepWork
 from predictor_service.errors import ModelError
-from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation, find_device_type
+from predictor_service.features.graphs.affine import FloatArray
 
 FORMAT: Final = "cotenant.cross_device_step/7"
 FILE_NAME: Final = "step_model.json"

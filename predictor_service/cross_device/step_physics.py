@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from predictor_service.cross_device.step_work import StepWork
-from predictor_service.features.affine import FloatArray
 from predictor_service.features.devices import DeviceType, Generation
+from predictor_service.features.graphs.affine import FloatArray
 
 _POWER: Final = 2.5
 """Between a sum (1) and the larger one (infinity): device and host overlap most of a step."""

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.features.affine import AffineArray, FloatArray
-from predictor_service.features.batch_figures import figures_at
-from predictor_service.features.graph_table import FAMILY_CODES, GraphTable
-from predictor_service.features.operator_families import OperatorFamily as Family
+from predictor_service.features.graphs.affine import AffineArray, FloatArray
+from predictor_service.features.graphs.batch_figures import figures_at
+from predictor_service.features.graphs.graph_table import FAMILY_CODES, GraphTable
+from predictor_service.features.graphs.operator_families import OperatorFamily as Family
 
 _KINDS: Final[Mapping[str, tuple[Family, ...]]] = {
     "convolution_flops": (Family.CONVOLUTION,),

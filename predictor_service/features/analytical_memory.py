@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cotenant.job_settings import JobSettings
-from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DeviceType, Generation
-from predictor_service.features.graph_features import GraphFeatures
+from predictor_service.features.graphs.batch_figures import figures_at
+from predictor_service.features.graphs.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 
 # Activations of mixed precision are half as wide as those of the 32-bit export, but for what `autocast_widths` knows;

@@ -20,15 +20,15 @@ import numpy as np
 from cotenant.job_settings import OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.graph_table import (
+from predictor_service.features.graphs.graph_features import GraphFeatures
+from predictor_service.features.graphs.graph_table import (
     GraphTable,
     count_values,
     size_values,
     tabulate_graph,
 )
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
-from predictor_service.features.operator_families import OperatorFamily
 from predictor_service.features.operator_times import (
     CONVOLUTIONS,
     TIME_NAMES,

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE
 from predictor_service.features.devices import DeviceType, sequence_ms
-from predictor_service.features.graph_table import FAMILY_CODES, GraphTable, IndexArray
-from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.graphs.graph_table import FAMILY_CODES, GraphTable, IndexArray
+from predictor_service.features.graphs.operator_families import OperatorFamily
 
 FloatArray = npt.NDArray[np.float64]
 

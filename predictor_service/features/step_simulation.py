@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.features.affine import FloatArray
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE
-from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DeviceType
+from predictor_service.features.graphs.affine import FloatArray
+from predictor_service.features.graphs.batch_figures import figures_at
 
 # A product has two gradients, each as costly as the product; other operators read one more tensor than before.
 _BACKWARD_TRAFFIC: Final = 1.5

@@ -12,8 +12,8 @@ from typing import Final
 
 from cotenant.job_settings import OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.errors import CallerError
-from predictor_service.features.described_graph import describe_figures, is_describable
 from predictor_service.features.devices import find_device_type
+from predictor_service.features.graphs.described_graph import describe_figures, is_describable
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import check_settings
 from predictor_service.learning.learning_task import JobFacts

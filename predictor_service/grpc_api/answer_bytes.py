@@ -24,7 +24,7 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor
 
 from cotenant.v1 import prediction_pb2, resources_pb2
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.memory_states import MemoryStates
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.records import Contribution, Estimate, JobAnswer, MicroBatchEstimate, Notice

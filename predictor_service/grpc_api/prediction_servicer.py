@@ -11,7 +11,7 @@ import grpc
 from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import GraphLimitError, invalid_field
-from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.measurement_window_answers import record_windows

@@ -18,7 +18,7 @@ from cotenant.grpc_credentials import server_credentials
 from cotenant.tls_settings import check_exposure
 from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError, OverloadedError
-from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.access_interceptor import AccessInterceptor
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.decoding_interceptor import DecodingInterceptor

@@ -7,7 +7,7 @@ from typing import cast
 
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.grpc_api.answer_bytes import graph_summary, write_answer
 from predictor_service.inference.records import Estimate, JobAnswer, Notice, PairsAnswer, RiskAnswer
 

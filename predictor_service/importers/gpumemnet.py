@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.profile_schema import SoloRow
-from predictor_service.features.batch_figures import features_at_batch
 from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.features.graphs.batch_figures import features_at_batch
 from predictor_service.importers.imported_set import MEBIBYTE, Features, ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.layer_list import (
     UnexplainedLayerError,

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.features.step_simulation import ForwardWork, simulate_step
 
 _ELEMENT_BYTES: Final = 4

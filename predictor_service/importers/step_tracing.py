@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.importers.shape_memory import ShapeMemory
 
 PEAK_BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

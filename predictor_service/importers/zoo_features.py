@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from predictor_service.errors import GraphError, TrainingDataError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.importers.published_table import read_columns
 from predictor_service.settings import default_datasets_dir
 

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from cotenant.graph_file import graph_sha256 as name_graph
 from cotenant.graph_file import strip_weights
 from predictor_service.errors import StoreFullError, UnknownGraphError
-from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.features.graphs.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
 from predictor_service.inference.measured_graph import MeasuredGraph
 
 DESCRIPTIONS_MAX: Final = 512

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.job_settings import BATCH_SIZE_MAX
-from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.graph_table import GraphTable, family_codes, tabulate_graph
+from predictor_service.features.graphs.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_table import GraphTable, family_codes, tabulate_graph
 from predictor_service.features.operator_times import OperatorTimes, Rates, time_operators
 
 GRID: Final = tuple(1 << exponent for exponent in range(BATCH_SIZE_MAX.bit_length() + 1) if 1 << exponent <= 1 << 20)

@@ -14,7 +14,7 @@ from predictor_service.errors import PredictorError, UnboundDimensionError, Unkn
 from predictor_service.features.device_names import NamedDevice, resolve_device
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.inference.calibrated_devices import CalibratedDevices, calibration_notices
 from predictor_service.inference.calibrated_estimator import share_of_capacity
 from predictor_service.inference.device_estimators import DeviceEstimators

@@ -13,7 +13,7 @@ from typing import Final
 from cotenant.memory_verdict import MemoryVerdict, judge_memory
 from predictor_service.errors import invalid_field
 from predictor_service.features.device_names import NamedDevice
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.job_settings import check_batch_size
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, RelatedJob, line_key, weigh_observed

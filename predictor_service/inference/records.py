@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.memory_states import MemoryStates
 
 DEFAULT_CONFIDENCE = 0.9

@@ -28,7 +28,7 @@ from predictor_service.cross_device.step_physics import (
     terms_of,
 )
 from predictor_service.cross_device.step_work import StepWork
-from predictor_service.features.affine import FloatArray
+from predictor_service.features.graphs.affine import FloatArray
 from predictor_service.learning.cross_device_rows import StepRow, work_of_rows
 
 _ERROR_DEVIATION: Final = 0.25

@@ -32,7 +32,7 @@ from predictor_service.cross_device.step_physics import (
     terms_of,
 )
 from predictor_service.cross_device.step_work import StepWork
-from predictor_service.features.affine import FloatArray
+from predictor_service.features.graphs.affine import FloatArray
 from predictor_service.learning.cross_device_coefficients import (
     FittedSteps,
     StepTable,

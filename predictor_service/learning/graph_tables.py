@@ -18,7 +18,7 @@ from typing import Final
 
 from cotenant import profile_text
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.batch_figures import PEAK, features_at_batch
+from predictor_service.features.graphs.batch_figures import PEAK, features_at_batch
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.settings import default_datasets_dir
 

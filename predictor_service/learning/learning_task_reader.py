@@ -17,11 +17,11 @@ from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.cross_device.step_model import answers_for
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.graph_features import GraphFeatures
+from predictor_service.features.graphs.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_features import GraphFeatures
+from predictor_service.features.graphs.operator_families import MULTIPLYING_FAMILIES
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import check_settings
-from predictor_service.features.operator_families import MULTIPLYING_FAMILIES
 from predictor_service.learning.graph_tables import REFERENCE, join_figures
 from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, LearningTask, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles

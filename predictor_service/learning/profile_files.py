@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from cotenant import profile_parquet, profile_text
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import GraphError, TrainingDataError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.learning.graph_tables import (
     REFERENCE,
     SIDECAR,

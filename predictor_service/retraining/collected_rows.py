@@ -19,8 +19,8 @@ from typing import Final, TypeVar
 
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import GraphError, GraphLimitError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
-from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
 from predictor_service.features.untaught_settings import name_untaught
 from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
 from predictor_service.profile_store.rows import Names, drop_duplicate_reports, make_rows

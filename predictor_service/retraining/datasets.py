@@ -10,7 +10,7 @@ from typing import Final
 
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import GraphError, TrainingDataError
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.learning.graph_tables import hash_tables
 from predictor_service.learning.profile_files import (
     MeasuredProfiles,

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.features.job_features import FEATURE_INDEX
-from predictor_service.features.operator_families import OperatorFamily
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.selection.folds import IndexArray
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.features.pair_features import PAIR_COLUMNS
 from predictor_service.regressors.interface import FloatArray
 

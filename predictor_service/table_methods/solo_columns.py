@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.features.batch_figures import figures_at
+from predictor_service.features.graphs.batch_figures import figures_at
 from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.table_methods.raw_columns import RawColumns, learn_columns
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.v1.node_agent_pb2 import ConnectResponse
-from scheduler_service.adapters import agent_messages
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import ClusterIdentity
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.agents import agent_messages
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
 from scheduler_service.core.commands import (
     Command,
     LaunchJob,

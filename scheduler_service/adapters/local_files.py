@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from cotenant.program_lookup import NotRunnableError, check_program, find_program, script_of
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.adapters.launch_rules import LaunchRules, Obstacle
+from scheduler_service.adapters.agents.launch_rules import LaunchRules, Obstacle
 
 _SHOWN_CHARACTERS_MAX = 200
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cotenant.access.watched_list import LOOK_EVERY_MS, WatchedList
 from cotenant.errors import InputError
 from scheduler_service.core.errors import TenantRulesError
-from scheduler_service.core.tenants import TenantRules, parse_tenants
+from scheduler_service.core.queue.tenants import TenantRules, parse_tenants
 
 FILE_LIMIT_BYTES = 1024 * 1024
 _FLAG = "--tenants"

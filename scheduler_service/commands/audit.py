@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from cotenant.terminal_text import harmless
-from scheduler_service.adapters.event_log import StoredEvent
-from scheduler_service.adapters.stored_records import read_stored_events
+from scheduler_service.adapters.storage.event_log import StoredEvent
+from scheduler_service.adapters.storage.stored_records import read_stored_events
 from scheduler_service.core.events import (
     Actor,
     CommandGiven,

@@ -19,11 +19,11 @@ from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import Texts
 from cotenant.tls_settings import check_client_tls
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.errors import FieldViolation, InvalidRequestError
-from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
-from scheduler_service.grpc_api.decide import decide as decide_on
+from scheduler_service.grpc_api.snapshots.decide import DEFAULT_DEADLINE_S
+from scheduler_service.grpc_api.snapshots.decide import decide as decide_on
 from scheduler_service.settings import SETTINGS, Settings
 
 _EXAMPLES = {"parameters": '{"max_jobs_per_gpu": 3}', "snapshot": "what examples/snapshot.json holds"}

@@ -7,7 +7,7 @@ import grpc
 from cotenant.access.token_calls import async_token_calls
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.tls_probe import TlsMismatch, find_tls_mismatch
-from scheduler_service.adapters.predictor_client import open_channel
+from scheduler_service.adapters.predictor.predictor_client import open_channel
 from scheduler_service.settings import Settings
 
 

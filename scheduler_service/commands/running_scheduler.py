@@ -12,33 +12,33 @@ from typing import Any
 from cotenant.access.roles import Role
 from cotenant.metrics_page import MetricsPage
 from scheduler_service import policy_registry
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.clock_healing import heal_clock
-from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.measurement_window_relay import MeasurementWindowRelay
+from scheduler_service.adapters.agents.node_leases import NodeLeases
+from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
-from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
-from scheduler_service.adapters.memory_ranges import MemoryRanges
-from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.paced_work import PacedWork
-from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.recovery import Recovered, begin_incarnation, freeze_state, recover
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.clock_healing import heal_clock
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
+from scheduler_service.adapters.storage.recovery import Recovered, begin_incarnation, freeze_state, recover
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.adapters.tenants_file import WatchedTenants
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
+from scheduler_service.core.queue.tenants import TenantRules
 from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.core.records import ENDED_PHASES, Phase
-from scheduler_service.core.tenants import TenantRules
 from scheduler_service.grpc_api import policies
-from scheduler_service.grpc_api.admission import Admission
-from scheduler_service.grpc_api.job_watch import WatchHub
+from scheduler_service.grpc_api.agents.node_agent_servicer import LeaseTimes, NodeAgentServicer
+from scheduler_service.grpc_api.jobs.admission import Admission
+from scheduler_service.grpc_api.jobs.job_watch import WatchHub
 from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
-from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop

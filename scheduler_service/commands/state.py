@@ -11,12 +11,12 @@ from typing import TextIO
 
 import click
 
-from scheduler_service.adapters.event_log import StoredEvent
-from scheduler_service.adapters.log_verification import verify_log
-from scheduler_service.adapters.private_files import create_private
-from scheduler_service.adapters.state_backup import MANIFEST_NAME, back_up, verified_manifest
-from scheduler_service.adapters.state_backup import restore as restore_state
-from scheduler_service.adapters.stored_records import read_stored_events
+from scheduler_service.adapters.storage.event_log import StoredEvent
+from scheduler_service.adapters.storage.log_verification import verify_log
+from scheduler_service.adapters.storage.private_files import create_private
+from scheduler_service.adapters.storage.state_backup import MANIFEST_NAME, back_up, verified_manifest
+from scheduler_service.adapters.storage.state_backup import restore as restore_state
+from scheduler_service.adapters.storage.stored_records import read_stored_events
 from scheduler_service.core.codec import encode_event
 from scheduler_service.errors import SettingsError
 from scheduler_service.settings import SETTINGS, Settings

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from scheduler_service.core.copied_record import slotted_record
-from scheduler_service.core.job_shapes import shape_of
-from scheduler_service.core.opportunistic_sharing import MemorySurge
+from scheduler_service.core.jobs.job_shapes import shape_of
+from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, JobRequest, Reason
 
 

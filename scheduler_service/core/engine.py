@@ -12,22 +12,10 @@ from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from scheduler_service.core import (
-    engine_snapshot,
-    events,
-    job_events,
-    next_looks,
-    node_events,
-    pausing,
-    peak_pauses,
-    prediction_events,
-    preparation,
-    queue_changes,
-    queue_events,
-    turns,
-)
-from scheduler_service.core.attempts import launch, stop
-from scheduler_service.core.cluster_index import KeptIndex
+from scheduler_service.core import engine_snapshot, events, queue_events
+from scheduler_service.core.cluster_view.cluster_index import KeptIndex
+from scheduler_service.core.cluster_view.progress_extrapolation import ExtrapolatedJobs
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import (
     HOLDS,
@@ -41,25 +29,28 @@ from scheduler_service.core.decisions import (
     Stop,
 )
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.explanation import Explanation, frozen_view
-from scheduler_service.core.lane_views import seen_in_lane
-from scheduler_service.core.lanes import PLAIN_LANE
-from scheduler_service.core.memory_shortage import let_try_alone
-from scheduler_service.core.migration import order_move
-from scheduler_service.core.pair_refreshes import refresh_pairs
-from scheduler_service.core.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
-from scheduler_service.core.plan_check import CheckedPlan, check_plan
-from scheduler_service.core.policy_answer import decisions_of, note_refused
-from scheduler_service.core.prediction_requests import refresh_hold
-from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
+from scheduler_service.core.event_handling import job_events, next_looks, node_events, prediction_events, queue_changes
+from scheduler_service.core.event_handling.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
+from scheduler_service.core.lifecycle import preparation
+from scheduler_service.core.lifecycle.attempts import launch, stop
+from scheduler_service.core.lifecycle.migration import order_move
+from scheduler_service.core.planning.explanation import Explanation, frozen_view
+from scheduler_service.core.planning.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.planning.policy_answer import decisions_of, note_refused
+from scheduler_service.core.predictions.pair_refreshes import refresh_pairs
+from scheduler_service.core.predictions.prediction_requests import refresh_hold
+from scheduler_service.core.queue import turns
+from scheduler_service.core.queue.lane_views import seen_in_lane
+from scheduler_service.core.queue.lanes import PLAIN_LANE
+from scheduler_service.core.queue.turn_order import Turn
+from scheduler_service.core.queue.turns import LAYER_CODES
 from scheduler_service.core.records import REPORT_INTERVAL_MS, AfterStop, Phase, Reason
+from scheduler_service.core.sharing import pausing, peak_pauses
+from scheduler_service.core.sharing.memory_shortage import let_try_alone
+from scheduler_service.core.sharing.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
-from scheduler_service.core.trial_pauses import end_trial_pauses
-from scheduler_service.core.trials import judge_due_trials
-from scheduler_service.core.turn_order import Turn
-from scheduler_service.core.turns import LAYER_CODES
-from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.core.trial_sharing.trial_pauses import end_trial_pauses
+from scheduler_service.core.trial_sharing.trials import judge_due_trials
 
 _NOTHING_REFUSED: AbstractSet[str] = frozenset()
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]

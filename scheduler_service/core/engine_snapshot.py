@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeVar
 from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, encode
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.errors import CodecError
-from scheduler_service.core.job_records import AbandonedAttempt, JobRecord, RejectedDecision
-from scheduler_service.core.key_use import KeyUse
+from scheduler_service.core.jobs.job_records import AbandonedAttempt, JobRecord, RejectedDecision
+from scheduler_service.core.predictions.key_use import KeyUse
+from scheduler_service.core.predictions.stored_predictions import StoredPredictions
+from scheduler_service.core.queue.tenants import TenantRules, UsedTime
 from scheduler_service.core.records import Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.stored_predictions import StoredPredictions
-from scheduler_service.core.tenants import TenantRules, UsedTime
 
 _Entry = TypeVar("_Entry")
 

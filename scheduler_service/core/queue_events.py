@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_service.core.events import CommandGiven
+from scheduler_service.core.queue.tenants import TenantRules
 from scheduler_service.core.records import Share
-from scheduler_service.core.tenants import TenantRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

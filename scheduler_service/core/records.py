@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.copied_record import slotted_record
-from scheduler_service.core.queue_terms import NO_TERMS, QueueTerms
-from scheduler_service.core.replica_terms import NO_REPLICAS, ReplicaTerms
+from scheduler_service.core.jobs.replica_terms import NO_REPLICAS, ReplicaTerms
+from scheduler_service.core.queue.queue_terms import NO_TERMS, QueueTerms
 
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"

@@ -12,25 +12,25 @@ from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from cotenant.device_calibration import DeviceCalibration
-from scheduler_service.core.decision_log import DecisionLog
+from scheduler_service.core.cluster_view.inventory import newest_calibration
+from scheduler_service.core.cluster_view.occupancy import Occupancy
+from scheduler_service.core.cluster_view.progress_extrapolation import ReportedJobs
+from scheduler_service.core.cluster_view.view import RunningJob
 from scheduler_service.core.decisions import Hold
-from scheduler_service.core.inventory import newest_calibration
-from scheduler_service.core.job_records import (
+from scheduler_service.core.jobs.job_records import (
     HOLDING_PHASES,
     JobRecord,
     RejectedDecision,
     has_same_occupancy,
 )
-from scheduler_service.core.key_use import KeyUse, KeyUses
-from scheduler_service.core.occupancy import Occupancy
-from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.progress_extrapolation import ReportedJobs
-from scheduler_service.core.queue_register import QueueRegister
-from scheduler_service.core.queue_terms import NO_TERMS
-from scheduler_service.core.ready_queue import WaitingJobs
+from scheduler_service.core.predictions.key_use import KeyUse, KeyUses
+from scheduler_service.core.predictions.prediction_store import PredictionStore
+from scheduler_service.core.queue.queue_register import QueueRegister
+from scheduler_service.core.queue.queue_terms import NO_TERMS
+from scheduler_service.core.queue.ready_queue import WaitingJobs
+from scheduler_service.core.queue.tenants import TenantUse
+from scheduler_service.core.reasons.decision_log import DecisionLog
 from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase, Reason
-from scheduler_service.core.tenants import TenantUse
-from scheduler_service.core.view import RunningJob
 
 
 class ClusterState:

@@ -11,16 +11,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from cotenant.metrics_page import MetricsPage
-from scheduler_service.adapters.agent_refusals import Refusal
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_refusals import Refusal
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.commands import Command
 from scheduler_service.core.events import Event, JobFailed, JobProgressed, JobStarted
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.queue.tenants import DEFAULT_TENANT
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.tenants import DEFAULT_TENANT
-from scheduler_service.core.view import GpuView
-from scheduler_service.grpc_api.job_reasons import present_reason
+from scheduler_service.grpc_api.jobs.job_reasons import present_reason
 
 _DECISION_BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
 _WAIT_BUCKETS_S = (1, 5, 15, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)

@@ -13,7 +13,7 @@ from google.protobuf import json_format, struct_pb2
 from cotenant.v1 import scheduling_pb2
 from scheduler_service import policy_registry
 from scheduler_service.core import errors as core_errors
-from scheduler_service.core.view import Policy
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.errors import FieldViolation, InvalidRequestError, UnknownPolicyError
 
 _NONE: Final[Mapping[str, object]] = MappingProxyType({})

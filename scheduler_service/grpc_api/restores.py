@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cotenant.access.callers import current_caller
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.adapters.cluster_identity import RESTORE_UNCONFIRMED, ClusterIdentity, Standstill
+from scheduler_service.adapters.storage.cluster_identity import RESTORE_UNCONFIRMED, ClusterIdentity, Standstill
 from scheduler_service.core.events import RestoreConfirmed
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import StandstillError

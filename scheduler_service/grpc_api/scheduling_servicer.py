@@ -10,43 +10,44 @@ from typing import cast
 
 from cotenant.access.callers import current_caller
 from cotenant.v1 import resources_pb2, scheduling_pb2, scheduling_pb2_grpc
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
-from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.adapters.start_forecasts import StartForecasts
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
+from scheduler_service.adapters.storage.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor
-from scheduler_service.core.job_parts import JobTimes, Submission
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_parts import JobTimes, Submission
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.errors import (
     FieldViolation,
     InvalidRequestError,
     NodeUnreachableError,
 )
-from scheduler_service.grpc_api import job_requests, policies, validation
-from scheduler_service.grpc_api.admission import Admission
-from scheduler_service.grpc_api.decide import decide, deciding_thread
-from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
-from scheduler_service.grpc_api.explanations import Explanations
-from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
-from scheduler_service.grpc_api.job_reasons import present_remedy, reported_reason
-from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.log_requests import attempt_key, log_nodes, log_violations, rank_violations
-from scheduler_service.grpc_api.pages import cut_to_bytes, page
-from scheduler_service.grpc_api.queue_methods import QueueMethods
-from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
-from scheduler_service.grpc_api.status_codes import Context
-from scheduler_service.grpc_api.translate_jobs import (
+from scheduler_service.grpc_api import policies, validation
+from scheduler_service.grpc_api.agents.translate_nodes import node_message
+from scheduler_service.grpc_api.jobs import job_requests
+from scheduler_service.grpc_api.jobs.admission import Admission
+from scheduler_service.grpc_api.jobs.expected_starts import add_expected_starts, explanation_violations
+from scheduler_service.grpc_api.jobs.explanations import Explanations
+from scheduler_service.grpc_api.jobs.job_listing import NewestFirst, add_neighbours, job_messages, job_number
+from scheduler_service.grpc_api.jobs.job_reasons import present_remedy, reported_reason
+from scheduler_service.grpc_api.jobs.job_watch import WatchHub
+from scheduler_service.grpc_api.jobs.log_requests import attempt_key, log_nodes, log_violations, rank_violations
+from scheduler_service.grpc_api.jobs.translate_jobs import (
     history_messages,
     job_message,
     reason_message,
 )
-from scheduler_service.grpc_api.translate_nodes import node_message
-from scheduler_service.grpc_api.unread_request import UnreadRequest
+from scheduler_service.grpc_api.pages import cut_to_bytes, page
+from scheduler_service.grpc_api.queue.queue_methods import QueueMethods
+from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
+from scheduler_service.grpc_api.snapshots.decide import decide, deciding_thread
+from scheduler_service.grpc_api.snapshots.snapshot_bases import SnapshotBases
+from scheduler_service.grpc_api.snapshots.unread_request import UnreadRequest
+from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.visibility import (
     actor_of,
     check_changeable,

@@ -15,11 +15,11 @@ from cotenant.tls_settings import ServerTls, check_exposure
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.errors import SettingsError
 from scheduler_service.grpc_api.access_interceptor import AccessInterceptor
+from scheduler_service.grpc_api.agents.node_agent_servicer import NodeAgentServicer
 from scheduler_service.grpc_api.error_interceptor import ErrorInterceptor
-from scheduler_service.grpc_api.node_agent_servicer import NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import SchedulingServicer
+from scheduler_service.grpc_api.snapshots.unread_request import UnreadRequest
 from scheduler_service.grpc_api.status_codes import Context
-from scheduler_service.grpc_api.unread_request import UnreadRequest
 
 SERVICE_NAMES = (
     scheduling_pb2.DESCRIPTOR.services_by_name["SchedulingService"].full_name,

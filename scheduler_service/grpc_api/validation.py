@@ -17,7 +17,7 @@ from cotenant.rank_launchers import flags_of_nodes, spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
-from scheduler_service.grpc_api.queue_validation import single_job_violations, terms_violations
+from scheduler_service.grpc_api.queue.queue_validation import single_job_violations, terms_violations
 from scheduler_service.grpc_api.replica_validation import replica_violations
 
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")

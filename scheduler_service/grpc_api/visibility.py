@@ -9,8 +9,8 @@ from cotenant.access.callers import Caller
 from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.events import Actor
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.tenants import TenantRules
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.queue.tenants import TenantRules
 from scheduler_service.errors import NotPermittedError
 
 HIDDEN = "(hidden)"

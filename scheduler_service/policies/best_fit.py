@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing.ojpp_packing import pack
 from scheduler_service.policies.packing.packing_orders import by_resources
 from scheduler_service.policies.packing.packing_rules import PackingParameters

@@ -30,10 +30,10 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Start
-from scheduler_service.core.policy_parameters import require_positive
+from scheduler_service.core.planning.policy_parameters import require_positive
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.elasticity.counted_starts import Reshaper
 from scheduler_service.policies.elasticity.reshaping import counts_of
 from scheduler_service.policies.elasticity.task_demand import Amounts, TaskRoom, pair_demand

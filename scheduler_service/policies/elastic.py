@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Hold
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.policy_parameters import require_not_negative
+from scheduler_service.core.planning.policy_parameters import require_not_negative
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.elasticity.reshaping import (
     CompletionTimes,
     ElasticJob,

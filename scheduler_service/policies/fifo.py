@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.ordering.waiting_list import rest_behind
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 

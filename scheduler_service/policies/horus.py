@@ -18,7 +18,8 @@ Where we differ:
     k + 1 queues are k, its endless loop considers every pending job at most once per round of decisions, and it
     ends when no GPU could take any job. The fitted functions F are not printed in the paper; the
     default curve goes through the ranges of section 3.2: 1.5 times as long at 100 %, 3 times at 200 %, linear below and
-    quadratic above 100 %. Both slopes are fitted to the pairs measured on a device type (core/interference_curves.py).
+    quadratic above 100 %. Both slopes are fitted to the pairs measured on a device type
+    (core/cluster_view/interference_curves.py).
 
 Cost:
     Clustering is O(k x jobs); each different shape of job costs one look at every GPU; equal ones that failed cost
@@ -33,17 +34,17 @@ from operator import attrgetter
 
 import numpy as np
 
-from scheduler_service.core.capacity import is_reliable, memory_point, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import is_reliable, memory_point, samples_per_gpu
+from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.policy_parameters import (
+from scheduler_service.core.planning.policy_parameters import (
     TRIAL_MOVES_DESCRIPTION,
     TRIAL_PAUSES_DESCRIPTION,
     UNSHARE_DESCRIPTION,
 )
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.remaining_time_queue import GroupedQueue
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians
 from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.horus_costs import CostModel, Curve

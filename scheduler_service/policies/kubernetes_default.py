@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import decide_in_order
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement.free_gpus import sized

@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing.free_memory_placement import pack_by_free_memory
 
 

@@ -32,10 +32,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core.cluster_view.step_times import remaining_ms_of
+from scheduler_service.core.cluster_view.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Start
-from scheduler_service.core.policy_parameters import UNSHARE_DESCRIPTION, require_not_negative, require_positive
-from scheduler_service.core.step_times import remaining_ms_of
-from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
+from scheduler_service.core.planning.policy_parameters import (
+    UNSHARE_DESCRIPTION,
+    require_not_negative,
+    require_positive,
+)
 from scheduler_service.policies.packing.adjustment import Arrangement
 from scheduler_service.policies.packing.packing_orders import by_gregariousness
 from scheduler_service.policies.packing.packing_rules import OjppParameters

@@ -41,9 +41,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.policy_parameters import require_not_negative
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.planning.policy_parameters import require_not_negative
 from scheduler_service.policies.packing.packing_orders import as_listed, by_gregariousness
 from scheduler_service.policies.packing.packing_rules import OjppParameters
 from scheduler_service.policies.packing.packing_search import search_plan

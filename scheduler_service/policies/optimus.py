@@ -40,14 +40,14 @@ from math import inf
 
 import numpy as np
 
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.replica_groups import server_counts, with_servers
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Start
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.policy_parameters import require_positive
+from scheduler_service.core.planning.policy_parameters import require_positive
+from scheduler_service.core.predictions.task_speeds import Tasks, task_step_ms_of
 from scheduler_service.core.records import JobPrediction, JobRequest
-from scheduler_service.core.replica_groups import server_counts, with_servers
-from scheduler_service.core.task_speeds import Tasks, task_step_ms_of
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.counted_starts import CountedStarts
 from scheduler_service.policies.elasticity.exploration import explorations, server_explorations, settled_explorations
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks

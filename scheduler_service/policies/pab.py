@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.policy_parameters import require_not_negative, require_positive
+from scheduler_service.core.planning.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import RunningJob, SchedulingView
 from scheduler_service.policies.packing.free_memory_placement import pack_by_free_memory
 
 

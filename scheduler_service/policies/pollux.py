@@ -29,12 +29,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 
-from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import samples_per_gpu
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.policy_parameters import require_not_negative, require_positive
+from scheduler_service.core.planning.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.count_choice import cheapest_counts
 from scheduler_service.policies.elasticity.counted_starts import CountedStarts
 

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.planning.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound

@@ -35,9 +35,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from scheduler_service.core.capacity import Resident, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import Resident, samples_per_gpu
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.policy_parameters import (
+from scheduler_service.core.planning.policy_parameters import (
     AGING_DESCRIPTION,
     TRIAL_MOVES_DESCRIPTION,
     TRIAL_PAUSES_DESCRIPTION,
@@ -47,8 +48,7 @@ from scheduler_service.core.policy_parameters import (
     require_positive,
 )
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.sharing_consent import find_refusal
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.sharing.sharing_consent import find_refusal
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu

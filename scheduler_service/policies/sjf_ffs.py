@@ -25,9 +25,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import samples_per_gpu
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.policy_parameters import (
+from scheduler_service.core.planning.policy_parameters import (
     AGING_DESCRIPTION,
     UNSHARE_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
@@ -35,7 +36,6 @@ from scheduler_service.core.policy_parameters import (
     require_positive,
 )
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.offers import Offer

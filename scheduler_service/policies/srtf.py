@@ -33,12 +33,12 @@ from functools import cached_property, partial
 from math import inf
 from typing import ClassVar
 
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import Turn, shape_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
-from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
+from scheduler_service.core.planning.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import Turn, shape_of
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Reshape
-from scheduler_service.core.policy_parameters import require_not_negative, require_positive
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.planning.policy_parameters import require_not_negative, require_positive
 from scheduler_service.policies.elasticity.reshaping import (
     CompletionTimes,
     ElasticJob,

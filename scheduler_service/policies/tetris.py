@@ -26,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Start
-from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.planning.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.policies.elasticity.task_demand import TaskRoom
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound

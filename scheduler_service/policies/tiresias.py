@@ -39,15 +39,15 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import ServiceQueue, Turn, shape_of
+from scheduler_service.core.cluster_view.remaining_times import ServiceTimes
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.gpu_arrays import GpuArrays
-from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.policy_parameters import require_not_negative, require_positive
+from scheduler_service.core.planning.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import ServiceQueue, Turn, shape_of
-from scheduler_service.core.remaining_times import ServiceTimes
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import decide_in_order
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom

@@ -39,7 +39,7 @@ ACCESS_NAMES = {"token_file", "callers_file", "revoked_file", "socket", "serve_r
 ADDRESS_NAMES = {"address", "metrics_address", "scheduler", "predictor"}
 # Started without site-packages, or measured themselves: what a library held would be counted.
 BARE = {
-    "cotenant_agent/shim.py",
+    "cotenant_agent/keeper/shim.py",
     "cotenant/job.py",
     "profiling/cotenant_profiler/plain_training.py",
     "profiling/cotenant_profiler/worker.py",

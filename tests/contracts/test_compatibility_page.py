@@ -27,13 +27,13 @@ def quoted(pattern: str, *files: str) -> set[str]:
 
 def test_placeholders_of_arguments_are_those_that_the_agent_fills() -> None:
     assert set(re.findall(r"`(\{\w+\})`", row("placeholders in a job's arguments"))) == quoted(
-        r"(\{\w+\})", "cotenant_agent/launch_plan.py"
+        r"(\{\w+\})", "cotenant_agent/attempts/launch_plan.py"
     )
 
 
 def test_variables_of_a_job_are_those_that_the_agent_sets() -> None:
     names = re.findall(r"(?:COTENANT)?(_[A-Z_]+)\b", row("variables that a job finds"))
-    files = ("cotenant_agent/launch_plan.py", "cotenant_agent/launching.py")
+    files = ("cotenant_agent/attempts/launch_plan.py", "cotenant_agent/attempts/launching.py")
     assert {f"COTENANT{name}" for name in names} == quoted(r"(COTENANT_[A-Z_]+)", *files)
 
 

@@ -13,11 +13,11 @@ from typing import cast
 
 import pytest
 
-from scheduler_service.adapters.event_log import AnsweredRequest, EventLog, LogRecord, StoredSnapshot
-from scheduler_service.adapters.log_head import HEAD_ENDING
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.state_backup import MANIFEST_NAME, back_up, restore
-from scheduler_service.adapters.stored_records import DATABASE_NAME, FORMAT_VERSION
+from scheduler_service.adapters.storage.event_log import AnsweredRequest, EventLog, LogRecord, StoredSnapshot
+from scheduler_service.adapters.storage.log_head import HEAD_ENDING
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import MANIFEST_NAME, back_up, restore
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME, FORMAT_VERSION
 from scheduler_service.core.events import Event, JobSubmitted, TimerFired
 from scheduler_service.core.records import JobRequest
 from scheduler_service.errors import (

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent.devices.gpu_inventory import GpuInventory, SeveralInventories
+from cotenant_agent.devices.nvml_inventory import NvmlInventory
+from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import DeviceError
-from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
-from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.records import AttemptKey, JobProcesses
-from cotenant_agent.standin_inventory import StandinInventory
 from tests.support.fake_devices import FakeInventory
 from tests.support.fake_driver import FakeDriver, build_library, load_library
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from scheduler_service.core.cluster_view.view import PendingJob, Policy, SchedulingView
 from scheduler_service.core.decisions import Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
-from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.records import Share
-from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
 from tests.support.broken_policy import DEFECTS, BrokenPolicy
 from tests.support.cases import for_each, spread

@@ -18,8 +18,8 @@ from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.extender import READING_MS, Extender
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_bases import BASES_MAX
+from scheduler_service.grpc_api.snapshots.decide import decide
+from scheduler_service.grpc_api.snapshots.snapshot_bases import BASES_MAX
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.live_scheduler import running_scheduler

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_service.core.opportunistic_sharing import collision_probability
+from scheduler_service.core.jobs.opportunistic_sharing import collision_probability
 from tests.support.packing import collision_by_enumeration
 
 probabilities = st.lists(st.floats(0, 1), max_size=9)

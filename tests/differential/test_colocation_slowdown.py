@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import expected_slowdown
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import Assignment
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.sharing.colocation_slowdown import expected_slowdown
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
 from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES

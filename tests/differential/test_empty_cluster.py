@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.empty_cluster import EmptyCluster
-from scheduler_service.core.gpu_arrays import GpuArrays
-from scheduler_service.core.view import GpuView, SchedulingView
+from scheduler_service.core.cluster_view.cluster_index import FreshIndex
+from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays
+from scheduler_service.core.cluster_view.view import GpuView, SchedulingView
 from tests.support.cases import for_each
 from tests.support.crowds import dense_view, full_view
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler_service.core.cluster_view.foreseen_view import carry_out
+from scheduler_service.core.cluster_view.view import HostUse, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Reshape, Start, Stop, unfolded
-from scheduler_service.core.foreseen_view import carry_out
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.view import HostUse, RunningJob, SchedulingView
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
 from tests.support.crowds import dense_view, full_view

@@ -14,7 +14,7 @@ from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import resources_pb2
 from predictor_service.errors import PredictorError
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.features.job_features import FEATURES, build_features, tabulate_job
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.grpc_api.translate_requests import job_question

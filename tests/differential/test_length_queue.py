@@ -9,10 +9,10 @@ import pytest
 
 from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.cluster_view.view import PendingJob
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.events import Event
-from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from tests.support.cases import sampled

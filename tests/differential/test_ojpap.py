@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Migrate
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.ojpap import Ojpap
 from tests.support.cases import for_each
 from tests.support.packing import Instance, Limits, Packed, violations

@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from scheduler_service.core.view import Policy
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
 from tests.support.cases import for_each

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_service.core.view import Policy
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.policies.b_greedy import BGreedy
 from scheduler_service.policies.best_fit import BestFit
 from scheduler_service.policies.c_greedy import CGreedy

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.large_clusters import LargeCluster
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, unfolded
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each

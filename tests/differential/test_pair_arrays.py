@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.large_clusters import LargeCluster
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Start, unfolded
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from tests.support.cases import for_each

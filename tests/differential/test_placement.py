@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pytest
 
-from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import Resident, reserved_bytes, samples_per_gpu
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Start, unfolded
-from scheduler_service.core.sharing_consent import sharing_obstacle
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from scheduler_service.policies.horus import Horus
 from tests.support.cases import for_each
 from tests.support.crowds import dense_view

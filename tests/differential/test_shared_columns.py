@@ -9,7 +9,7 @@ import numpy as np
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.job_work import JobWork

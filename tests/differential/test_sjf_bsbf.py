@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Start, unfolded
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from tests.support.cases import for_each
 from tests.support.scheduling import job, node, pair, pending, prediction, running, store, view

@@ -12,10 +12,10 @@ from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
 from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.events import Event
-from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policy_registry import POLICIES, make_policy
 from tests.support.simulated_runs import trace_job, trace_of
 

@@ -8,9 +8,9 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import UnknownBaseError
-from scheduler_service.grpc_api import snapshot_jobs
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_bases import BASES_MAX, SnapshotBases
+from scheduler_service.grpc_api.snapshots import snapshot_jobs
+from scheduler_service.grpc_api.snapshots.decide import decide
+from scheduler_service.grpc_api.snapshots.snapshot_bases import BASES_MAX, SnapshotBases
 from scheduler_service.policy_registry import POLICIES
 from tests.support.cases import for_each
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Start, Stop, unfolded
-from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.srtf import Srtf
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Start, Stop, unfolded
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.policies.tiresias import Tiresias, _Places
 from tests.support.scheduling import gpu, job, node, pending, running, view
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from scheduler_service.core.capacity import Resident
+from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import JobPrediction, Level, Reason, Share
-from scheduler_service.core.sharing_consent import consented_slowdowns
+from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
 from tests.support.scheduling import GIB, gpu, job, memory, node, pair, pending, prediction, running, store, view

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from scheduler_service.core.cluster_index import FreshIndex
+from scheduler_service.core.cluster_view.cluster_index import FreshIndex
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Start, unfolded
 from scheduler_service.core.records import Share
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from tests.support.crowds import dense_view

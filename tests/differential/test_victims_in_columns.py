@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.records import Node
-from scheduler_service.core.view import RunningJob, SchedulingView
 from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from tests.support.scheduling import GIB, gpu, job, node, prediction, running, store, view

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.cgroups import detect
+from cotenant_agent.isolation.cgroups import detect
 from tests.support.agent import GPU, TRAINING, AgentProcess, end_jobs, find_processes, running_agent, wait_until
 from tests.support.agent import write_script as written
 from tests.support.cases import sampled

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.checkpoint_pieces import read_pieces
+from cotenant_agent.checkpointing.checkpoint_pieces import read_pieces
 from tests.support.agent import GPU, AgentProcess, find_early_processes, running_agent, wait_until
 from tests.support.agent import write_script as written
 from tests.support.fake_scheduler import FakeScheduler, key, launch

@@ -19,7 +19,7 @@ from cotenant import programs
 from cotenant.capture.captured_job import CapturedJob, capture_script
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.graph_file import read_graph
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.checkpointed_strangers import CHECKPOINTED_STRANGERS
 from tests.support.gpu_strangers import GPU_STRANGERS
 from tests.support.library_strangers import LIBRARY_STRANGERS, python_for

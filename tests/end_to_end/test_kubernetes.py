@@ -26,7 +26,7 @@ from cotenant.engines.kubernetes.extender import Extender
 from cotenant.engines.kubernetes.extender_server import ExtenderServer
 from cotenant.engines.kubernetes.resource_claims import make_claim
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support import kubernetes_exchanges
 from tests.support.control_plane import ControlPlane, missing_parts, wait_until
 from tests.support.fake_kubelets import FakeKubelets

@@ -10,8 +10,8 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
-from scheduler_service.adapters.state_marker import MARKER_NAME
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.state_marker import MARKER_NAME
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess
 

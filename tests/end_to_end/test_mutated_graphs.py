@@ -14,7 +14,7 @@ import pytest
 
 from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc
-from predictor_service.features.extraction_pool import ExtractionPool
+from predictor_service.features.graphs.extraction_pool import ExtractionPool
 from tests.support.grpc_errors import code_of, details_of, error_info_of
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.mutated_graphs import MUTATIONS, mutated_graphs

@@ -13,7 +13,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cotenant.v1 import prediction_pb2 as messages
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from tests.support.grpc_errors import code_of, reason_of, rich_status
 from tests.support.measured_dataset import DEVICE, dense_network, graphs

@@ -21,7 +21,7 @@ from cotenant.engines.records import EnginePhase
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.slurm_daemons import SlurmDaemons, missing_daemons
 
 pytestmark = [

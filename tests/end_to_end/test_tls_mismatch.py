@@ -21,7 +21,7 @@ import pytest
 from cotenant import tls_probe
 from cotenant.cli.main import run
 from cotenant.job_settings import JobSettings
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.errors import PredictorError

@@ -15,12 +15,12 @@ from google.protobuf import json_format
 from cotenant.job_settings import stored_settings
 from cotenant.job_settings_message import unchecked_settings
 from cotenant.v1 import resources_pb2
-from scheduler_service.adapters.recovery import Recovered, recover
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.recovery import Recovered, recover
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
 from scheduler_service.core.codec import decode, decode_event, encode, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobCancelled
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.policy_registry import make_policy
 from tests.goldens.stored_story import told_story, truth
 from tests.goldens.write_goldens import GOLDENS

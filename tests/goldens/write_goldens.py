@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scheduler_service.adapters.event_log import AnsweredRequest, LogRecord, StoredSnapshot
-from scheduler_service.adapters.recovery import JobNumbers, recover, snapshot_state
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.event_log import AnsweredRequest, LogRecord, StoredSnapshot
+from scheduler_service.adapters.storage.recovery import JobNumbers, recover, snapshot_state
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.core.codec import encode, encode_event
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.policy_registry import POLICIES, make_policy
 from tests.goldens import accuracy_tables, agent_state, predictor_state
 from tests.goldens.filled_events import filled, filled_events, told_apart

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Reshape, Start, unfolded
 from scheduler_service.core.records import JobRequest, TaskDemand
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.drf import DominantResourceFairness
 from tests.support.scheduling import GIB, job, node, pending, running, view
 

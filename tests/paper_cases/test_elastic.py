@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Reshape, Start, unfolded
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.elastic import Elastic
 from tests.support.elastic import elastic_view
 from tests.support.engine_play import Play

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Migrate, unfolded
 from scheduler_service.core.records import Share
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.ojpap import Ojpap
 from scheduler_service.policies.packing import adjustment
 from tests.support.engine_play import Play

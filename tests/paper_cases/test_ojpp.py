@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scheduler_service.core.capacity import Resident
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.core.decisions import unfolded
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.opportunistic_sharing import collision_probability
+from scheduler_service.core.jobs.opportunistic_sharing import collision_probability
 from scheduler_service.core.records import MemoryTriple
-from scheduler_service.core.view import Policy
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
 from scheduler_service.policies.packing.opportunistic_memory import (

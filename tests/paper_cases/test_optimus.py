@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.papers.optimus_parameters import assign_as_mxnet, resnet50_blocks
 from cotenant.parameter_assignment import assign_parameters
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start, unfolded
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.planning.plan_check import check_plan
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Reason, TaskDemand
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, even_shares, place_evenly
 from scheduler_service.policies.optimus import Optimus

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start, unfolded
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.policies.pollux import Pollux
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler_service.core.cluster_view.step_times import remaining_ms_of, step_ms_of
+from scheduler_service.core.cluster_view.view import PendingJob
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import JobPrediction
-from scheduler_service.core.step_times import remaining_ms_of, step_ms_of
-from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.sjf import Sjf
 from tests.support.cases import for_each
 from tests.support.scheduling import job, node, pending, prediction, running, store, view

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob
 from scheduler_service.core.decisions import Decision, Hold, Start, unfolded
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import JobPrediction, PairPrediction, Share
-from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.policies.pairing.pair_sharing import (
     CoLocatedJob,
     incoming_job_end_ms,

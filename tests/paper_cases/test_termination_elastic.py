@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Reshape, Start, unfolded
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.termination_elastic import TerminationElastic
 from tests.support.elastic import elastic_view
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.v1 import prediction_pb2, resources_pb2
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.memory_states import MemoryStates
 from predictor_service.grpc_api.answer_bytes import graph_summary, write_answer
 from predictor_service.inference.records import Contribution, Estimate, JobAnswer, Level, MicroBatchEstimate, Notice

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import PairSlowdowns, expected_slowdowns
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.view import GpuView
+from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, Level, PairPrediction, Reason, Share
-from scheduler_service.core.sharing_consent import PairConsent, consented_slowdowns
-from scheduler_service.core.view import GpuView
+from scheduler_service.core.sharing.colocation_slowdown import PairSlowdowns, expected_slowdowns
+from scheduler_service.core.sharing.sharing_consent import PairConsent, consented_slowdowns
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.pair_answers import OwnPass, answer_pair
 from tests.support.scheduling import DEVICE, GIB, all_pairs, gpu, job, memory, pair, prediction, store

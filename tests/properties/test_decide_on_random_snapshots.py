@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from scheduler_service.policy_registry import POLICIES
 from tests.support.cases import for_each
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of, repeat_somewhere

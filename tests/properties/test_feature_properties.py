@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cotenant.graph_file import GraphFileError, strip_weights
 from predictor_service.errors import GraphError
-from predictor_service.features.extraction_pool import ExtractionPool
-from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.operator_families import FAMILY_OF
+from predictor_service.features.graphs.extraction_pool import ExtractionPool
+from predictor_service.features.graphs.graph_description import describe_graph
+from predictor_service.features.graphs.graph_features import GraphFeatures
+from predictor_service.features.graphs.operator_families import FAMILY_OF
 from tests.support.onnx_graphs import (
     GraphBuilder,
     bert_base,

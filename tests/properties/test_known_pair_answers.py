@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.step_times import passes_of, step_ms_of
+from scheduler_service.core.cluster_view.view import GpuView
+from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, PairPrediction, Share
-from scheduler_service.core.step_times import passes_of, step_ms_of
-from scheduler_service.core.view import GpuView
 from scheduler_service.policies.pairing import pair_answers
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.pair_answers import KnownAnswers, PairAnswer, answer_pair, own_passes

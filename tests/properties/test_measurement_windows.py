@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.job_settings import JobSettings
-from cotenant_agent.measurement_windows import NEIGHBOURS_MAX, STEPS_MIN, WINDOW_MS_LEAST, MeasurementWindowRecorder
+from cotenant_agent.devices.measurement_windows import (
+    NEIGHBOURS_MAX,
+    STEPS_MIN,
+    WINDOW_MS_LEAST,
+    MeasurementWindowRecorder,
+)
 from cotenant_agent.records import AttemptKey, AttemptObservation, LivingAttempt, MeasuredJob, MeasurementWindow
 from tests.support.measurement_windows import observed_window
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.message_columns import Columns, read_columns
-from scheduler_service.grpc_api.snapshot_bases import UnreadSnapshot
+from scheduler_service.grpc_api.snapshots.message_columns import Columns, read_columns
+from scheduler_service.grpc_api.snapshots.snapshot_bases import UnreadSnapshot
 
 PAIR = scheduling_pb2.SnapshotPairPrediction
 NAMES = st.text(st.characters(codec="utf-8"), max_size=200)

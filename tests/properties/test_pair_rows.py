@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO
-from scheduler_service.core.measured_averages import preferred
-from scheduler_service.grpc_api.snapshot_pairs import PairRows
+from scheduler_service.core.predictions.measured_averages import preferred
+from scheduler_service.grpc_api.snapshots.snapshot_pairs import PairRows
 
 PAIR = scheduling_pb2.SnapshotPairPrediction
 KEYS = st.sampled_from(["", "a", "b", "ab", "job-one/32", "job-two/32", "job-two/64", "k" * 200, "ä"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 
 KEYS = ("a", "b", "c")

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cotenant.v1 import node_agent_pb2, prediction_pb2, resources_pb2, scheduling_pb2
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.protocol import launch_from_message, window_to_message
 from cotenant_agent.records import LivingAttempt
 from predictor_service.grpc_api.measurement_window_answers import record_windows

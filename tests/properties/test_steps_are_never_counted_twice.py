@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant_agent.step_counting import PrintedStep, StepCounter
+from cotenant_agent.progress_reading.step_counting import PrintedStep, StepCounter
 
 
 def lines(draws: st.DataObject, processes: int, epochs: int, total: int) -> list[tuple[int, int]]:

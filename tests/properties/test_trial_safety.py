@@ -11,13 +11,13 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.first_measurement_rules import LENT_PAUSES_MAX, lent_ratio_max
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.measured_alone import bound_of_peak
-from scheduler_service.core.pausing import LENT_CODE
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.lifecycle.trial_start import BROKEN_TRIALS_MAX, TRIALS_MAX
+from scheduler_service.core.predictions.measured_alone import bound_of_peak
 from scheduler_service.core.records import Phase, TrialStage
-from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIALS_MAX
-from scheduler_service.core.trials import WINDOWS_TO_BREAK
+from scheduler_service.core.sharing.pausing import LENT_CODE
+from scheduler_service.core.trial_sharing.first_measurement_rules import LENT_PAUSES_MAX, lent_ratio_max
+from scheduler_service.core.trial_sharing.trials import WINDOWS_TO_BREAK
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
 from tests.support.engine_play import Play

@@ -12,7 +12,7 @@ from cotenant_simulator.run.records import OverheadCosts, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
-from scheduler_service.core.tenants import TenantRule, TenantRules
+from scheduler_service.core.queue.tenants import TenantRule, TenantRules
 from tests.support.cases import sampled
 
 WINDOW_S = 60_000

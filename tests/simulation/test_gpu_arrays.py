@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays
-from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, Turn
+from scheduler_service.core.cluster_view.cluster_index import FreshIndex
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, build_arrays
+from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeQueue, Turn
 from scheduler_service.policies.ordering.shortest_first import shortest_first
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from tests.support.cases import for_each

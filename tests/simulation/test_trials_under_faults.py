@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from scheduler_service.core import first_measurement_rules, measuring_starts
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.records import Phase
+from scheduler_service.core.trial_sharing import first_measurement_rules, measuring_starts
 from tests.support.cases import for_each, sampled
 from tests.support.drawn_faults import Faults
 from tests.support.simulated_cluster import new_engine

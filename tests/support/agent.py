@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from cotenant_agent.durable_files import write_json
+from cotenant_agent.storage.durable_files import write_json
 from tests.support.fake_scheduler import FakeScheduler
 from tests.support.loaded_programs import living_programs, start_program
 from tests.support.scheduler_process import wait_until as wait_until

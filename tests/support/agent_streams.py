@@ -9,15 +9,15 @@ from typing import Any, cast
 
 from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service import policy_registry
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
-from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
-from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.measurement_window_relay import MeasurementWindowRelay
+from scheduler_service.adapters.agents.node_leases import NodeLeases
+from scheduler_service.adapters.agents.progress_reports import ProgressReports
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobSubmitted, TimerFired
 from scheduler_service.core.records import JobRequest
-from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
+from scheduler_service.grpc_api.agents.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.live_loop import LiveLoop
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Start, Stop
 from scheduler_service.core.records import Assignment, Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, unfolded
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 
 

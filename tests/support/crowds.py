@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import JobRequest, Share
-from scheduler_service.core.view import SchedulingView
 from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
 
 # Of the fastest of the drawn jobs, by GPUs and samples per GPU; the others are whole multiples.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.view import SchedulingView
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 
 BATCH = 840

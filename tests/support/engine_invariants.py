@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import AfterStop, Phase, Share
 from scheduler_service.core.state import ClusterState
 

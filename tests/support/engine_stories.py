@@ -10,7 +10,7 @@ from cotenant.engines.bridge import Bridge
 from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.records import EnginePhase
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.simulated_engine import SimulatedEngine
 
 POLICIES = ("horus", "fifo", "sjf_bsbf", "best_fit")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from cotenant import job
-from cotenant_agent.checkpoints import newest_resumable
-from cotenant_agent.rendezvous_ports import choose_port
+from cotenant_agent.checkpointing.checkpoints import newest_resumable
+from cotenant_agent.ranks.rendezvous_ports import choose_port
 
 Training = Callable[[list[str]], None]
 

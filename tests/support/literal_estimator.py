@@ -8,7 +8,7 @@ import numpy as np
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, tabulate_job
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_times import FloatArray

@@ -11,9 +11,9 @@ import numpy as np
 from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE, count_memory
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.graph_features import GraphFeatures
+from predictor_service.features.graphs.graph_features import GraphFeatures
+from predictor_service.features.graphs.operator_families import OperatorFamily as Family
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
-from predictor_service.features.operator_families import OperatorFamily as Family
 
 FAMILIES: Final = tuple(Family)
 CONVOLUTIONS: Final = (Family.CONVOLUTION, Family.DEPTHWISE_CONVOLUTION)

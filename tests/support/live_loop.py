@@ -6,19 +6,19 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from scheduler_service.adapters.event_log import (
+from scheduler_service.adapters.storage.event_log import (
     REMEMBERED_REQUESTS,
     AnsweredRequest,
     LogRecord,
     StoredEvent,
     StoredSnapshot,
 )
-from scheduler_service.adapters.recovery import JobNumbers, freeze_state
+from scheduler_service.adapters.storage.recovery import JobNumbers, freeze_state
 from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.errors import StateFullError
 from scheduler_service.live_loop import LiveLoop
 

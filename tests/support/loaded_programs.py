@@ -35,7 +35,7 @@ LOADED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "scheduler_service": ["scheduler_service.commands.main"],
         "cotenant_agent": ["cotenant_agent.commands"],
         "cotenant": ["cotenant.cli.submit_command"],
-        "tests.support.undisturbed_agent": ["cotenant_agent.measurement_windows"],
+        "tests.support.undisturbed_agent": ["cotenant_agent.devices.measurement_windows"],
     },
     "predictors": {"predictor_service": ["predictor_service.commands.serve"]},
     # The first optimizer of a process imports what compiles networks, for as long as torch itself takes.

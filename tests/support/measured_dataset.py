@@ -13,7 +13,7 @@ from cotenant.graph_file import strip_weights
 from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow, write_rows
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.features.job_features import build_features
 from tests.support.onnx_graphs import absent_tensor
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Start, unfolded
 from scheduler_service.core.records import MemoryTriple, Share
-from scheduler_service.core.view import SchedulingView
 from tests.support.scheduling import job, node, pair, pending, prediction, running, store, view
 
 MIB = 2**20

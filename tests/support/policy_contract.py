@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from string import Formatter
 
-from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Hold, unfolded
-from scheduler_service.core.reason_texts import REASON_TEXTS
+from scheduler_service.core.reasons.reason_texts import REASON_TEXTS
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.placement.reasons import NEAREST_FIRST
 
 UNITS = ("_ms", "_bytes", "_ratio", "_cores", "_samples", "_count")

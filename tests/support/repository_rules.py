@@ -27,7 +27,7 @@ BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manag
 POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
 # They put reasons into words, and choose which of several is shown.
 WORDING_REASONS = frozenset(
-    {"scheduler_service/core/reason_texts.py", "scheduler_service/policies/placement/reasons.py"}
+    {"scheduler_service/core/reasons/reason_texts.py", "scheduler_service/policies/placement/reasons.py"}
 )
 # Written so that the patterns do not find themselves.
 PROMISES = re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b|[N]otImplementedError|[p]ragma: no cover|pytest\.skip\(\)")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler_service.core.cluster_view.spanning import spanning_obstacle
+from scheduler_service.core.cluster_view.view import Policy, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Pause, Reshape, Resume, Start, Stop
-from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.records import Assignment, Reason
-from scheduler_service.core.spanning import spanning_obstacle
-from scheduler_service.core.view import Policy, RunningJob, SchedulingView
+from scheduler_service.core.sharing.pausability import pause_obstacle
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policy_registry import make_policy
 

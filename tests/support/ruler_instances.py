@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from benchmarks.exact_rulers.best_sharing import SharingJob
 from benchmarks.exact_rulers.fewest_gpus import PackedJob
 from benchmarks.exact_rulers.least_cost_placement import ExactPlacement, LoadedGpu, PricedJob
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import Share
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.horus import DEFAULT_CURVE
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_rules import Best, MemoryModel, PackingRules

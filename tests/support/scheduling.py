@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scheduler_service.core.capacity import reserved_bytes
-from scheduler_service.core.cluster_index import FreshIndex
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.cluster_view.capacity import reserved_bytes
+from scheduler_service.core.cluster_view.cluster_index import FreshIndex
+from scheduler_service.core.cluster_view.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import (
     Assignment,
     Gpu,
@@ -17,7 +18,6 @@ from scheduler_service.core.records import (
     Node,
     PairPrediction,
 )
-from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 
 GIB = 2**30
 DEVICE = "standin"

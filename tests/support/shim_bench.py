@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cotenant_agent import shim as shim_module
+from cotenant_agent.keeper import shim as shim_module
 from cotenant_agent.processes import read_boot_id
 from tests.support.agent import find_processes, wait_until
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scheduler_service.core import commands, events
-from scheduler_service.core.preparation import NOT_PREPARABLE
+from scheduler_service.core.lifecycle.preparation import NOT_PREPARABLE
 
 if TYPE_CHECKING:
     from tests.support.simulated_cluster import SimulatedCluster

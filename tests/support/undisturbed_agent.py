@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import sys
 
-from cotenant_agent import measurement_windows
 from cotenant_agent.commands import main
+from cotenant_agent.devices import measurement_windows
 
 if __name__ == "__main__":
     measurement_windows.FOREIGN_LOAD_RATIO = measurement_windows.UNSTEADY_RATIO = math.inf

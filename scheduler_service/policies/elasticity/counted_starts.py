@@ -8,12 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.replica_groups import has_choice, server_counts, with_servers
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.jobs.replica_terms import TRIES_SERVERS
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.replica_groups import has_choice, server_counts, with_servers
-from scheduler_service.core.replica_terms import TRIES_SERVERS
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.elasticity.reshaping import ElasticJob, counts_of, elastic_jobs, more_gpus
 from scheduler_service.policies.placement.exclusive_round import ChooseGpus, ExclusiveRound, Placed
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, free_by_kind_and_node, sized

@@ -9,8 +9,8 @@ Source:
 
 from __future__ import annotations
 
-from scheduler_service.core.replica_groups import server_counts
-from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.core.cluster_view.replica_groups import server_counts
+from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs
 
 

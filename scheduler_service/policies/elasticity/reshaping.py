@@ -11,14 +11,14 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_service.core.capacity import Resident, micro_batch_size_alone, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import Resident, micro_batch_size_alone, samples_per_gpu
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.replica_groups import with_servers
+from scheduler_service.core.cluster_view.step_times import passes_of
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Reshape
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobPrediction, JobRequest, Reason
-from scheduler_service.core.replica_groups import with_servers
-from scheduler_service.core.step_times import passes_of
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, ranked, sized
 
 ScheduleObjective = tuple[int, int]

@@ -15,9 +15,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import Assignment, JobRequest, Node
-from scheduler_service.core.view import SchedulingView
 
 Amounts = NDArray[np.float64]
 """GPUs, CPU cores, host memory in bytes."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.view import PendingJob
+from scheduler_service.core.cluster_view.view import PendingJob
 
 CLUSTERING_ROUNDS_MAX = 20
 

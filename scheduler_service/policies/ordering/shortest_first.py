@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
+from scheduler_service.core.cluster_view.step_times import passes_of as passes_of
+from scheduler_service.core.cluster_view.step_times import remaining_ms_of as remaining_ms_of
+from scheduler_service.core.cluster_view.step_times import step_ms_of as step_ms_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.step_times import passes_of as passes_of
-from scheduler_service.core.step_times import remaining_ms_of as remaining_ms_of
-from scheduler_service.core.step_times import step_ms_of as step_ms_of
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import CandidateTable, explained_holds
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
 
 CandidateTable = Callable[[PendingJob], tuple[Candidate, ...]]
 """How every GPU looks for a job that waits."""

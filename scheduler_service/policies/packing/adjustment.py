@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.inventory import kind_of
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.inventory import kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.core.records import Reason
-from scheduler_service.core.sharing_consent import sharing_obstacle
-from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from scheduler_service.policies.packing.opportunistic_memory import demand_of
 from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, ROUNDING_RATIO, PackingRules
 from scheduler_service.policies.packing.resulting_interference import slowdowns_on

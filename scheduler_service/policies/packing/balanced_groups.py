@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scheduler_service.core.capacity import Resident
+from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.policies.packing.device_offer import Device
 from scheduler_service.policies.packing.packing_rules import ROUNDING_RATIO
 from scheduler_service.policies.packing.resulting_interference import WorkerBalance

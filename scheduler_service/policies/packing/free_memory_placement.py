@@ -15,14 +15,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident, expected_bytes, opportunistic, resident_on, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import (
+    Resident,
+    expected_bytes,
+    opportunistic,
+    resident_on,
+    samples_per_gpu,
+)
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, LoadClass, Positions
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
+from scheduler_service.core.cluster_view.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Start
-from scheduler_service.core.gpu_arrays import GpuArrays, LoadClass, Positions
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import sharing_obstacle
-from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.packing.packing_orders import by_arrival
 from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES

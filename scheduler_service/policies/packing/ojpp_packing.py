@@ -11,21 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_service.core.capacity import (
+from scheduler_service.core.cluster_view.capacity import (
     Resident,
     expected_bytes,
     opportunistic,
     resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
+from scheduler_service.core.cluster_view.view import GpuView, PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Start
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.sharing_consent import consented_slowdowns
-from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.sharing.colocation_slowdown import ExpectedSlowdown
+from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing.packing_arrays import PackingArrays

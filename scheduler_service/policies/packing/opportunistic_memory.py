@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scheduler_service.core.capacity import Resident, is_reliable
-from scheduler_service.core.opportunistic_sharing import MemorySurge
+from scheduler_service.core.cluster_view.capacity import Resident, is_reliable
+from scheduler_service.core.cluster_view.view import Predictions
+from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge
 from scheduler_service.core.records import Gpu, JobPrediction, MemoryTriple, Share
-from scheduler_service.core.view import Predictions
 
 LEAST_COMPUTE_RATIO = 1e-6
 """The paper's alpha lies in (0, 1]; a worker predicted to compute nothing still counts."""

@@ -21,16 +21,16 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import (
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import GpuView
+from scheduler_service.core.records import Gpu, Share
+from scheduler_service.core.sharing.colocation_slowdown import (
     expected_slowdown,
     mutual_wait_ratio,
     utilization_of,
     with_mutual_waits,
 )
-from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import Gpu, Share
-from scheduler_service.core.view import GpuView
 from scheduler_service.policies.packing.device_offer import Device
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_rules import (

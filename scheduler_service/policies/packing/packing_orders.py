@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import nlargest
 
+from scheduler_service.core.cluster_view.view import PendingJob
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 
 DemandOf = Callable[[JobRequest], Demand]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.opportunistic_sharing import collision_probability
+from scheduler_service.core.jobs.opportunistic_sharing import collision_probability
 from scheduler_service.core.records import Reason
 from scheduler_service.policies.packing.opportunistic_memory import (
     ComputeRequirement,

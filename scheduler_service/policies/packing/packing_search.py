@@ -12,8 +12,8 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Start
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.packing.ojpp_packing import Order, pack
 from scheduler_service.policies.packing.packing_orders import DemandOf, by_least_gregariousness, by_width
 from scheduler_service.policies.packing.packing_rules import Best, PackingRules

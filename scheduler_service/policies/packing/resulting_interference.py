@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import expected_slowdown, expected_slowdowns
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import Predictions
 from scheduler_service.core.records import Gpu
-from scheduler_service.core.view import Predictions
+from scheduler_service.core.sharing.colocation_slowdown import expected_slowdown, expected_slowdowns
 
 
 def slowdowns_on(gpu: Gpu, residents: Sequence[Resident], predictions: Predictions) -> list[float]:

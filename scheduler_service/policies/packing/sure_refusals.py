@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduler_service.core.capacity import Resident, is_reliable
-from scheduler_service.core.colocation_slowdown import is_sure
+from scheduler_service.core.cluster_view.capacity import Resident, is_reliable
+from scheduler_service.core.cluster_view.view import Predictions, RunningJob
 from scheduler_service.core.records import Gpu
-from scheduler_service.core.view import Predictions, RunningJob
+from scheduler_service.core.sharing.colocation_slowdown import is_sure
 from scheduler_service.policies.packing.opportunistic_memory import compute_ratio_of
 from scheduler_service.policies.packing.packing_rules import ROUNDING_RATIO, PackingRules
 

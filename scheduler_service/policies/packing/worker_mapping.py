@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.records import Reason
 from scheduler_service.policies.packing.balanced_groups import BalancedGroups
 from scheduler_service.policies.packing.device_offer import Device, Offer

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.change_log import ChangeLog
-from scheduler_service.core.gpu_arrays import GpuArrays, LoadClass, Positions
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, LoadClass, Positions
+from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
+from scheduler_service.core.cluster_view.view import GpuView, SchedulingView
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.view import GpuView, SchedulingView
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.pair_answers import KnownAnswers, PairAnswer, known_answers_of
 from scheduler_service.policies.pairing.pair_sums import GANG_NUMBERS, gang_option

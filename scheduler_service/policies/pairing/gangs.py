@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_service.core.capacity import Resident
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.step_times import passes_of
 from scheduler_service.core.decisions import Candidate, Start
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.step_times import passes_of
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
 from scheduler_service.policies.pairing.offers import Offer
 from scheduler_service.policies.placement.reasons import host_reason, nearest_obstacle

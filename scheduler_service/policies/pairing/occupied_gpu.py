@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
-from scheduler_service.core.colocation_slowdown import sum_of_pairs
+from scheduler_service.core.cluster_view.capacity import Resident, expected_bytes, reserved_bytes
+from scheduler_service.core.cluster_view.step_times import remaining_ms_of
+from scheduler_service.core.cluster_view.view import GpuView, Predictions
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.sharing_consent import PairConsent
-from scheduler_service.core.step_times import remaining_ms_of
-from scheduler_service.core.view import GpuView, Predictions
+from scheduler_service.core.sharing.colocation_slowdown import sum_of_pairs
+from scheduler_service.core.sharing.sharing_consent import PairConsent
 
 JOBS_PER_GPU_MAX = 2
 """C in Eq. 9: with more than two jobs on the same GPUs sharing rarely pays (section IV-B)."""

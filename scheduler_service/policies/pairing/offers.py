@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.step_times import remaining_by_elapsed_ms, remaining_ms_of
+from scheduler_service.core.cluster_view.view import GpuView, PendingJob
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
-from scheduler_service.core.view import GpuView, PendingJob
 from scheduler_service.policies.pairing.occupied_gpu import JOBS_PER_GPU_MAX, OccupiedGpu
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
 from scheduler_service.policies.placement.free_gpus import passes_alone

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.change_log import ChangeLog
-from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
+from scheduler_service.core.cluster_view.step_times import steps_ms_of
+from scheduler_service.core.cluster_view.view import Predictions, SchedulingView
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.step_times import steps_ms_of
-from scheduler_service.core.view import Predictions, SchedulingView
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu, SecondPlace
 from scheduler_service.policies.pairing.pair_sharing import micro_batch_sizes_of
 from scheduler_service.policies.placement.reasons import nearest_obstacle

@@ -21,11 +21,11 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.gpu_arrays import Positions
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.gpu_arrays import Positions
+from scheduler_service.core.cluster_view.step_times import remaining_by_elapsed_ms, remaining_ms_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pairing.class_answers import answers_of
 from scheduler_service.policies.pairing.pair_answers import PairAnswer
 from scheduler_service.policies.pairing.pair_sums import (

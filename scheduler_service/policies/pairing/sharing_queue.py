@@ -12,9 +12,9 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
+from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeGroup, RemainingTimeQueue, Turn
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, HoldRest, Start
-from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, RemainingTimeQueue, Turn
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing, none_passed_over
 from scheduler_service.policies.placement.sharing_round import SharingRound
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 
-from scheduler_service.core.capacity import resident_on, samples_per_gpu
+from scheduler_service.core.cluster_view.capacity import resident_on, samples_per_gpu
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Start
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pairing.gangs import Gang, GangSearch, candidate_table, start_gang
 from scheduler_service.policies.pairing.occupied_gpu import JOBS_PER_GPU_MAX
 from scheduler_service.policies.pairing.offers import Offer, Offers, SharingRule

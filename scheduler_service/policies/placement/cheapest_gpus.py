@@ -13,9 +13,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.gpu_arrays import GpuArrays, Positions
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, Positions
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.view import SchedulingView
 
 Costs = NDArray[np.float64]
 """By position; infinite = the GPU cannot take the job."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.change_log import ChangeLog
-from scheduler_service.core.gpu_arrays import GpuArrays, Positions
+from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, Positions
+from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import GpuView
 from scheduler_service.policies.placement.reasons import nearness_of
 
 Order = tuple[float, float, str, int]

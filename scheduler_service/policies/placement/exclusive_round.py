@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Protocol
 
-from scheduler_service.core.capacity import resident_on
+from scheduler_service.core.cluster_view.capacity import resident_on
+from scheduler_service.core.cluster_view.inventory import Inventory, Kind, kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeGroup, Turn, shape_of
+from scheduler_service.core.cluster_view.step_times import step_ms_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
-from scheduler_service.core.inventory import Inventory, Kind, kind_of
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, Turn, shape_of
-from scheduler_service.core.step_times import step_ms_of
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler_service.core.capacity import micro_batch_size_alone
-from scheduler_service.core.inventory import Kind
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import micro_batch_size_alone
+from scheduler_service.core.cluster_view.inventory import Kind
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.step_times import passes_of
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import Assignment, Gpu, JobRequest
-from scheduler_service.core.step_times import passes_of
-from scheduler_service.core.view import SchedulingView
 
 
 def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler_service.core.capacity import Resident
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.gpu_arrays import LoadClass
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.decisions import Candidate
-from scheduler_service.core.gpu_arrays import LoadClass
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.view import GpuView
 from scheduler_service.policies.placement.horus_prices import HorusPrices
 from scheduler_service.policies.placement.reasons import host_reason
 

@@ -14,11 +14,11 @@ from math import inf
 
 import numpy as np
 
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Start
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.remaining_time_queue import shape_of
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.class_prices import (
     AlikeChanges,

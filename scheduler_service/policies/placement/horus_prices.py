@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduler_service.core.capacity import (
+from scheduler_service.core.cluster_view.capacity import (
     Resident,
     expected_bytes,
     resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.gpu_arrays import LoadClass
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.ratio_sums import exceeds, rounded_sum
+from scheduler_service.core.cluster_view.gpu_arrays import LoadClass
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.view import SchedulingView
+from scheduler_service.core.predictions.ratio_sums import exceeds, rounded_sum
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.sharing_consent import sharing_obstacle
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from scheduler_service.policies.placement.cheapest_gpus import Costs
 from scheduler_service.policies.placement.horus_costs import CostModel
 

@@ -12,10 +12,10 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue, RemainingTimeGroup, Turn
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, HoldRest, Start
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeGroup, Turn
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement import long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, ImpossibleShapes
 

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.gpu_arrays import Positions
-from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.cluster_view.gpu_arrays import Positions
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import SchedulingView
 
 GPUS_IN_COLUMNS_MIN: Final = 64
 """On smaller clusters looking at each GPU costs less than columns, but before a long queue."""

@@ -10,13 +10,13 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.replica_groups import host_share
+from scheduler_service.core.cluster_view.step_times import remaining_ms_of
+from scheduler_service.core.cluster_view.view import GpuView, HostUse, RunningJob, SchedulingView
 from scheduler_service.core.copied_record import slotted_record
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.replica_groups import host_share
-from scheduler_service.core.step_times import remaining_ms_of
-from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import has_aged
 from scheduler_service.policies.placement.long_running import LongRunning
 

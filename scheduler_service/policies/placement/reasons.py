@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from scheduler_service.core.capacity import expected_bytes, samples_per_gpu
-from scheduler_service.core.inventory import Inventory
+from scheduler_service.core.cluster_view.capacity import expected_bytes, samples_per_gpu
+from scheduler_service.core.cluster_view.inventory import Inventory
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement.free_gpus import fits_alone
 
 NEAREST_FIRST = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler_service.core.inventory import Inventory, Kind
+from scheduler_service.core.cluster_view.inventory import Inventory, Kind
+from scheduler_service.core.cluster_view.step_times import step_ms_of
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.step_times import step_ms_of
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement.free_gpus import fits_alone
 
 SHAPES_MAX = 100_000

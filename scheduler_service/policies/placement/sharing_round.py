@@ -11,10 +11,10 @@ from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import Protocol
 
+from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldRest, Start
 from scheduler_service.core.records import Reason
-from scheduler_service.core.remaining_time_queue import GroupedQueue
-from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import Waiting
 
 

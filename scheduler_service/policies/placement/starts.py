@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import ALONE, PlacementSlowdown, expected_slowdowns, placement_slowdown
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.decisions import Candidate, Start
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Reason
+from scheduler_service.core.sharing.colocation_slowdown import (
+    ALONE,
+    PlacementSlowdown,
+    expected_slowdowns,
+    placement_slowdown,
+)
 from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policies.placement.reasons import alone_reason
 

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from scheduler_service.core.colocation_slowdown import expected_slowdowns
+from scheduler_service.core.cluster_view.inventory import kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.step_times import remaining_by_elapsed_ms, remaining_ms_of
+from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Placement, Start
-from scheduler_service.core.inventory import kind_of
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Reason
-from scheduler_service.core.step_times import remaining_by_elapsed_ms, remaining_ms_of
-from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.core.sharing.colocation_slowdown import expected_slowdowns
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, free_by_kind_and_node, ranked, sized
 
 MOVE_MS = 30_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotenant_simulator.run.records import OverheadCosts
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate
 from scheduler_service.core.records import Assignment, Reason
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from tests.support.cases import for_each
 from tests.support.simulated_runs import simulation, trace_job, trace_of

@@ -18,7 +18,7 @@ from cotenant_agent.records import (
     JobUsage,
 )
 from cotenant_agent.settings import AgentSettings
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.storage.state_directory import StateDirectory
 from cotenant_agent.wiring import build_agent
 from tests.simulation.swarm.machine import Machine, MachineProcess
 from tests.simulation.swarm.virtual_time import KilledError, current

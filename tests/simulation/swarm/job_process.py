@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotenant import job as job_helper
-from cotenant_agent.progress import ProgressReport
+from cotenant_agent.progress_reading.progress import ProgressReport
 from tests.simulation.swarm.machine import Machine, MachineProcess, check_room, read_record, stamp
 from tests.simulation.swarm.rank_group import group_of
 from tests.simulation.swarm.virtual_time import PROCESS

@@ -9,24 +9,26 @@ from typing import Any
 
 from cotenant.job import MANIFEST_NAME
 from cotenant.v1 import node_agent_pb2
-from cotenant_agent import checkpoints
+from cotenant_agent.checkpointing import checkpoints
 from cotenant_agent.cluster_membership import ClusterMembership
-from cotenant_agent.rank_ends import RankEnds, RankSilence
+from cotenant_agent.keeper.rank_ends import RankEnds, RankSilence
+from cotenant_agent.keeper.shim import AttemptSupervisor
 from cotenant_agent.records import LogPosition
-from cotenant_agent.shim import AttemptSupervisor
-from scheduler_service.adapters import recovery
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import ClusterIdentity
-from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.core import attempts, gang_attempts, job_events, node_events
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.node_leases import NodeLeases
+from scheduler_service.adapters.storage import recovery
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.event_handling import job_events, node_events
 from scheduler_service.core.events import Event, JobSubmitted
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.gangs import gang_attempts
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.lifecycle import attempts
 from scheduler_service.core.records import AfterStop, Phase
 from scheduler_service.errors import StandstillError
-from scheduler_service.grpc_api import agent_admission
-from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
+from scheduler_service.grpc_api.agents import agent_admission
+from scheduler_service.grpc_api.agents.agent_admission import AgentAdmission, AttemptStanding
 
 Mutant = Callable[[], contextlib.AbstractContextManager[None]]
 

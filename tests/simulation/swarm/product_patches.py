@@ -13,26 +13,17 @@ from typing import Any
 
 from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
-from cotenant_agent import (
-    attempt,
-    attempt_table,
-    checkpoint_pieces,
-    durable_files,
-    launching,
-    node_agent,
-    protocol,
-    rank_ends,
-    shim,
-    shim_records,
-    state_disk,
-    wiring,
-)
+from cotenant_agent import node_agent, protocol, wiring
 from cotenant_agent import system_clock as agent_clock
+from cotenant_agent.attempts import attempt, attempt_table, launching
+from cotenant_agent.checkpointing import checkpoint_pieces
+from cotenant_agent.keeper import rank_ends, shim, shim_records
 from cotenant_agent.records import AttemptObservation
-from scheduler_service.adapters import stored_identity
+from cotenant_agent.storage import durable_files, state_disk
 from scheduler_service.adapters import system_clock as scheduler_clock
+from scheduler_service.adapters.storage import stored_identity
 from scheduler_service.commands import running_scheduler
-from scheduler_service.core import first_measurement_rules, measuring_starts
+from scheduler_service.core.trial_sharing import first_measurement_rules, measuring_starts
 from tests.simulation.swarm import (
     agent_host,
     gang_witness,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cotenant.access.callers import Caller
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.records import Phase
-from scheduler_service.grpc_api.queue_requests import QueueRequests
+from scheduler_service.grpc_api.queue.queue_requests import QueueRequests
 from scheduler_service.live_loop import Mutation
 
 if TYPE_CHECKING:

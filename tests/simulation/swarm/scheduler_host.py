@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cotenant.v1 import scheduling_pb2
 from cotenant.v1.node_agent_pb2 import AttemptKey, LaunchJob, LogPosition
-from scheduler_service.adapters.cluster_identity import STATE_BEHIND, ClusterIdentity
-from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.sqlite_event_log import LOCK_NAME, SqliteEventLog
-from scheduler_service.adapters.state_backup import back_up, restore
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.cluster_identity import STATE_BEHIND, ClusterIdentity
+from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.storage.sqlite_event_log import LOCK_NAME, SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import back_up, restore
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.commands.running_scheduler import RunningScheduler
 from scheduler_service.core import commands
 from scheduler_service.core.engine_snapshot import Pace

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-from cotenant_agent import shim as shim_module
+from cotenant_agent.keeper import shim as shim_module
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.machine import Machine, MachineProcess, read_record, stamp
 from tests.simulation.swarm.virtual_time import current

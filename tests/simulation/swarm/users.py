@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.events import PolicyChosen
 from scheduler_service.errors import SchedulerServiceError, UnknownJobError
-from scheduler_service.grpc_api import job_requests
+from scheduler_service.grpc_api.jobs import job_requests
 from scheduler_service.live_loop import Mutation, Proposal
 from tests.simulation.swarm.job_process import JobPlan
 from tests.simulation.swarm.virtual_time import KilledError, SimulatedProcess

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler_service.core.commands import Command
 from scheduler_service.core.events import Event
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.live_loop import LiveLoop
 from tests.simulation.swarm.gang_witness import GangWitness

@@ -19,7 +19,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.checkpoint_transfers import STAGING
+from cotenant_agent.checkpointing.checkpoint_transfers import STAGING
 from scheduler_service.core.records import ENDED_PHASES
 from tests.simulation.swarm.agent_host import AgentHost
 from tests.simulation.swarm.faults import TRANSFER_RATES, SwarmFaults

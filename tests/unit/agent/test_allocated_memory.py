@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cotenant import job
-from cotenant_agent.allocated_memory import SAMPLES_MAX, SAMPLES_MIN, AllocatedMemory
-from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, parse_report
+from cotenant_agent.devices.allocated_memory import SAMPLES_MAX, SAMPLES_MIN, AllocatedMemory
+from cotenant_agent.progress_reading.progress import ProgressReport, ProgressSocket, ProgressTrack, parse_report
 from cotenant_agent.records import MemoryStates
 
 MIB = 2**20

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.errors import CommandRefusedError, SettingsError
+from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
 from tests.support.cases import for_each
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from cotenant.client_errors import InputError
-from cotenant_agent.allow_list import AllowList, load_allow_list
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.cgroups import ControlGroups
-from cotenant_agent.durable_files import read_json
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.attempts.launching import JobRules, Launcher
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.launching import JobRules, Launcher
+from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
+from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.protocol import rules_to_message
 from cotenant_agent.records import AttemptKey, LaunchRequest
 from cotenant_agent.scheduler_link import LinkSettings, open_channel
 from cotenant_agent.settings import SETTINGS
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.storage.durable_files import read_json
+from cotenant_agent.storage.state_directory import StateDirectory
 from tests.support.cases import for_each
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 

@@ -16,17 +16,17 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from cotenant_agent.attempt import AttemptState
-from cotenant_agent.attempt_table import AttemptTable
-from cotenant_agent.cgroups import ControlGroups
-from cotenant_agent.durable_files import keep_room
+from cotenant_agent.attempts.attempt import AttemptState
+from cotenant_agent.attempts.attempt_table import AttemptTable
+from cotenant_agent.attempts.launching import Launcher
+from cotenant_agent.attempts.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.launching import Launcher
+from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.processes import read_boot_id
-from cotenant_agent.progress import ProgressReport
+from cotenant_agent.progress_reading.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage, LaunchRequest
-from cotenant_agent.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
-from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
+from cotenant_agent.storage.durable_files import keep_room
+from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
 

@@ -14,8 +14,8 @@ import pytest
 
 from cotenant.calibration_files import calibration_path, keep_calibration
 from cotenant.device_calibration import NOT_YET, DeviceCalibration, write_calibration
-from cotenant_agent import calibration as module
-from cotenant_agent.calibration import SWITCHED_OFF, Calibrations, missing_cause
+from cotenant_agent.devices import calibration as module
+from cotenant_agent.devices.calibration import SWITCHED_OFF, Calibrations, missing_cause
 from tests.support.calibrations import calibration
 from tests.support.fake_devices import FakeInventory
 

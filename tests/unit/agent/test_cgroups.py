@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.cgroups import ControlGroups, detect, name_agent
+from cotenant_agent.isolation.cgroups import ControlGroups, detect, name_agent
 
 
 class FakeKernel:

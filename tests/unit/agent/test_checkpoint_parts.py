@@ -11,10 +11,10 @@ import pytest
 
 from cotenant import job
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.checkpoint_parts import joined_manifest
-from cotenant_agent.checkpoint_pieces import read_pieces
-from cotenant_agent.checkpoint_transfers import CheckpointTransfers
-from cotenant_agent.checkpoints import Checkpoint, newest_resumable, read_checkpoint
+from cotenant_agent.checkpointing.checkpoint_parts import joined_manifest
+from cotenant_agent.checkpointing.checkpoint_pieces import read_pieces
+from cotenant_agent.checkpointing.checkpoint_transfers import CheckpointTransfers
+from cotenant_agent.checkpointing.checkpoints import Checkpoint, newest_resumable, read_checkpoint
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LaunchRequest

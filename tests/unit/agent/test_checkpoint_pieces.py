@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from cotenant.v1.node_agent_pb2 import CheckpointFile, CheckpointPiece
-from cotenant_agent import checkpoint_pieces
-from cotenant_agent.checkpoint_pieces import NO_ROOM, IncomingCheckpoint, read_pieces
-from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.checkpointing import checkpoint_pieces
+from cotenant_agent.checkpointing.checkpoint_pieces import NO_ROOM, IncomingCheckpoint, read_pieces
+from cotenant_agent.checkpointing.checkpoints import Checkpoint
 from cotenant_agent.errors import CommandRefusedError
 from tests.unit.agent.test_checkpoints import write_checkpoint, write_shards
 

@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent import checkpoint_transfers
-from cotenant_agent.checkpoint_pieces import NO_ROOM, read_pieces
-from cotenant_agent.checkpoint_transfers import CheckpointTransfers
-from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.checkpointing import checkpoint_transfers
+from cotenant_agent.checkpointing.checkpoint_pieces import NO_ROOM, read_pieces
+from cotenant_agent.checkpointing.checkpoint_transfers import CheckpointTransfers
+from cotenant_agent.checkpointing.checkpoints import Checkpoint
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.records import AttemptKey, GangPart, GrantedCheckpoint, LaunchRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.checkpoints import newest_resumable, read_checkpoint
+from cotenant_agent.checkpointing.checkpoints import newest_resumable, read_checkpoint
 
 
 def write_checkpoint(job: Path, number: int, changes: Mapping[str, object] | None = None) -> Path:

@@ -18,17 +18,17 @@ import pytest
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from cotenant_agent import cluster_membership
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.checkpoints import newest_resumable
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.attempts.refused_launches import RefusedLaunches
+from cotenant_agent.checkpointing.checkpoints import newest_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.errors import ClusterRefusedError, OperatorError
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import position_to_message
 from cotenant_agent.records import AttemptKey, GrantedCheckpoint, LogPosition
-from cotenant_agent.refused_launches import RefusedLaunches
-from cotenant_agent.state_directory import LOCK_NAME, AttemptDirectory, checkpoint_directory
+from cotenant_agent.storage.state_directory import LOCK_NAME, AttemptDirectory, checkpoint_directory
 
 OWN, CHILD, STRANGER = (letter * 32 for letter in "abc")
 SEEN = LogPosition(incarnation_id=OWN, generation=3, start_id="three", sequence=70, seal=b"sealed")

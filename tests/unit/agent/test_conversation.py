@@ -12,13 +12,13 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
-from cotenant_agent.attempt import Attempt
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.conversation import Conversation
+from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.records import AttemptKey, GpuReading
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.storage.state_directory import AttemptDirectory
 from cotenant_agent.system_clock import boot_ms
 
 LEASE_MS = 20_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.log_progress import LogProgress
+from cotenant_agent.progress_reading.log_progress import LogProgress
 
 
 def read(tmp_path: Path, *lines: str, steps_total: int = 0) -> int:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import rotating_log
-from cotenant_agent.log_reading import CUT_NOTE, LogReader, read_tail
-from cotenant_agent.rotating_log import RotatingLog, drain_output
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.keeper import rotating_log
+from cotenant_agent.keeper.rotating_log import RotatingLog, drain_output
+from cotenant_agent.progress_reading.log_reading import CUT_NOTE, LogReader, read_tail
+from cotenant_agent.storage.state_directory import AttemptDirectory
 
 
 def printed(folder: Path, lines: int) -> AttemptDirectory:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.attempts.launching import Launcher
+from cotenant_agent.checkpointing.checkpoints import Checkpoint
+from cotenant_agent.checkpointing.shared_storage import GANG_FILE
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.launching import Launcher
 from cotenant_agent.protocol import launch_from_message
 from cotenant_agent.records import AttemptKey, GangPart, LaunchRequest
-from cotenant_agent.shared_storage import GANG_FILE
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.storage.state_directory import StateDirectory
 from tests.unit.agent.test_checkpoints import write_checkpoint
 from tests.unit.agent.test_gang_parts import FIRST, order
 from tests.unit.agent.test_rank_plan import GPUS, launcher_of, spec_of

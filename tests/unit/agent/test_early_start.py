@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import prepared_program
-from cotenant_agent.early_start import check_preparable, early_argv, words_to_begin
+from cotenant_agent.attempts.early_start import check_preparable, early_argv, words_to_begin
+from cotenant_agent.attempts.launch_plan import LaunchPlan
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.launch_plan import LaunchPlan
-from cotenant_agent.rank_plan import RankPlan
+from cotenant_agent.keeper import prepared_program
+from cotenant_agent.ranks.rank_plan import RankPlan
 from cotenant_agent.records import AttemptKey, GangPart, LaunchRequest
 from tests.support.agent import wait_until
 from tests.support.cases import for_each

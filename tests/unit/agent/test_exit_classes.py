@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cotenant_agent.exit_classes import classify, describe
+from cotenant_agent.attempts.exit_classes import classify, describe
 from cotenant_agent.records import ExitFacts
 from tests.support.cases import for_each
 

@@ -13,15 +13,10 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
-from cotenant_agent.checkpoints import Checkpoint
-from cotenant_agent.errors import CommandRefusedError, OperatorError
-from cotenant_agent.log_reading import find_rank_log
-from cotenant_agent.pause_orders import longest_pause_ms, pause_obstacle
-from cotenant_agent.protocol import launch_from_message, status_to_message
-from cotenant_agent.records import GangPart, GrantedCheckpoint, LaunchRequest
-from cotenant_agent.rendezvous_addresses import find_interface, find_own_address, is_host
-from cotenant_agent.settings import AgentSettings
-from cotenant_agent.shared_storage import (
+from cotenant_agent.attempts.pause_orders import longest_pause_ms, pause_obstacle
+from cotenant_agent.attempts.stop_orders import note_ended_parts
+from cotenant_agent.checkpointing.checkpoints import Checkpoint
+from cotenant_agent.checkpointing.shared_storage import (
     GANG_FILE,
     STORAGE_FILE,
     check_owner,
@@ -29,8 +24,13 @@ from cotenant_agent.shared_storage import (
     leave_choice,
     read_storage_id,
 )
-from cotenant_agent.state_directory import StateDirectory
-from cotenant_agent.stop_orders import note_ended_parts
+from cotenant_agent.errors import CommandRefusedError, OperatorError
+from cotenant_agent.progress_reading.log_reading import find_rank_log
+from cotenant_agent.protocol import launch_from_message, status_to_message
+from cotenant_agent.ranks.rendezvous_addresses import find_interface, find_own_address, is_host
+from cotenant_agent.records import GangPart, GrantedCheckpoint, LaunchRequest
+from cotenant_agent.settings import AgentSettings
+from cotenant_agent.storage.state_directory import StateDirectory
 from cotenant_agent.wiring import build_agent
 from tests.support.cases import for_each
 from tests.unit.agent.test_checkpoints import write_checkpoint

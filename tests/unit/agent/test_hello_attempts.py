@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.durable_files import write_json
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.protocol import status_to_message
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.storage.durable_files import write_json
+from cotenant_agent.storage.state_directory import AttemptDirectory
 
 
 def test_an_end_that_was_not_read_yet_is_not_reported_as_a_loss(tmp_path: Path) -> None:

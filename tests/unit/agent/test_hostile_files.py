@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.checkpoints import newest_resumable, read_checkpoint
-from cotenant_agent.durable_files import read_json
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.checkpointing.checkpoints import newest_resumable, read_checkpoint
+from cotenant_agent.storage.durable_files import read_json
+from cotenant_agent.storage.state_directory import AttemptDirectory
 
 
 def make_folder(path: Path) -> None:

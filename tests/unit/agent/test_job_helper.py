@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cotenant import job
-from cotenant_agent.checkpoints import newest_resumable, read_checkpoint
+from cotenant_agent.checkpointing.checkpoints import newest_resumable, read_checkpoint
 
 
 def run_script(tmp_path: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from cotenant_agent.job_pausing import PAUSED_MS_MAX, JobPauser
-from cotenant_agent.job_processes import JobProcesses
+from cotenant_agent.keeper.job_pausing import PAUSED_MS_MAX, JobPauser
+from cotenant_agent.keeper.job_processes import JobProcesses
 
 
 class FakeJob:

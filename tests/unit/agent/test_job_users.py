@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.client_errors import InputError
 from cotenant_agent.errors import CommandRefusedError, OperatorError
-from cotenant_agent.job_users import JobUsers, hand_over
+from cotenant_agent.isolation.job_users import JobUsers, hand_over
 from cotenant_agent.settings import SETTINGS
 
 RANGE = "700000-700002"

@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 import pytest
 
-from cotenant_agent.allow_list import AllowList
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.cgroups import ControlGroups
-from cotenant_agent.durable_files import ROOM_BYTES, room_of
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.attempts.launching import JobRules, Launcher
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.launching import JobRules, Launcher
+from cotenant_agent.isolation.allow_list import AllowList
+from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.records import AttemptKey, LaunchRequest
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.storage.durable_files import ROOM_BYTES, room_of
+from cotenant_agent.storage.state_directory import StateDirectory
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 
 DEVICE_BYTES = 1 << 30

@@ -12,7 +12,7 @@ from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.errors import OperatorError, StateDirectoryBusyError
 from cotenant_agent.leaving import leave_cluster
 from cotenant_agent.records import AttemptKey, LogPosition
-from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
+from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 
 OWN = "a" * 32
 KEY = AttemptKey(job_id="job-1", attempt=1, fence=1, incarnation_id=OWN)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import log_progress
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.log_progress import LogProgress
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.progress_reading import log_progress
+from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.storage.state_directory import AttemptDirectory
 
 BAR = r"(?P<step>[0-9]+)/[0-9]+ \["
 

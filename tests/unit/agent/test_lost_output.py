@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.log_progress import LogProgress
-from cotenant_agent.lost_output import KEPT_BYTES, keep_room, note_lost, read_lost
-from cotenant_agent.rotating_log import RotatingLog
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.keeper.lost_output import KEPT_BYTES, keep_room, note_lost, read_lost
+from cotenant_agent.keeper.rotating_log import RotatingLog
+from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.storage.state_directory import AttemptDirectory
 from tests.support.small_disks import fill, small_disk
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
-from cotenant_agent.attempt import Attempt
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.protocol import launch_from_message, window_to_message
+from cotenant_agent.ranks.spec_records import stored_job
 from cotenant_agent.records import MeasuredJob, MeasurementWindow
 from cotenant_agent.settings import SETTINGS as AGENT
-from cotenant_agent.spec_records import stored_job
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.storage.state_directory import AttemptDirectory
 from tests.support.cases import for_each
 
 SETTINGS = JobSettings(global_batch_size=16, optimizer="adam")

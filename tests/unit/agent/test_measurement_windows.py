@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from cotenant.job_settings import JobSettings
-from cotenant_agent.measurement_windows import (
+from cotenant_agent.devices.measurement_windows import (
     WINDOW_MS_MOST,
     WINDOWS_KEPT_MAX,
     WINDOWS_PER_BEAT_MAX,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog, Verdict, claimed_bytes, surge_bytes
+from cotenant_agent.devices.memory_watchdog import MemorySample, MemoryWatchdog, Verdict, claimed_bytes, surge_bytes
 from cotenant_agent.records import AttemptKey
 
 CAPACITY = {"gpu-0": 1000}

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import isolation_means, namespaces
-from cotenant_agent.isolation_means import find_namespace_obstacle
+from cotenant_agent.isolation import isolation_means
+from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
+from cotenant_agent.keeper import namespaces
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import find_processes, open_folder, wait_until

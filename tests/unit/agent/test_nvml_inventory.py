@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent.devices.nvml_inventory import NvmlInventory
 from cotenant_agent.errors import DeviceError, DriverMissingError
-from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
 from tests.support.fake_driver import FakeDriver, build_library, load_library
 

@@ -13,14 +13,14 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
-from cotenant_agent.attempt import Attempt
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.log_reading import find_rank_log
+from cotenant_agent.keeper.rank_ends import RankEnds
+from cotenant_agent.progress_reading.log_reading import find_rank_log
 from cotenant_agent.protocol import launch_from_message
-from cotenant_agent.rank_ends import RankEnds
-from cotenant_agent.rank_times import RankTimes
+from cotenant_agent.ranks.rank_times import RankTimes
 from cotenant_agent.records import GangPart, ServerGroup
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.storage.state_directory import StateDirectory
 from tests.unit.agent.test_rank_plan import launch, launcher_of, spec_of
 
 FIRST_PART: dict[str, Any] = {"world_size": 2, "nodes": 2, "master_address": "10.0.0.1"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.cgroups import ControlGroups, detect
+from cotenant_agent.isolation.cgroups import ControlGroups, detect
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.log_progress import LogProgress
-from cotenant_agent.loss_recognition import printed_loss
+from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.progress_reading.loss_recognition import printed_loss
 
 
 def loss_of(tmp_path: Path, line: str) -> float | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.progress import (
+from cotenant_agent.progress_reading.progress import (
     ProgressReport,
     ProgressSocket,
     ProgressTrack,
@@ -136,7 +136,7 @@ def test_a_link_put_in_the_sockets_place_is_not_followed(tmp_path: Path, monkeyp
         path.unlink()
         path.symlink_to(secret)
 
-    monkeypatch.setattr("cotenant_agent.progress.bind_anywhere", bind_and_put_a_link_there)
+    monkeypatch.setattr("cotenant_agent.progress_reading.progress.bind_anywhere", bind_and_put_a_link_there)
     other_user = 65_534 if os.geteuid() == 0 else os.getuid()
     ProgressSocket(tmp_path / "s", lambda _: True, (other_user, os.getgid())).close()
     found = secret.stat()

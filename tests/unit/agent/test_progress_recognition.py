@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.log_progress import LogProgress
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.storage.state_directory import AttemptDirectory
 
 FORMS = [
     "iter {0:5d} | loss 0.034 | lr 3e-4",

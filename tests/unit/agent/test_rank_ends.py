@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from cotenant_agent.rank_ends import RankEnds, RankSilence
+from cotenant_agent.keeper.rank_ends import RankEnds, RankSilence
 from tests.support.cases import for_each
 
 FAILED, LEFT, KILLED, TOLD = 3 << 8, 85 << 8, int(signal.SIGKILL), int(signal.SIGTERM)

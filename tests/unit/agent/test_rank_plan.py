@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from cotenant_agent.allow_list import AllowList
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.cgroups import ControlGroups
-from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.attempts.attempt import Attempt
+from cotenant_agent.attempts.launching import JobRules, Launcher
+from cotenant_agent.checkpointing.checkpoints import Checkpoint
+from cotenant_agent.devices.gpu_inventory import GpuInventory
+from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import CommandRefusedError
-from cotenant_agent.gpu_inventory import GpuInventory
-from cotenant_agent.launching import JobRules, Launcher
-from cotenant_agent.log_reading import find_rank_log
+from cotenant_agent.isolation.allow_list import AllowList
+from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.progress_reading.log_reading import find_rank_log
+from cotenant_agent.ranks.rendezvous_ports import choose_port
 from cotenant_agent.records import AttemptKey, LaunchRequest
-from cotenant_agent.rendezvous_ports import choose_port
-from cotenant_agent.standin_inventory import StandinInventory
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.storage.state_directory import StateDirectory
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 
 GPUS = ("gpu-0", "gpu-1")

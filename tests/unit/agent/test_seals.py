@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import pytest
 
-from cotenant_agent.attempt import Attempt, AttemptState
-from cotenant_agent.attempt_table import AttemptTable
-from cotenant_agent.cgroups import ControlGroups
-from cotenant_agent.job_processes import start_ticks
-from cotenant_agent.launching import Launcher
+from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt_table import AttemptTable
+from cotenant_agent.attempts.launching import Launcher
+from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.keeper.job_processes import start_ticks
+from cotenant_agent.keeper.seals import SEALED, Seal
 from cotenant_agent.processes import LinuxProcesses, read_boot_id
-from cotenant_agent.seals import SEALED, Seal
-from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
+from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
 from tests.support.fake_devices import FakeInventory
@@ -126,7 +126,7 @@ def test_after_the_end_of_its_agent_a_shim_believes_the_next_one(bench: Bench) -
 
 TAKES_KEY = """
 import ctypes
-from cotenant_agent.shim_records import take_records
+from cotenant_agent.keeper.shim_records import take_records
 libc = ctypes.CDLL(None)
 before = libc.prctl(3)
 take_records(["sealed"])

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.attempt import Attempt
-from cotenant_agent.log_reading import LogReader, read_tail
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.processes import LinuxProcesses
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.progress_reading.log_reading import LogReader, read_tail
+from cotenant_agent.storage.state_directory import AttemptDirectory
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import find_processes, wait_until
 from tests.support.shim_bench import Bench, running_shims

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import shim
-from cotenant_agent.shim_records import Records
+from cotenant_agent.keeper import shim
+from cotenant_agent.keeper.shim_records import Records
 
 DEADLINE_MS, GRACE_MS = 50_000, 20_000
 

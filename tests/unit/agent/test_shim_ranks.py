@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.isolation_means import find_namespace_obstacle
+from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
 from tests.support.agent import find_processes, wait_until
 from tests.support.shim_bench import Bench, running_shims
 

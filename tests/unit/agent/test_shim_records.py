@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent import rotating_log, shim_records
-from cotenant_agent.durable_files import keep_room
+from cotenant_agent.keeper import rotating_log, shim_records
+from cotenant_agent.storage.durable_files import keep_room
 
 # A file may grow to one page here, so that the kernel takes the beginning of a longer one and refuses the rest.
 WRITE_TOO_MUCH = """

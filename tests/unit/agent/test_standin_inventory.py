@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent.devices.standin_inventory import StandinInventory, _foreign_ratio, measure_baseline
 from cotenant_agent.errors import DeviceError
 from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
-from cotenant_agent.standin_inventory import StandinInventory, _foreign_ratio, measure_baseline
 from tests.support.fake_devices import FakeProcess, FakeProcesses
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.state_disk import FULL_BYTES, ROOMY_BYTES, StateDisk, free_bytes
+from cotenant_agent.storage.state_disk import FULL_BYTES, ROOMY_BYTES, StateDisk, free_bytes
 from tests.support.small_disks import small_disk
 
 

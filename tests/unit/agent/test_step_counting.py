@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
+from cotenant_agent.progress_reading.step_counting import PrintedStep, StepCounter, label_of
 from tests.support.cases import for_each
 
 

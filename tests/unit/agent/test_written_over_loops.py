@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.log_progress import LogProgress
+from cotenant_agent.progress_reading.log_progress import LogProgress
 
 LOOPS = [
     "sweep {0}/400",

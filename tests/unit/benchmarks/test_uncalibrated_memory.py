@@ -28,7 +28,7 @@ from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import SoloRow
 from predictor_service.features.analytical_memory import count_memory
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, HIGH, LOW, MemoryConstants
 from predictor_service.importers.imported_set import features_json, solo_row
 from predictor_service.importers.timm_bench import import_timm_bench

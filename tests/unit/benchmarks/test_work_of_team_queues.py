@@ -12,8 +12,8 @@ import pytest
 from benchmarks import team_queue
 from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.queue.reservations import KeptEnds, expected_end
 from scheduler_service.core.records import Phase
-from scheduler_service.core.reservations import KeptEnds, expected_end
 from scheduler_service.policies.placement.horus_placement import HorusPlacement
 from scheduler_service.policies.placement.long_running import LongRunning
 

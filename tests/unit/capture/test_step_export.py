@@ -14,7 +14,7 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import sampled
 
 _WORDS, _WIDTH = 50, 16

@@ -15,7 +15,7 @@ from cotenant.cli.engine_command import show_round
 from cotenant.engines.bridge import Bridge
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import InvalidRequestError
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler, refuse
 from tests.support.simulated_engine import SimulatedEngine

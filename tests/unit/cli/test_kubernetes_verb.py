@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, served
 from tests.support.fake_services import FakeScheduler

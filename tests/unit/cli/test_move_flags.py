@@ -9,7 +9,7 @@ import pytest
 from cotenant.client_errors import InputError
 from cotenant.job_file import parse_job
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.translate_jobs import job_request
+from scheduler_service.grpc_api.jobs.translate_jobs import job_request
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 

@@ -21,7 +21,7 @@ from cotenant import predictions, programs
 from cotenant.client_errors import InputError, PermissionDeniedError
 from cotenant.prediction_questions import Answers
 from cotenant.v1 import prediction_pb2
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import for_each
 from tests.support.fake_services import FakePredictor
 

@@ -13,7 +13,7 @@ from cotenant.graph_file import read_graph
 from cotenant.graph_parameters import parameter_blocks
 from cotenant.job_file import parse_job
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.translate_jobs import job_request
+from scheduler_service.grpc_api.jobs.translate_jobs import job_request
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 

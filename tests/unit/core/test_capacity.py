@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scheduler_service.core.capacity import Resident, micro_batch_size_alone
+from scheduler_service.core.cluster_view.capacity import Resident, micro_batch_size_alone
 from scheduler_service.core.records import MemoryPoint, Share
-from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from tests.support.cases import for_each
 from tests.support.scheduling import GIB, gpu, job, memory, prediction, store
 

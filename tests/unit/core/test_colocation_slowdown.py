@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from predictor_service.features.time_slicing import exceed_sum
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import (
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.predictions.prediction_store import PredictionStore
+from scheduler_service.core.records import Level, Share
+from scheduler_service.core.sharing.colocation_slowdown import (
     PlacementSlowdown,
     colocation_slowdown_ratio,
     expected_slowdown,
     expected_slowdowns,
     placement_slowdown,
 )
-from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import Level, Share
-from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from tests.support.cases import for_each
 from tests.support.scheduling import GIB, all_pairs, gpu, job, pair, prediction, store
 

@@ -8,12 +8,12 @@ from typing import NoReturn
 import pytest
 
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.open_gpus import OpenGpus
+from scheduler_service.core.cluster_view.view import PendingJob
 from scheduler_service.core.commands import RequestPairPredictions
-from scheduler_service.core.lanes import Lane
-from scheduler_service.core.open_gpus import OpenGpus
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.predictions.prediction_store import PredictionStore
+from scheduler_service.core.queue.lanes import Lane
 from scheduler_service.core.records import Share
-from scheduler_service.core.view import PendingJob
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, all_pairs, job, node, pending, prediction
 

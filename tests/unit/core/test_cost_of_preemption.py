@@ -6,10 +6,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from scheduler_service.core import cluster_index, events
+from scheduler_service.core import events
+from scheduler_service.core.cluster_view import cluster_index
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.commands import LaunchJob, StopJob
-from scheduler_service.core.inventory import Kind, kind_of
-from scheduler_service.core.job_shapes import shape_of
+from scheduler_service.core.jobs.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Phase, Reason, Share
 from scheduler_service.policies.placement import free_gpus, length_queue
 from scheduler_service.policies.placement.preemption import PreemptionPlanner

@@ -12,11 +12,11 @@ from typing import NoReturn
 import pytest
 
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import HoldRest, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import JobPrediction, PairPrediction, Phase
-from scheduler_service.core.trial_moves import trial_moves
-from scheduler_service.core.view import SchedulingView
+from scheduler_service.core.trial_sharing.trial_moves import trial_moves
 from scheduler_service.policies import srtf, tiresias
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.pairing import sharing_queue

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, HoldMany, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.records import Assignment, Phase, Reason, Share
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_invariants import check
 from tests.support.engine_play import Play

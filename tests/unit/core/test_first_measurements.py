@@ -8,17 +8,17 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.first_measurement_rules import (
+from scheduler_service.core.lifecycle.trial_start import TRIAL_MS
+from scheduler_service.core.predictions.measured_alone import bound_of_peak
+from scheduler_service.core.records import REPORT_INTERVAL_MS, Phase, Share, TrialStage
+from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX
+from scheduler_service.core.trial_sharing.first_measurement_rules import (
     LENT_PAUSES_MAX,
     LENT_RATIO_LEAST,
     needed_to_measure_bytes,
     pause_ms_least,
 )
-from scheduler_service.core.first_measurements import START_UP_MS_MAX
-from scheduler_service.core.measured_alone import bound_of_peak
-from scheduler_service.core.pausing import CONFIRMATION_MS_MAX
-from scheduler_service.core.records import REPORT_INTERVAL_MS, Phase, Share, TrialStage
-from scheduler_service.core.trial_start import TRIAL_MS
+from scheduler_service.core.trial_sharing.first_measurements import START_UP_MS_MAX
 from scheduler_service.policy_registry import make_policy
 from tests.support.scheduling import GIB, gpu, job, memory, node, pair, prediction
 from tests.unit.core.test_trials import WINDOW_MS, TrialPlay, launched, stopped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, free_by_kind_and_node
 from tests.support.cases import for_each
 from tests.support.scheduling import job, node, view

@@ -10,9 +10,9 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Pause
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, order_pause
+from scheduler_service.core.event_handling.time_limits import ran_ms
 from scheduler_service.core.records import Phase, Reason
-from scheduler_service.core.time_limits import ran_ms
+from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX, order_pause
 from scheduler_service.policy_registry import make_policy
 from tests.unit.core.test_gangs_across_nodes import PORT, Spanning, spanning_node
 

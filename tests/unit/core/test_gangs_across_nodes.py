@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.codec import decode, decode_event, encode, encode_event
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.queue.queue_terms import QueueTerms
 from scheduler_service.core.queue_events import NodeCordoned
-from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import GANG_TRANSFERS, Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy, policy_names

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
+from scheduler_service.core.cluster_view.view import PendingJob
 from scheduler_service.core.decisions import HoldRest
-from scheduler_service.core.job_shapes import shape_of
+from scheduler_service.core.jobs.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Reason, Share
-from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
-from scheduler_service.core.view import PendingJob
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from scheduler_service.core.cluster_view.interference_curves import INTERVAL_MS, PAIRS_MIN, InterferenceCurve, fit_curve
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.interference_curves import INTERVAL_MS, PAIRS_MIN, InterferenceCurve, fit_curve
 from scheduler_service.core.records import Share
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policy_registry import make_policy

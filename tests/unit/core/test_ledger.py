@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import HostUse, RunningJob
 from scheduler_service.core.records import Assignment
-from scheduler_service.core.view import HostUse, RunningJob
 from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, node, running, view
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.gpu_arrays import NEAR_GPUS, GpuArrays, Positions
+from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.gpu_arrays import NEAR_GPUS, GpuArrays, Positions
 from scheduler_service.policies.placement.class_prices import CLASSES_FOLLOWED_MAX, AlikeChanges
 from tests.support.scheduling import GIB, job, node, view
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_service.core.measured_averages import ObservedSlowdown, SoloStep, with_steps, with_windows
+from scheduler_service.core.predictions.measured_averages import ObservedSlowdown, SoloStep, with_steps, with_windows
 from tests.support.cases import for_each
 
 SOUND, DOUBTFUL = False, True

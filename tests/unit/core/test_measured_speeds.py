@@ -10,9 +10,9 @@ import pytest
 
 from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.measured_speeds import SHAPES_MAX, MeasuredSpeeds, with_speeds
+from scheduler_service.core.predictions.measured_speeds import SHAPES_MAX, MeasuredSpeeds, with_speeds
+from scheduler_service.core.predictions.speed_fits import COUNTS_ASKED_MAX
 from scheduler_service.core.records import Phase, Share
-from scheduler_service.core.speed_fits import COUNTS_ASKED_MAX
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
 from tests.support.engine_play import Play

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_service.core import events
-from scheduler_service.core.first_measurement_rules import lendable_ms, lent_ratio_max
+from scheduler_service.core.trial_sharing.first_measurement_rules import lendable_ms, lent_ratio_max
 from tests.support.scheduling import job, node
 from tests.unit.core.test_first_measurements import FREEZER
 from tests.unit.core.test_trials import TrialPlay, launched

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import codec, events
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.memory_shortage import HALVINGS_MAX
-from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.queue.queue_terms import QueueTerms
 from scheduler_service.core.records import Phase, Share
+from scheduler_service.core.sharing.memory_shortage import HALVINGS_MAX
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, GIB, all_pairs, gpu, memory, node, prediction

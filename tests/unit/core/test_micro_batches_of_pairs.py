@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from scheduler_service.core import commands, events
-from scheduler_service.core.prediction_requests import SMALLER_PARTNERS_MAX
+from scheduler_service.core.predictions.prediction_requests import SMALLER_PARTNERS_MAX
 from scheduler_service.core.records import Phase, Share
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, job, pair, prediction, store

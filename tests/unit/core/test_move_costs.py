@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Share
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, all_pairs, job, memory, prediction

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Reshape
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.job_parts import AttemptExit, AttemptMeasurements
+from scheduler_service.core.jobs.job_parts import AttemptExit, AttemptMeasurements
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from tests.support.cases import for_each
 from tests.support.engine_invariants import check

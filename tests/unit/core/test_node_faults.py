@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_service.core import events
-from scheduler_service.core.attempts import BACKOFF_MAX_MS, NODE_FAULT_REFUSALS_MAX
+from scheduler_service.core.lifecycle.attempts import BACKOFF_MAX_MS, NODE_FAULT_REFUSALS_MAX
 from scheduler_service.core.records import Phase
 from tests.support.engine_play import Play
 

@@ -9,10 +9,10 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode, decode_event, encode, encode_event
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.predictions.prediction_store import PredictionStore
+from scheduler_service.core.predictions.stored_predictions import StoredPredictions
 from scheduler_service.core.records import Level, PairPrediction, Share
-from scheduler_service.core.stored_predictions import StoredPredictions
 from tests.support.engine_play import Play
 from tests.support.scheduling import prediction
 

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.pair_refreshes import changed_pairs
+from scheduler_service.core.predictions.pair_refreshes import changed_pairs
 from scheduler_service.core.records import Share
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.progress_extrapolation import ExtrapolatedJobs
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, Pause, Resume, Start, Stop
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.pausability import Placed, Places, pause_obstacle
-from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, OVERDUE_MS
-from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason, Share
-from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.core.sharing.pausability import Placed, Places, pause_obstacle
+from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX, OVERDUE_MS
 from scheduler_service.policies.fifo import Fifo
 from tests.support.cases import for_each
 from tests.support.engine_invariants import check

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Hold, HoldMany, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Assignment, Reason
-from scheduler_service.core.view import SchedulingView
 from tests.support.engine_invariants import check
 from tests.support.scheduling import job, node
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.preparation import PREPARATION_MS_MAX, can_prepare
+from scheduler_service.core.lifecycle.preparation import PREPARATION_MS_MAX, can_prepare
 from scheduler_service.core.records import PREPARED_STARTS, AfterStop, Phase
 from tests.support.cases import for_each
 from tests.support.scheduling import GIB, job, node

@@ -10,7 +10,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.preparation import PREPARATION_MS_MAX
+from scheduler_service.core.lifecycle.preparation import PREPARATION_MS_MAX
 from scheduler_service.core.records import PREPARED_PARTS, PREPARED_STARTS, Phase
 from tests.support.cases import for_each
 from tests.support.engine_invariants import check

@@ -9,8 +9,8 @@ import pytest
 
 from scheduler_service.core import commands, events, queue_events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.queue_terms import QueueTerms, is_device_named
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.queue.queue_terms import QueueTerms, is_device_named
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each

@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from scheduler_service.core.ratio_sums import exceeds, rounded_sum
+from scheduler_service.core.predictions.ratio_sums import exceeds, rounded_sum
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.quantities import parse_duration_ms
-from scheduler_service.core.job_events import RESTARTING_EXIT_CLASSES
-from scheduler_service.core.reason_remedies import describe_remedy
-from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason, format_quantity
+from scheduler_service.core.event_handling.job_events import RESTARTING_EXIT_CLASSES
+from scheduler_service.core.reasons.reason_remedies import describe_remedy
+from scheduler_service.core.reasons.reason_texts import REASON_TEXTS, describe_reason, format_quantity
 from scheduler_service.core.records import Reason
 from tests.support.cases import for_each
 from tests.support.policy_contract import faults_of_reason, has_unit, required_of

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scheduler_service.core.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
+from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
 from tests.support.scheduling import DEVICE, job, pending, prediction, store
 
 

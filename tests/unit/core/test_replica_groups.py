@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands
+from scheduler_service.core.cluster_view.replica_groups import host_share, spread_servers, with_servers
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Reshape
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.preparation import can_prepare
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.jobs.replica_terms import ReplicaTerms
+from scheduler_service.core.lifecycle.preparation import can_prepare
 from scheduler_service.core.records import PREPARED_STARTS, Reason, TaskDemand
-from scheduler_service.core.replica_groups import host_share, spread_servers, with_servers
-from scheduler_service.core.replica_terms import ReplicaTerms
 from tests.support.scheduling import job
 from tests.unit.core.test_moves import Moving, parts
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events, queue_events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.queue.reservations import KEPT_MS_MAX, OVERDUE_LEAST_MS
+from scheduler_service.core.queue.tenants import TenantRule, TenantRules
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Reason, Share
-from scheduler_service.core.reservations import KEPT_MS_MAX, OVERDUE_LEAST_MS
-from scheduler_service.core.tenants import TenantRule, TenantRules
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from tests.support.engine_play import Play
 from tests.support.scheduling import all_pairs, node, prediction

@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import pytest
 
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import RunningJob
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import RunningJob
 from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.srtf import Srtf

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs, ReportedJobs, extrapolated
+from scheduler_service.core.cluster_view.progress_extrapolation import ExtrapolatedJobs, ReportedJobs, extrapolated
+from scheduler_service.core.jobs.job_records import JobRecord
 from tests.support.scheduling import job, running
 
 

@@ -11,11 +11,11 @@ from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicyError
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.jobs.replica_terms import ReplicaTerms
+from scheduler_service.core.planning.plan_check import check_plan
+from scheduler_service.core.predictions.task_speeds import TaskSpeedFit, needs_task_fit, task_step_ms_of, tasks_to_fit
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Phase, Share, TaskDemand
-from scheduler_service.core.replica_terms import ReplicaTerms
-from scheduler_service.core.task_speeds import TaskSpeedFit, needs_task_fit, task_step_ms_of, tasks_to_fit
 from scheduler_service.policies.optimus import Optimus
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import PendingJob, RunningJob
 from scheduler_service.core.decisions import unfolded
-from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.jobs.replica_terms import ReplicaTerms
 from scheduler_service.core.records import TaskDemand
-from scheduler_service.core.replica_terms import ReplicaTerms
-from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.srtf import Srtf
 from tests.support.scheduling import DEVICE, GIB, job, node, pending, prediction, running, store, view

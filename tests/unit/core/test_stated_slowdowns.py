@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Placement, Start
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.records import Assignment, JobRequest, Phase, Reason, Share
-from scheduler_service.core.view import SchedulingView
 from tests.support.scheduling import GIB, all_pairs, job, node, pending, prediction, running, store, view
 
 KEY, PAIR_RATIO = "key", 0.25

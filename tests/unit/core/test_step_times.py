@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_service.core.step_times import step_ms_of, steps_ms_of
+from scheduler_service.core.cluster_view.step_times import step_ms_of, steps_ms_of
 from tests.support.scheduling import job, prediction
 
 SIZES = st.integers(1, 40)

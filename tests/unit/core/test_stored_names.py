@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_service.core import codec
 from scheduler_service.core.errors import CodecError
-from scheduler_service.core.job_parts import (
+from scheduler_service.core.jobs.job_parts import (
     AttemptExit,
     AttemptMeasurements,
     AttemptShape,
@@ -20,7 +20,7 @@ from scheduler_service.core.job_parts import (
     ReportedValues,
     Submission,
 )
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from tests.support.scheduling import job
 
 PARTS = ("submission", "times", "shape", "measured", "counts", "exit", "granted", "moves", "reported")

@@ -9,12 +9,12 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode, encode
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.rank_watch import RankWatch, with_times
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.gangs.stragglers import REPLACEMENTS_MAX
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.jobs.rank_watch import RankWatch, with_times
+from scheduler_service.core.jobs.replica_terms import ReplicaTerms
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Phase
-from scheduler_service.core.replica_terms import ReplicaTerms
-from scheduler_service.core.stragglers import REPLACEMENTS_MAX
 from tests.support.engine_play import Play
 
 WINDOW_MS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_service.core import events
-from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Phase
 from tests.support.engine_play import Play
 

@@ -10,9 +10,9 @@ import pytest
 
 from scheduler_service.core import commands, events, fit_events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.lifecycle.training_ends import LOSSES_MAX, LOSSES_MIN
 from scheduler_service.core.records import Phase
-from scheduler_service.core.training_ends import LOSSES_MAX, LOSSES_MIN
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
 

@@ -8,9 +8,9 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.lifecycle.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
 from scheduler_service.core.records import Level, Phase, Share
-from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
-from scheduler_service.core.trials import REMEMBERED_MS, WINDOWS_TO_PASS
+from scheduler_service.core.trial_sharing.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, pair, prediction

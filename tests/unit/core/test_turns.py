@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from scheduler_service.core import commands, events, queue_events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import TenantRulesError
-from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.reason_remedies import describe_remedy
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.queue.tenants import USED_TENANTS_MAX, TenantRule, TenantRules, TenantUse, parse_tenants
+from scheduler_service.core.reasons.reason_remedies import describe_remedy
 from scheduler_service.core.records import Phase, Reason, Share
-from scheduler_service.core.tenants import USED_TENANTS_MAX, TenantRule, TenantRules, TenantUse, parse_tenants
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each

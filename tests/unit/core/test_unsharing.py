@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scheduler_service.core.colocation_slowdown import expected_slowdowns
+from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.decisions import Migrate
-from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.core.planning.plan_check import check_plan
+from scheduler_service.core.sharing.colocation_slowdown import expected_slowdowns
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
 from tests.support.policy_contract import faults_of_reasons
 from tests.support.scheduling import all_pairs, job, node, pending, prediction, running, store, view

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.settings import Settings as PredictorSettings
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.core import events
-from scheduler_service.core.reason_texts import REASON_TEXTS
+from scheduler_service.core.reasons.reason_texts import REASON_TEXTS
 from scheduler_service.grpc_api.metrics import GPU_STATES, Metrics
 from scheduler_service.settings import Settings as SchedulerSettings
 from tests.support.engine_play import Play

@@ -11,7 +11,7 @@ from cotenant.engines.bridge import Bridge, RoundReport
 from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.records import EngineJob, EnginePhase, EngineState
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cases import for_each
 from tests.support.simulated_engine import SimulatedEngine
 

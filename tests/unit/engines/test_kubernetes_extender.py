@@ -19,7 +19,7 @@ from cotenant.engines.kubernetes.extender_server import BODY_BYTES_MAX, Extender
 from cotenant.engines.records import EngineState
 from cotenant.errors import InputError, ProgramError
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
 
 LIGHT = "memory=6GiB utilization=0.3 slowdown=0.1 max_slowdown=0.5"

@@ -26,7 +26,7 @@ from cotenant.engines.ray.lost_jobs import LostJobs
 from cotenant.engines.records import EnginePhase, Placement
 from cotenant.engines.snapshots import make_snapshot
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.fake_ray import FakeRay
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from cotenant.engines.bridge import Bridge
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cases import for_each
 from tests.support.fake_slurm import FakeSlurm
 

@@ -19,7 +19,7 @@ from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.engines.slurm.waiting import TASKS_MAX, JobsByName, tasks_of
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cases import for_each
 from tests.support.fake_slurm import FakeSlurm
 

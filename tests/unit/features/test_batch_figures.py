@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor_service.features.batch_figures import figures_at
+from predictor_service.features.graphs.batch_figures import figures_at
 from tests.support.cases import for_each
 
 

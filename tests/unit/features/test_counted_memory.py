@@ -8,7 +8,7 @@ from onnx import TensorProto
 from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.uncalibrated_memory import UNMEASURED_FACTOR, estimate_uncalibrated
 from tests.support.onnx_graphs import GraphBuilder, absent_tensor, vgg16
 

@@ -11,7 +11,7 @@ import torch
 from cotenant_profiler.convert_command import convert
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from tests.support import everyday_networks, partly_trained_networks, specialised_networks
 from tests.support.autograd_ruler import kept_bytes
 

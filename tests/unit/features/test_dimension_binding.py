@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto
 
 from predictor_service.errors import InvalidBatchError, InvalidBindingError, UnboundDimensionError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from tests.support.cases import for_each
 from tests.support.onnx_graphs import GraphBuilder, bert_base, perceptron, resnet50
 

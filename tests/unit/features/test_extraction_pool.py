@@ -21,10 +21,10 @@ from predictor_service.errors import (
     PredictorError,
     UnboundDimensionError,
 )
-from predictor_service.features.extraction_messages import decode_error, encode_error
-from predictor_service.features.extraction_pool import ExtractionPool
-from predictor_service.features.extraction_process import ExtractionProcess
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.extraction_messages import decode_error, encode_error
+from predictor_service.features.graphs.extraction_pool import ExtractionPool
+from predictor_service.features.graphs.extraction_process import ExtractionProcess
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from tests.support.agent import wait_until
 from tests.support.hostile_graphs import many_nodes
 from tests.support.onnx_graphs import bert_base, perceptron

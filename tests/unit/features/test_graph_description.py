@@ -5,8 +5,8 @@ import json
 import pytest
 
 from cotenant.graph_file import graph_sha256, strip_weights
-from predictor_service.features.graph_description import GraphDescription, describe_graph
-from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from tests.support.onnx_graphs import bert_base, lstm_language_model, perceptron, resnet50
 
 

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-from predictor_service.features.constant_folding import ELEMENTS_MAX, fold_small_constants
-from predictor_service.features.dead_nodes import drop_dead_nodes
-from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.split_sequences import unroll_split_sequences
+from predictor_service.features.graphs.constant_folding import ELEMENTS_MAX, fold_small_constants
+from predictor_service.features.graphs.dead_nodes import drop_dead_nodes
+from predictor_service.features.graphs.graph_description import describe_graph
+from predictor_service.features.graphs.split_sequences import unroll_split_sequences
 from tests.support.cases import for_each
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from predictor_service.errors import CallerError, GraphLimitError, UnboundDimensionError
-from predictor_service.features.extraction_pool import ExtractionPool
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.extraction_pool import ExtractionPool
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import for_each
 from tests.support.hostile_graphs import answerable_graphs, concat_doubling, hostile_graphs, many_nodes
 from tests.support.onnx_graphs import perceptron

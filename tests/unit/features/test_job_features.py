@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, build_features
 from tests.support.onnx_graphs import GraphBuilder
 

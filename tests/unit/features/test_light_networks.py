@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from cotenant.graph_file import read_graph
-from predictor_service.features.graph_description import GraphDescription, describe_graph
-from predictor_service.features.graph_features import GraphFeatures
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graphs.graph_features import GraphFeatures
 from tests.support.cases import for_each
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

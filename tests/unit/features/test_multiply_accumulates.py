@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support import onnx_graphs
 from tests.support.cases import for_each
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto, helper
 
-from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.graphs.graph_description import describe_graph
+from predictor_service.features.graphs.graph_features import GraphFeatures
+from predictor_service.features.graphs.operator_families import OperatorFamily
 from tests.support.onnx_graphs import GraphBuilder, mobilenet_v2
 
 

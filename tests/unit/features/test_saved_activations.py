@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from cotenant.graph_parameters import BUFFER_PREFIX
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.onnx_graphs import GraphBuilder, mobilenet_v2, resnet50, vgg16
 
 TENSOR_BYTES = 4 * 8 * 8 * 4

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.storage_layouts import view_strides
+from predictor_service.features.graphs.graph_description import describe_graph
+from predictor_service.features.graphs.storage_layouts import view_strides
 from tests.support.onnx_graphs import GraphBuilder
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cotenant.graph_file import graph_sha256, read_graph
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ from cotenant import profile_text
 from cotenant.profile_schema import ProfileSchemaError, SoloRow, read_rows, write_rows
 from predictor_service.commands.datasets import datasets
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.batch_figures import features_at_batch
+from predictor_service.features.graphs.batch_figures import features_at_batch
 from predictor_service.importers.catalogue import IMPORTERS
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row, write_set
 from predictor_service.importers.labels_only import write_labels

@@ -12,7 +12,7 @@ import torch
 from cotenant_profiler.zoo.registry import find
 from torch import Tensor, nn
 
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.importers.shape_memory import ShapeMemory
 from predictor_service.importers.step_tracing import PEAK_BATCHES, trace_step
 from tests.support.cases import for_each

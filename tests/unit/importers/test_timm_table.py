@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.batch_figures import features_at_batch
+from predictor_service.features.graphs.batch_figures import features_at_batch
 from predictor_service.importers.timm_features import TimmFeatures
 from predictor_service.importers.timm_table import (
     ChildTracer,

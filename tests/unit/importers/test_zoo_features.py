@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from predictor_service.commands.datasets import datasets
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.importers import alnair, gavel, miso, pollux
 from predictor_service.importers.imported_set import features_json
 from predictor_service.importers.zoo_features import ZooFeatures, described_features

@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.job_features import build_features
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.records import Estimate, Level

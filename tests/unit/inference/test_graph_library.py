@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from predictor_service.errors import StoreFullError, UnknownGraphError
-from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.inference import graph_library
 from predictor_service.inference.graph_library import GraphLibrary
 from tests.support.onnx_graphs import perceptron

@@ -61,7 +61,7 @@ class Scene:
         self._numbers = itertools.count()
         self._now_ns = 10 * BEAT_NS
         ids = itertools.count()
-        monkeypatch.setattr("cotenant_agent.log_progress.wall_ms", lambda: 0)
+        monkeypatch.setattr("cotenant_agent.progress_reading.log_progress.wall_ms", lambda: 0)
         self.devices = FakeDevices()
         self.silent_jobs = SilentJobs(self.devices, SAMPLE_NS / 1e9)  # type: ignore[arg-type]
         self.observer = Observer(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.inference.batch_curve import JobSamples
 from predictor_service.inference.graph_library import GraphLibrary

@@ -10,7 +10,7 @@ from onnx import TensorProto
 from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE, DeviceType, Generation
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.job_features import build_features
 from predictor_service.features.uncalibrated_memory import BOUND, CONTEXT_SEEN_BYTES, EXPECTED, estimate_uncalibrated
 from predictor_service.grpc_api.translate_answers import job_response

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.job_settings import JobSettings
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, Source

@@ -10,7 +10,7 @@ from cotenant_profiler.errors import UnknownArchitectureError
 from cotenant_profiler.zoo.export import Graph, export_graph
 from cotenant_profiler.zoo.registry import Architecture, Batch
 
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import for_each
 
 # What the authors of each architecture or torchvision's table of models print, in parameters.

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from cotenant.profile_schema import SoloRow
 from predictor_service.commands.program import program
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.described_graph import describe_figures
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.described_graph import describe_figures
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX, build_features
 from predictor_service.fitting import learnable_rows
 from predictor_service.fitting.known_rows import DOUBTED, ODD_SETTINGS, ODD_STEP, WITHOUT_GRAPH

@@ -12,16 +12,16 @@ import pytest
 
 from cotenant.device_calibration_message import calibration_message
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.launch_rules import launch_rules
-from scheduler_service.adapters.memory_ranges import MemoryRanges
-from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.launch_rules import launch_rules
+from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient, open_channel
 from scheduler_service.core import events
+from scheduler_service.core.queue.tenants import parse_tenants
 from scheduler_service.core.queue_events import TenantsChosen
-from scheduler_service.core.tenants import parse_tenants
 from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, QuotaTooSmallError, SchedulerServiceError
-from scheduler_service.grpc_api.admission import Admission
-from scheduler_service.grpc_api.job_requests import submitted
+from scheduler_service.grpc_api.jobs.admission import Admission
+from scheduler_service.grpc_api.jobs.job_requests import submitted
 from tests.support.calibrations import calibration
 from tests.support.engine_play import Play
 from tests.support.fake_predictor import FakePredictor

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
-from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.measurement_window_relay import MeasurementWindowRelay
+from scheduler_service.adapters.agents.node_leases import NodeLeases
+from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.core.events import GpuHealthChanged, JobProgressed, NodeJoined
 from scheduler_service.errors import AgentProtocolError
-from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
+from scheduler_service.grpc_api.agents.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.live_loop import LiveLoop
 from tests.support.live_loop import FillingLog, run

@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 import pytest
 
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters import agent_sessions
-from scheduler_service.adapters.agent_sessions import OUTBOUND_MESSAGES_MAX, AgentSession, AgentSessions
+from scheduler_service.adapters.agents import agent_sessions
+from scheduler_service.adapters.agents.agent_sessions import OUTBOUND_MESSAGES_MAX, AgentSession, AgentSessions
 from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
 KEY = node_agent_pb2.AttemptKey(job_id="job-1", attempt=1, fence=1)

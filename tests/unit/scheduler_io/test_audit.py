@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 from cotenant.access.callers import Caller, answer_for
 from cotenant.access.roles import Role
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.cluster_identity import STATE_BEHIND, ClusterIdentity, Incarnation, Standstill
-from scheduler_service.adapters.event_log import StoredEvent
-from scheduler_service.adapters.recovery import JobNumbers
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.storage.cluster_identity import STATE_BEHIND, ClusterIdentity, Incarnation, Standstill
+from scheduler_service.adapters.storage.event_log import StoredEvent
+from scheduler_service.adapters.storage.recovery import JobNumbers
 from scheduler_service.commands.audit import deeds
 from scheduler_service.core import events
 from scheduler_service.core.codec import EVENT_KINDS

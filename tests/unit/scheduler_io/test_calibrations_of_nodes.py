@@ -10,8 +10,8 @@ from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message, read_calibration_message
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters.agent_messages import node_joined
-from scheduler_service.adapters.prediction_messages import job_question, pairs_question
+from scheduler_service.adapters.agents.agent_messages import node_joined
+from scheduler_service.adapters.predictor.prediction_messages import job_question, pairs_question
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from tests.support.calibrations import NOW_MS, calibration

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.checkpoint_transfers import PIECES_WAITING_MAX, TRANSFERS_MAX, CheckpointTransfers
-from scheduler_service.adapters.cluster_identity import ClusterIdentity
-from scheduler_service.core.gang_records import GangAttempt
-from scheduler_service.core.job_parts import GrantedCheckpoints
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.checkpoint_transfers import (
+    PIECES_WAITING_MAX,
+    TRANSFERS_MAX,
+    CheckpointTransfers,
+)
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
+from scheduler_service.core.jobs.gang_records import GangAttempt
+from scheduler_service.core.jobs.job_parts import GrantedCheckpoints
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import CHECKPOINT_TRANSFERS, Assignment, Phase
 from scheduler_service.errors import (
     AgentProtocolError,
@@ -23,7 +27,7 @@ from scheduler_service.errors import (
     OverloadedError,
     SchedulerServiceError,
 )
-from scheduler_service.grpc_api.checkpoint_relay import CheckpointRelay
+from scheduler_service.grpc_api.agents.checkpoint_relay import CheckpointRelay
 from tests.support.scheduling import job, node
 
 PIECE = messages.CheckpointPiece(contents=b"abc")

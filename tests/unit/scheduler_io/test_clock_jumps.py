@@ -13,10 +13,16 @@ import grpc
 import pytest
 
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
-from scheduler_service.adapters.clock_healing import EARLIEST_WALL_MS, LEAD_MAX_MS, heal_clock, is_instant, set_back
-from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.recovery import Recovered, recover
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.clock_healing import (
+    EARLIEST_WALL_MS,
+    LEAD_MAX_MS,
+    heal_clock,
+    is_instant,
+    set_back,
+)
+from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.storage.recovery import Recovered, recover
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
 from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.engine_snapshot import StoredState

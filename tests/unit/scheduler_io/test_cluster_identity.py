@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1.node_agent_pb2 import AttemptKey, LogPosition
-from scheduler_service.adapters.cluster_identity import ClusterIdentity, Generation, Incarnation
-from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.log_head import head_path
-from scheduler_service.adapters.recovery import JOB_NUMBERS_JUMPED, Recovered, begin_incarnation, recover
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.state_backup import back_up, restore
-from scheduler_service.adapters.stored_identity import FENCES_JUMPED
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Generation, Incarnation
+from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.storage.log_head import head_path
+from scheduler_service.adapters.storage.recovery import JOB_NUMBERS_JUMPED, Recovered, begin_incarnation, recover
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import back_up, restore
+from scheduler_service.adapters.storage.stored_identity import FENCES_JUMPED
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobSubmitted
 from scheduler_service.core.records import JobRequest

@@ -10,11 +10,11 @@ from itertools import product
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.core.measured_averages import Sizes
+from scheduler_service.core.predictions.measured_averages import Sizes
 from scheduler_service.core.records import PairPrediction
-from scheduler_service.core.sharing_consent import consented_slowdowns
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_pairs import KeyPair, PairRows
+from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
+from scheduler_service.grpc_api.snapshots.decide import decide
+from scheduler_service.grpc_api.snapshots.snapshot_pairs import KeyPair, PairRows
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.placement.horus_prices import HorusPrices
 from tests.support.cases import for_each

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from scheduler_service import policy_registry
-from scheduler_service.adapters.event_log import AnsweredRequest, LogRecord, StoredSnapshot
-from scheduler_service.adapters.recovery import JobNumbers, recover, snapshot_state
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.state_backup import back_up, restore
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.event_log import AnsweredRequest, LogRecord, StoredSnapshot
+from scheduler_service.adapters.storage.recovery import JobNumbers, recover, snapshot_state
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import back_up, restore
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.commands.main import cli
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
@@ -171,7 +171,7 @@ def test_a_backup_of_an_older_version_with_an_unreadable_record_is_refused(
     shutil.copytree(whole, tmp_path / "state")
     flipped_text(tmp_path / "state", JOBS)
     with monkeypatch.context() as patch:  # which looked at the pages only
-        patch.setattr("scheduler_service.adapters.state_backup.check_recoverable", lambda *_: JOBS)
+        patch.setattr("scheduler_service.adapters.storage.state_backup.check_recoverable", lambda *_: JOBS)
         back_up(tmp_path / "state", tmp_path / "backup")
     with pytest.raises(RestoreRefusedError, match=f"event {JOBS} is unreadable") as caught:
         restore(tmp_path / "backup", tmp_path / "new", force=False)

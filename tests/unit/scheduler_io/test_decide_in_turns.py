@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cases import for_each
 
 GIB = 2**30

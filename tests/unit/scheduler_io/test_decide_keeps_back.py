@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.core.reservations import KEPT_MS_MAX
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.core.queue.reservations import KEPT_MS_MAX
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.cases import for_each
 
 GIB = 2**30

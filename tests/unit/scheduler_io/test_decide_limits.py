@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.core.placement_limits import ROUNDS_MAX
+from scheduler_service.core.planning.placement_limits import ROUNDS_MAX
 from scheduler_service.errors import CallerError
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from scheduler_service.policy_registry import POLICIES
 from tests.support.cases import for_each
 from tests.support.random_snapshots import faults_of

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
-from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
-from scheduler_service.core.reason_texts import REASON_TEXTS
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient, open_channel
+from scheduler_service.core.reasons.reason_texts import REASON_TEXTS
 from scheduler_service.errors import CallerError
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from scheduler_service.policy_registry import POLICIES
 from tests.support.cases import for_each
 from tests.support.fake_predictor import FakePredictor

@@ -8,9 +8,9 @@ import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import PairPrediction
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
-from scheduler_service.grpc_api.translate_snapshot import key_of_job
+from scheduler_service.grpc_api.snapshots.decide import decide
+from scheduler_service.grpc_api.snapshots.snapshot_predictions import SnapshotPredictions
+from scheduler_service.grpc_api.snapshots.translate_snapshot import key_of_job
 from tests.support.cases import for_each
 
 GIB = 2**30

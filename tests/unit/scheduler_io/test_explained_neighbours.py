@@ -11,8 +11,8 @@ from scheduler_service.core import events
 from scheduler_service.core.records import Share
 from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api import validation
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.translate_jobs import name_neighbours
+from scheduler_service.grpc_api.jobs.translate_jobs import name_neighbours
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.engine_play import Play
 from tests.support.random_snapshots import SnapshotMaker
 from tests.support.scheduling import all_pairs, pair, prediction

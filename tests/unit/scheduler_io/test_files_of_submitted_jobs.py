@@ -11,13 +11,13 @@ import pytest
 
 from cotenant.program_lookup import script_of
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
-from scheduler_service.adapters.agent_sessions import AgentSessions
-from scheduler_service.adapters.launch_rules import launch_rules
-from scheduler_service.adapters.memory_ranges import MemoryRanges
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.launch_rules import launch_rules
+from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.core import events
 from scheduler_service.errors import NoNodeRunsItError
-from scheduler_service.grpc_api.admission import Admission
+from scheduler_service.grpc_api.jobs.admission import Admission
 from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.scheduler_process import job_spec

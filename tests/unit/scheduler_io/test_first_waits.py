@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.core import commands, events
 from scheduler_service.grpc_api.metrics import Metrics
 from tests.support.engine_play import Play

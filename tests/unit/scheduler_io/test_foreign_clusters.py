@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from scheduler_service.adapters.agent_refusals import Refusal
-from scheduler_service.adapters.cluster_identity import (
+from scheduler_service.adapters.agents.agent_refusals import Refusal
+from scheduler_service.adapters.command_performer import CommandPerformer
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
+from scheduler_service.adapters.storage.cluster_identity import (
     RESTORE_UNCONFIRMED,
     STATE_BEHIND,
     ClusterIdentity,
@@ -18,8 +20,6 @@ from scheduler_service.adapters.cluster_identity import (
     Incarnation,
     Standstill,
 )
-from scheduler_service.adapters.command_performer import CommandPerformer
-from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.commands.audit import deeds
 from scheduler_service.core.events import AttemptReport, JobCancelled
 from scheduler_service.errors import AttemptsMissingError, ForeignClusterError, SecondInstanceError, StandstillError

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from scheduler_service.adapters.agent_refusals import QUIET_MS, REMEMBERED_MAX, AgentRefusals, Refusal
-from scheduler_service.adapters.cluster_identity import ClusterIdentity
+from scheduler_service.adapters.agents.agent_refusals import QUIET_MS, REMEMBERED_MAX, AgentRefusals, Refusal
+from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
 from scheduler_service.core.events import AttemptReport, JobSubmitted
-from scheduler_service.core.job_parts import JobMoves
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.preparation_records import Preparation
+from scheduler_service.core.jobs.job_parts import JobMoves
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.jobs.preparation_records import Preparation
 from scheduler_service.core.records import JobRequest
-from scheduler_service.grpc_api.agent_admission import AgentAdmission
+from scheduler_service.grpc_api.agents.agent_admission import AgentAdmission
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
 from tests.support.cases import for_each

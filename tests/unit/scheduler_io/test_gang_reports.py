@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service.core.events import JobSubmitted, PauseRequested
-from scheduler_service.core.queue_terms import QueueTerms
+from scheduler_service.core.queue.queue_terms import QueueTerms
 from scheduler_service.core.records import JobRequest
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine
 from tests.support.live_loop import FillingLog, run

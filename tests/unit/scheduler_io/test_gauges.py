@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import generate_latest
 
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.core import events, queue_events
-from scheduler_service.core.tenants import TenantRule, TenantRules
+from scheduler_service.core.queue.tenants import TenantRule, TenantRules
 from scheduler_service.grpc_api.metrics import Metrics
 from tests.support.engine_play import Play
 

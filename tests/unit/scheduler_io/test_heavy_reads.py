@@ -10,21 +10,21 @@ from typing import Any, cast
 import pytest
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobCancelled
-from scheduler_service.core.explanation import Explanation
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.planning.explanation import Explanation
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api import explanations, job_listing
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.explanations import Explained, Explanations
-from scheduler_service.grpc_api.job_listing import NewestFirst
+from scheduler_service.grpc_api.jobs import explanations, job_listing
+from scheduler_service.grpc_api.jobs.explanations import Explained, Explanations
+from scheduler_service.grpc_api.jobs.job_listing import NewestFirst
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
+from scheduler_service.grpc_api.snapshots.decide import decide
 from scheduler_service.grpc_api.status_codes import Context
-from scheduler_service.grpc_api.translate_jobs import job_message
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policies.horus import Horus
 from tests.support.cases import for_each

@@ -9,14 +9,14 @@ from google.protobuf import struct_pb2
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
-from scheduler_service.adapters.prediction_messages import job_prediction
+from scheduler_service.adapters.predictor.prediction_messages import job_prediction
 from scheduler_service.core import events
 from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.core.records import MemoryPoint, Share
 from scheduler_service.errors import InvalidRequestError, WrongJobPhaseError
-from scheduler_service.grpc_api.log_requests import attempt_key
+from scheduler_service.grpc_api.jobs.log_requests import attempt_key
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message
 from scheduler_service.grpc_api.policies import read_parameters
-from scheduler_service.grpc_api.translate_jobs import job_message
 from tests.support.engine_play import Play
 from tests.support.scheduling import prediction
 

@@ -7,12 +7,12 @@ from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events, queue_events
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.queue_terms import QueueTerms
-from scheduler_service.core.reason_remedies import REMEDIES, name_whom_to_ask
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.reasons.reason_remedies import REMEDIES, name_whom_to_ask
 from scheduler_service.core.records import MemoryPoint, Reason, Share
-from scheduler_service.grpc_api.job_reasons import present_remedy, reported_reason
-from scheduler_service.grpc_api.log_requests import log_nodes
-from scheduler_service.grpc_api.translate_jobs import job_message, reason_message
+from scheduler_service.grpc_api.jobs.job_reasons import present_remedy, reported_reason
+from scheduler_service.grpc_api.jobs.log_requests import log_nodes
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message, reason_message
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, all_pairs, node, prediction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings
-from scheduler_service.grpc_api.translate_snapshot import request
+from scheduler_service.grpc_api.snapshots.translate_snapshot import request
 
 ADAM = resources_pb2.JobSettings(optimizer=resources_pb2.OPTIMIZER_ADAM)
 

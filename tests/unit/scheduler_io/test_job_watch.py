@@ -10,13 +10,13 @@ import pytest
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.events import JobCancelled, JobSubmitted
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api import job_changes, job_watch
-from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.translate_jobs import job_message
+from scheduler_service.grpc_api.jobs import job_changes, job_watch
+from scheduler_service.grpc_api.jobs.job_watch import WatchHub
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message
 from tests.support.engine_play import Play
 from tests.support.live_loop import make_engine
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.launch_rules import LaunchRules, gpus_together, launch_rules, node_obstacles
 from scheduler_service.adapters.command_performer import CommandPerformer
-from scheduler_service.adapters.launch_rules import LaunchRules, gpus_together, launch_rules, node_obstacles
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.core.commands import LaunchJob
 from scheduler_service.core.events import Event, LaunchRefused
 from scheduler_service.core.records import GANG_TRANSFERS

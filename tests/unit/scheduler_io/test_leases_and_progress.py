@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from cotenant.v1 import node_agent_pb2
-from scheduler_service.adapters.agent_messages import progress
-from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.adapters.agents.agent_messages import progress
+from scheduler_service.adapters.agents.node_leases import NodeLeases
+from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.core.events import JobProgressed
 

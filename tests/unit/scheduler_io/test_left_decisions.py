@@ -9,8 +9,8 @@ import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.records import JobPrediction
-from scheduler_service.grpc_api.decide import decide, deciding_thread
-from scheduler_service.grpc_api.snapshot_predictions import SnapshotPredictions
+from scheduler_service.grpc_api.snapshots.decide import decide, deciding_thread
+from scheduler_service.grpc_api.snapshots.snapshot_predictions import SnapshotPredictions
 
 GIB = 2**30
 WAITING_S = 60

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from scheduler_service.adapters import recovery
-from scheduler_service.adapters.event_log import LogRecord, StoredSnapshot
-from scheduler_service.adapters.recovery import JobNumbers, recover
+from scheduler_service.adapters.storage import recovery
+from scheduler_service.adapters.storage.event_log import LogRecord, StoredSnapshot
+from scheduler_service.adapters.storage.recovery import JobNumbers, recover
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, JobSubmitted, NodeJoined

@@ -6,9 +6,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from scheduler_service.adapters.event_log import LogRecord, StoredSnapshot
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.event_log import LogRecord, StoredSnapshot
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.core.events import JobSubmitted
 from scheduler_service.core.records import JobRequest
 

@@ -10,9 +10,9 @@ import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.errors import FieldViolation
-from scheduler_service.grpc_api import snapshot_ranges
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_pairs import KEYS_ALONE_MAX, PairRows
+from scheduler_service.grpc_api.snapshots import snapshot_ranges
+from scheduler_service.grpc_api.snapshots.decide import decide
+from scheduler_service.grpc_api.snapshots.snapshot_pairs import KEYS_ALONE_MAX, PairRows
 
 GIB = 2**30
 LATER_FIELD = b"\xf8\x01\x07"

@@ -9,14 +9,14 @@ import grpc
 import pytest
 
 from cotenant.v1 import resources_pb2
-from scheduler_service.adapters import measurement_window_relay
-from scheduler_service.adapters.measurement_window_relay import (
+from scheduler_service.adapters.agents import measurement_window_relay
+from scheduler_service.adapters.agents.measurement_window_relay import (
     WINDOW_BYTES_MAX,
     WINDOWS_KEPT_MAX,
     WINDOWS_PER_HEARTBEAT_MAX,
     MeasurementWindowRelay,
 )
-from scheduler_service.adapters.predictor_client import open_channel
+from scheduler_service.adapters.predictor.predictor_client import open_channel
 from tests.support.fake_predictor import FakePredictor
 
 

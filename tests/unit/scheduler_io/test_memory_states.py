@@ -10,10 +10,10 @@ from google.protobuf import struct_pb2
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import node_agent_pb2, prediction_pb2, resources_pb2, scheduling_pb2
-from scheduler_service.adapters.memory_reports import memory_report
-from scheduler_service.adapters.prediction_messages import job_prediction, job_question
+from scheduler_service.adapters.agents.memory_reports import memory_report
+from scheduler_service.adapters.predictor.prediction_messages import job_prediction, job_question
 from scheduler_service.core.commands import RequestPrediction
-from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.scheduling import GIB
 
 COMMAND = RequestPrediction(

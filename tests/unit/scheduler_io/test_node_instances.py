@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from scheduler_service.adapters.agent_refusals import Refusal
+from scheduler_service.adapters.agents.agent_refusals import Refusal
 from scheduler_service.core.events import JobCancelled, NodeLost
 from scheduler_service.errors import AgentProtocolError, AttemptsMissingError, LateHelloError, SecondInstanceError
 from scheduler_service.live_loop import LiveLoop

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.core.empty_cluster import EmptyCluster
-from scheduler_service.grpc_api.row_columns import RowColumns
-from scheduler_service.grpc_api.snapshot_nodes import read_nodes
+from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
+from scheduler_service.grpc_api.snapshots.row_columns import RowColumns
+from scheduler_service.grpc_api.snapshots.snapshot_nodes import read_nodes
 from tests.support.cases import for_each
 
 GIB = 2**30

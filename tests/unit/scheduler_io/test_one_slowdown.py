@@ -10,8 +10,8 @@ import pytest
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.records import Phase, Share
-from scheduler_service.grpc_api.decide import decide
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
+from scheduler_service.grpc_api.snapshots.decide import decide
 from scheduler_service.grpc_api.status_codes import Context
 from tests.support.engine_play import Play
 from tests.support.live_loop import MemoryEventLog, make_loop

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
-from scheduler_service.adapters.agent_messages import launch_message, progress
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_messages import launch_message, progress
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.launch_rules import LaunchRules, launch_rules, node_obstacles
 from scheduler_service.adapters.command_performer import CommandPerformer
-from scheduler_service.adapters.launch_rules import LaunchRules, launch_rules, node_obstacles
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.core.commands import LaunchJob
 from scheduler_service.core.events import Event, LaunchRefused
-from scheduler_service.core.job_parts import Submission
-from scheduler_service.core.job_records import JobRecord
-from scheduler_service.grpc_api.log_requests import rank_violations
-from scheduler_service.grpc_api.translate_jobs import job_request
+from scheduler_service.core.jobs.job_parts import Submission
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.grpc_api.jobs.log_requests import rank_violations
+from scheduler_service.grpc_api.jobs.translate_jobs import job_request
 from scheduler_service.grpc_api.validation import spec_violations
 from tests.support.scheduling import node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.core import events
 from scheduler_service.core.records import Phase
-from scheduler_service.grpc_api.agent_admission import AttemptStanding, standing_of
+from scheduler_service.grpc_api.agents.agent_admission import AttemptStanding, standing_of
 from tests.unit.core.test_gangs_across_nodes import Spanning, spanning_node
 
 

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.adapters import agent_messages
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents import agent_messages
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.core import commands
 from scheduler_service.core.events import AttemptPaused, AttemptReport, AttemptResumed, PauseRefused
 from scheduler_service.core.records import Phase
-from scheduler_service.grpc_api.translate_jobs import job_message
-from scheduler_service.grpc_api.translate_nodes import node_message
+from scheduler_service.grpc_api.agents.translate_nodes import node_message
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message
 from tests.support.agent_streams import Cluster, hello, key, starting_engine, status
 from tests.support.cases import for_each
 from tests.support.live_loop import FillingLog, run

@@ -10,7 +10,8 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.errors import NotPausableError, UnknownJobError, WrongJobPhaseError
-from scheduler_service.grpc_api import job_requests, validation
+from scheduler_service.grpc_api import validation
+from scheduler_service.grpc_api.jobs import job_requests
 from scheduler_service.live_loop import Mutation
 from scheduler_service.policy_registry import make_policy
 from tests.support.scheduling import job, node

@@ -11,8 +11,8 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2
-from scheduler_service.adapters.prediction_messages import fitted_speeds, outcomes_message, pairs_question
-from scheduler_service.adapters.predictor_client import (
+from scheduler_service.adapters.predictor.prediction_messages import fitted_speeds, outcomes_message, pairs_question
+from scheduler_service.adapters.predictor.predictor_client import (
     PAIR_MEMBERS_MAX,
     PredictorClient,
     Question,
@@ -38,7 +38,7 @@ from scheduler_service.core.events import (
     PredictionFailed,
 )
 from scheduler_service.core.fit_events import LossFitted, SpeedFitted, TaskSpeedFitted
-from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 from tests.support.cases import for_each
 from tests.support.fake_predictor import FakePredictor

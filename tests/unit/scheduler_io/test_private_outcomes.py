@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
-from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.core.commands import RecordOutcome
 from tests.support.cases import for_each
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scheduler_service.adapters.event_log import LogRecord, StoredSnapshot
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.state_backup import back_up, restore
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage.event_log import LogRecord, StoredSnapshot
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import back_up, restore
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.commands.main import cli
 from scheduler_service.core.events import JobSubmitted
 from scheduler_service.core.records import JobRequest

@@ -11,11 +11,11 @@ from cotenant.access.callers import Caller
 from cotenant.access.roles import Role
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import spec_message
-from scheduler_service.adapters.recovery import JobNumbers
+from scheduler_service.adapters.storage.recovery import JobNumbers
 from scheduler_service.core import events, queue_events
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.queue.tenants import TenantRule, TenantRules
 from scheduler_service.core.records import Phase
-from scheduler_service.core.tenants import TenantRule, TenantRules
 from scheduler_service.errors import (
     InvalidRequestError,
     NotPermittedError,
@@ -23,8 +23,8 @@ from scheduler_service.errors import (
     UnknownNodeError,
     WrongJobPhaseError,
 )
-from scheduler_service.grpc_api.queue_requests import QueueRequests
-from scheduler_service.grpc_api.translate_jobs import job_message
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message
+from scheduler_service.grpc_api.queue.queue_requests import QueueRequests
 from scheduler_service.grpc_api.validation import require, spec_violations, submission_violations
 from scheduler_service.live_loop import Mutation
 from scheduler_service.policy_registry import make_policy

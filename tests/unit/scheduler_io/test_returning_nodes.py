@@ -10,11 +10,11 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.adapters.agent_refusals import Refusal
-from scheduler_service.adapters.event_log import LogRecord
+from scheduler_service.adapters.agents.agent_refusals import Refusal
+from scheduler_service.adapters.storage.event_log import LogRecord
 from scheduler_service.core.events import NodeForgotten, NodeLost
 from scheduler_service.errors import AttemptsMissingError, GpuTakenError, NodeHeardError, UnknownNodeError
-from scheduler_service.grpc_api.job_requests import forgetting
+from scheduler_service.grpc_api.jobs.job_requests import forgetting
 from scheduler_service.live_loop import LiveLoop
 from tests.support.agent_streams import AgentStream, Cluster, hello, key, starting_engine, status, until
 from tests.support.cases import for_each

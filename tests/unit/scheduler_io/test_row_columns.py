@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.grpc_api.row_columns import RowColumns
+from scheduler_service.grpc_api.snapshots.row_columns import RowColumns
 from tests.support.cases import for_each
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere
 

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 
 from cotenant.addresses import is_loopback
 from cotenant.client_errors import InputError
-from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.state_backup import back_up
+from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import back_up
 from scheduler_service.commands.main import cli
 from scheduler_service.core.events import TimerFired
 from scheduler_service.errors import SettingsError

@@ -13,13 +13,13 @@ from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.events import JobCancelled, JobSubmitted
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.state import ClusterState
-from scheduler_service.grpc_api import encoded_jobs, job_changes
-from scheduler_service.grpc_api.encoded_jobs import EncodedJobs
-from scheduler_service.grpc_api.job_watch import WatchHub
-from scheduler_service.grpc_api.translate_jobs import job_message
+from scheduler_service.grpc_api.jobs import encoded_jobs, job_changes
+from scheduler_service.grpc_api.jobs.encoded_jobs import EncodedJobs
+from scheduler_service.grpc_api.jobs.job_watch import WatchHub
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message
 from scheduler_service.grpc_api.visibility import HIDDEN, Visibility
 from tests.support.engine_play import Play
 from tests.support.live_loop import make_engine

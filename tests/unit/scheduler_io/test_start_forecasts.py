@@ -17,8 +17,8 @@ from scheduler_service.adapters import start_forecasts
 from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.core import events
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api import expected_starts
-from scheduler_service.grpc_api.expected_starts import add_expected_starts, explanation_violations
+from scheduler_service.grpc_api.jobs import expected_starts
+from scheduler_service.grpc_api.jobs.expected_starts import add_expected_starts, explanation_violations
 from tests.support.cases import for_each
 from tests.support.engine_play import Play
 from tests.support.live_scheduler import running_scheduler

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_service.adapters import state_marker
-from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
-from scheduler_service.adapters.state_backup import back_up, restore
-from scheduler_service.adapters.state_marker import MARKER_NAME, read_marker
-from scheduler_service.adapters.stored_records import DATABASE_NAME
+from scheduler_service.adapters.storage import state_marker
+from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.state_backup import back_up, restore
+from scheduler_service.adapters.storage.state_marker import MARKER_NAME, read_marker
+from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.core.events import JobSubmitted, TimerFired
 from scheduler_service.core.records import JobRequest
 from scheduler_service.errors import StateError, StateFullError, StateMissingError

@@ -11,7 +11,7 @@ import pytest
 from cotenant.access import watched_list
 from cotenant.errors import InputError
 from scheduler_service.adapters.tenants_file import FILE_LIMIT_BYTES, WatchedTenants, read_tenants
-from scheduler_service.core.tenants import TenantRules, parse_tenants
+from scheduler_service.core.queue.tenants import TenantRules, parse_tenants
 
 EDITS = ["# a note\n[tenants.vision]\nweight = 3\n[tenants.speech]\n", "[tenants.vision]\nweight = 5\n", ""]
 

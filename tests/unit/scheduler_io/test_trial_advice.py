@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
-from scheduler_service.core.trial_start import TRIAL_MS
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.job_requests import submitted
+from scheduler_service.core.lifecycle.trial_start import TRIAL_MS
+from scheduler_service.grpc_api.jobs.job_requests import submitted
+from scheduler_service.grpc_api.snapshots.decide import decide
 
 GIB = 2**30
 DEVICE = "NVIDIA A10"

@@ -8,9 +8,9 @@ import pytest
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import InvalidRequestError
-from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.snapshot_bases import SnapshotBases
-from scheduler_service.grpc_api.unread_request import UnreadRequest
+from scheduler_service.grpc_api.snapshots.decide import decide
+from scheduler_service.grpc_api.snapshots.snapshot_bases import SnapshotBases
+from scheduler_service.grpc_api.snapshots.unread_request import UnreadRequest
 from tests.support.random_snapshots import SnapshotMaker
 
 SNAPSHOT = 2

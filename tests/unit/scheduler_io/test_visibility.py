@@ -8,7 +8,7 @@ from cotenant.access.callers import Caller
 from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.events import JobSubmitted
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.grpc_api.visibility import SAID, Visibility, redacted, shown_history
 from tests.support.engine_play import Play
 from tests.support.scheduling import job

@@ -16,7 +16,7 @@ from cotenant_simulator.readers.trace_file import read_trace
 from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace, fate_of
 from cotenant_simulator.truth.kinds import EVERY_DEVICE
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, JobRequest, Share
-from scheduler_service.grpc_api import translate_jobs
+from scheduler_service.grpc_api.jobs import translate_jobs
 from tests.support.shared_data import shared_data
 from tests.support.simulated_runs import kind, run, trace_job, trace_of
 

@@ -17,9 +17,9 @@ import cotenant_simulator
 from cotenant_simulator import data_frames
 from cotenant_simulator.comparison.options import Options
 from cotenant_simulator.errors import InputError, PolicyFaultError
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision, Start
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policies.ordering.waiting_list import decide_in_order
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound

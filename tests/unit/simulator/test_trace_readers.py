@@ -18,7 +18,7 @@ from cotenant_simulator.truth.kinds import DOES_NOT_FIT
 from cotenant_simulator.truth.trace import GIB
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import encode_event
-from scheduler_service.core.lanes import PLAIN_LANE, name_lane
+from scheduler_service.core.queue.lanes import PLAIN_LANE, name_lane
 from scheduler_service.core.records import Share
 from tests.support.shared_data import shared_data
 from tests.support.simulated_runs import drawn, ends_s, run

@@ -11,7 +11,7 @@ from cotenant_simulator.readers.measured_jobs import MeasuredJob, read_measured_
 from cotenant_simulator.trained_predictions import HeldOutErrors, TrainedPredictor, read_held_out, trained_predictor
 from cotenant_simulator.truth.kinds import GroundTruth
 from cotenant_simulator.truth.trace import GIB, Trace, TraceJob
-from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.registry.held_out import HeldOutRows

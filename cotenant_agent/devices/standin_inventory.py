@@ -1,0 +1,217 @@
+"""Stand-in devices: CPU cores that play GPUs, so that every machine runs the whole system and jobs really compete.
+
+One device is one core; all processes of a job are pinned to the cores of its devices, and two jobs on one device take
+turns on it as two processes take turns on a GPU. Device memory of a job = resident set of its process tree minus the
+resident set of an interpreter that has only imported the framework (measured once, kept with the versions): that part
+plays the CUDA context. Of a gang it is that of the rank which takes most, since each has a device of its own. Pages
+that forked workers share with their parent count once. Utilization of a job = CPU time of its tree / wall
+time of its cores. There is nothing like SM activity here, so it is absent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant_agent.errors import DeviceError
+from cotenant_agent.processes import Processes, pinned_processes
+from cotenant_agent.records import (
+    AttemptKey,
+    DeviceBinding,
+    GpuDescription,
+    GpuReading,
+    InventoryReading,
+    JobProcesses,
+    JobUsage,
+)
+from cotenant_agent.storage.durable_files import read_integer, read_json, read_text, write_json
+from cotenant_agent.system_clock import steady_ns
+
+DEVICE_NAME = "cpu-standin"
+# More threads than cores spin against each other: one per core of the job.
+_THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Idle and waiting for the disk: the fields of /proc/stat in which a core does nothing.
+_IDLE_FIELDS = (3, 4)
+_BASELINE_TIMEOUT_S = 120
+_MEASURE = (
+    "import importlib.util as u, os\n"
+    "v = 'none'\n"
+    "if u.find_spec('torch'):\n"
+    "    import torch\n"
+    "    v = torch.__version__\n"
+    "pages = int(open('/proc/self/statm').read().split()[1])\n"
+    "print(pages * os.sysconf('SC_PAGE_SIZE'), v)\n"
+)
+_VERSION = (
+    "import importlib.metadata as m\n"
+    "try:\n"
+    "    print(m.version('torch'))\n"
+    "except m.PackageNotFoundError:\n"
+    "    print('none')\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuMark:
+    """CPU seconds of something at an instant of the steady clock."""
+
+    cpu_s: float
+    at_ns: int
+
+
+class StandinInventory:
+    """One stand-in device per core."""
+
+    def __init__(
+        self, *, node_id: str, cores: Sequence[int], memory_bytes: int, baseline_bytes: int, processes: Processes
+    ) -> None:
+        self._core_of = {f"standin-{node_id}-{index}": core for index, core in enumerate(cores)}
+        self._memory_bytes = memory_bytes
+        self._baseline_bytes = baseline_bytes
+        self._processes = processes
+        self._job_marks: dict[AttemptKey, _CpuMark] = {}
+        self._core_marks: dict[int, tuple[int, int]] = {}
+
+    @property
+    def enforcements(self) -> tuple[str, ...]:
+        """See `GpuInventory.enforcements`."""
+        return ("pinned_cores", "watchdog")
+
+    def describe(self) -> tuple[GpuDescription, ...]:
+        """See `GpuInventory.describe`; a core that went offline is an unhealthy device."""
+        return tuple(
+            GpuDescription(
+                gpu_id=gpu_id,
+                device=DEVICE_NAME,
+                memory_bytes=self._memory_bytes,
+                index=index,
+                healthy=_is_online(core),
+                fault="" if _is_online(core) else f"core {core} is offline",
+            )
+            for index, (gpu_id, core) in enumerate(self._core_of.items())
+        )
+
+    def bind(self, gpu_ids: Sequence[str]) -> DeviceBinding:
+        """See `GpuInventory.bind`."""
+        unknown = set(gpu_ids) - set(self._core_of)
+        if unknown:
+            raise DeviceError(
+                f"no such device on this node: {', '.join(sorted(unknown))}; there are {[*self._core_of]}"
+            )
+        if not gpu_ids:
+            return DeviceBinding(environment={})
+        cores = tuple(self._core_of[gpu_id] for gpu_id in gpu_ids)
+        threads = dict.fromkeys(_THREAD_COUNTS, str(len(cores)))
+        # A GPU of this machine is not what the job was given.
+        return DeviceBinding(environment={**threads, "CUDA_VISIBLE_DEVICES": ""}, cpu_cores=cores)
+
+    def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
+        """See `GpuInventory.observe`."""
+        usages = {key: self._observe_job(key, job) for key, job in jobs.items()}
+        self._job_marks = {key: mark for key, mark in self._job_marks.items() if key in jobs}
+        gpus = []
+        for gpu in self.describe():
+            here = [usages[key] for key, job in jobs.items() if gpu.gpu_id in job.gpu_ids]
+            busy_ratio = self._core_busy_ratio(self._core_of[gpu.gpu_id])
+            gpus.append(
+                GpuReading(
+                    gpu_id=gpu.gpu_id,
+                    healthy=gpu.healthy,
+                    fault=gpu.fault,
+                    memory_used_bytes=sum(usage.memory_bytes or 0 for usage in here),
+                    utilization_ratio=busy_ratio,
+                    foreign_ratio=_foreign_ratio(busy_ratio, here),
+                )
+            )
+        return InventoryReading(gpus=tuple(gpus), jobs=usages)
+
+    def users(self) -> Mapping[str, frozenset[int]]:
+        """The processes that may run on a device's core and on no other, by device: also those of others."""
+        return pinned_processes(self._core_of, own_pid=os.getpid())
+
+    def peak_bytes(self, max_resident_bytes: int) -> int:
+        """See `GpuInventory.peak_bytes`."""
+        return self._held_bytes(max_resident_bytes)
+
+    def close(self) -> None:
+        """See `GpuInventory.close`; there is no driver."""
+
+    def _observe_job(self, key: AttemptKey, job: JobProcesses) -> JobUsage:
+        usage = self._processes.usage(job.pids)
+        resident_bytes = max((self._processes.usage(pids).resident_bytes for pids in job.rank_pids), default=0)
+        now = _CpuMark(usage.cpu_s, steady_ns())
+        before = self._job_marks.get(key)
+        self._job_marks[key] = now
+        ratio = None
+        if before is not None and now.at_ns > before.at_ns:
+            available_s = (now.at_ns - before.at_ns) / 1e9 * max(1, len(job.gpu_ids))
+            ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
+        # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
+        memory_bytes = self._held_bytes(resident_bytes if job.rank_pids else usage.resident_bytes)
+        return JobUsage(memory_bytes=memory_bytes, utilization_ratio=ratio)
+
+    def _held_bytes(self, resident_bytes: int) -> int:
+        """What lies above the baseline; a living job below it holds a byte, because 0 means unknown."""
+        return max(resident_bytes - self._baseline_bytes, 1 if resident_bytes > 0 else 0)
+
+    def _core_busy_ratio(self, core: int) -> float | None:
+        now = _read_core_ticks(core)
+        before = self._core_marks.get(core)
+        if now is not None:
+            self._core_marks[core] = now
+        if now is None or before is None or now[1] <= before[1]:
+            return None
+        return (now[0] - before[0]) / (now[1] - before[1])
+
+
+def _foreign_ratio(busy_ratio: float | None, usages: Sequence[JobUsage]) -> float | None:
+    """What a core did beyond its jobs."""
+    own = [usage.utilization_ratio for usage in usages if usage.utilization_ratio is not None]
+    return None if busy_ratio is None or len(own) < len(usages) else max(0.0, busy_ratio - sum(own))
+
+
+def measure_baseline(state_directory: Path, executable: str = sys.executable) -> int:
+    """Resident bytes of an interpreter with the framework imported; measured once per interpreter and version.
+
+    Args:
+        state_directory: where the figure is kept.
+        executable: the interpreter that jobs run.
+
+    Raises:
+        DeviceError: the interpreter does not run.
+    """
+    kept = state_directory / "standin_baseline.json"
+    version = _run(executable, _VERSION).strip()
+    record = read_json(kept)
+    if read_text(record, "executable") == executable and read_text(record, "torch") == version:
+        return read_integer(record, "baseline_bytes")
+    baseline_bytes = int(_run(executable, _MEASURE).split()[0])
+    write_json(kept, {"executable": executable, "torch": version, "baseline_bytes": baseline_bytes})
+    return baseline_bytes
+
+
+def _run(executable: str, program: str) -> str:
+    try:
+        return subprocess.run(
+            [executable, "-c", program], check=True, capture_output=True, text=True, timeout=_BASELINE_TIMEOUT_S
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DeviceError(f"cannot measure the import baseline with {executable}: {error}") from error
+
+
+def _is_online(core: int) -> bool:
+    return Path(f"/sys/devices/system/cpu/cpu{core}").exists() and _read_core_ticks(core) is not None
+
+
+def _read_core_ticks(core: int) -> tuple[int, int] | None:
+    """Busy and total clock ticks of one core since boot; None when it is offline."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name == f"cpu{core}":
+            ticks = [int(field) for field in fields[:8]]
+            return sum(ticks) - sum(ticks[index] for index in _IDLE_FIELDS), sum(ticks)
+    return None

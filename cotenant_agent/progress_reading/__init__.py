@@ -1,0 +1,1 @@
+"""How far a job is, by what it reports or prints."""

@@ -1,0 +1,230 @@
+"""The usual forms in which training scripts print how far they are, for jobs that name no expression and say nothing.
+
+Bars of tqdm that count iterations, batches or steps, those of Keras and alive-progress, and words before a number:
+step, global_step, iter, iteration, it, update, num_updates, batch, as in `iter 200 | loss 1.2`, `Step [100/600]`,
+`global_step=50`, and their like in some other languages; the count behind an epoch, as in `Epoch: [0][ 20/391]`,
+`Epoch 1/90 [20/391]`, `Epoch(train) [1][ 20/391]` and `[0/90][20/391]`; `20/ 391 batches`; with a loss behind
+`[20/391] loss: 1.2` and `[2,  2000] loss: 1.2`; and, in any words, a number before the number of steps that the job
+states. A number counts once it has grown: what is only printed once, such as a setting, is no progress. Where the
+batch is known, numbers of samples are told as steps: `Train Epoch: 1 [640/60000 (1%)]`, `loss: 2.30  [  640/60000]`,
+and bars of images, samples or examples. Numbers with a unit behind them are measurements, and bars of downloads, of
+preparing data and of validation are named by their words or units.
+
+A line that is written over again and again shows a loop in any words, as in `sweep 12/400`: only where it counts one by
+one from its beginning, to at least 20, since fewer, or what is printed line by line, may be epochs, devices or files.
+
+What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does with rich), or epochs or
+episodes alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cotenant_agent.progress_reading.printed_numbers import (
+    INSIDE,
+    INTEGER,
+    LOOSE,
+    NUMBER,
+    forms_of,
+    integer_of,
+    total_behind,
+)
+
+GROWING_VALUES_MIN = 2
+"""So many growing numbers a counter shows before it counts."""
+
+STEP_GROUP = "step"
+SAMPLE_GROUP = "sample"
+_COLOUR = r"(?:\x1b\[[0-9;]*m)*"
+_UNIT = "(?:it|iter|step|batch)"
+_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
+_BAR = rf"{LOOSE}(?=/{LOOSE}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━|\[[0-9]{{1,3}}%\] in ))"
+# A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
+_BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
+# First letters are looked at before anything else is: that halves the time of a search.
+_ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|paso|passo|krok|шаг|итерация|ステップ|스텝|第"
+_WORDS = f"step|iter|iteration|it|num_updates|updates?|batch|{_ELSEWHERE}"
+_WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
+_DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
+_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#\"']? {0,8}"
+_OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
+_COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
+_EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
+_EPOCH = rf"epoch(?:\(train\))?:? {{0,3}}{_EPOCH_NUMBER}[,:]? {{0,3}}[\[(] {{0,8}}{_COUNT} ?[\])])"
+_PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUNT} ?\])"
+# Behind nothing else and with a loss behind: compilers count their files in the same brackets.
+_LOSS = "[:|,-]? {0,3}loss"
+# What stands behind a stated total is its unit, but for a loss: `12/80 loss 1.6`.
+_UNIT_BEHIND = r" {0,2}(?!(?:[a-z]{1,10}[ _-])?loss)[a-z%]"
+_COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
+_EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
+_LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
+# A bar that a script draws itself, before the count: nothing says its unit but what stands behind. tqdm's are above.
+_NO_STEPS = r"[0-9]| ?(?:[kmgt]?i?b|bytes|files?)\b| \[[0-9:?]{1,12}<"
+_DRAWN = (
+    rf"[\[|][=#█>░▒▓. -]{{5,200}}[\]|] {{0,2}}(?:[0-9.]{{1,6}} ?% ?[(|]? ?)?"
+    rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!{_NO_STEPS}))"
+)
+# Rich draws its bars so while they move, if it takes the log for a terminal.
+_RICH = (
+    rf"[━╸╺](?:[━╸╺]|\x1b\[[0-9;]{{0,12}}m){{2,400}} {{1,3}}{_COLOUR}"
+    rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!\.[0-9]|{_NO_STEPS}))"
+)
+_SAMPLES_A_SECOND = "[0-9.?]{1,12} ?(?:im|sample|example|ex|seq)[a-z]{0,5}/s|[0-9.]{1,12}s/(?:im|sa|ex|seq)"
+_SAMPLES_TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}(?:{_SAMPLES_A_SECOND})"
+_BATCHES = rf"{LOOSE}(?=/ {{0,8}}{LOOSE} (?:batches|iterations|iters|steps|updates)\b)"
+# With a percentage behind it a count of an epoch is one of samples, but for timm's.
+_TIMM = rf"train: {{1,3}}[0-9]{{1,6}} {{1,2}}\[ {{0,8}}{_COUNT} \()"
+_SAMPLES = (
+    rf"(?:(?=[el]){_BEGIN}(?:epoch:? {{0,3}}[0-9]{{1,9}}(?:/[0-9]{{1,9}})? {{1,3}}\[ {{0,8}}{_COUNT} \()"
+    rf"|loss:? {{1,3}}[0-9.]{{1,12}} {{1,3}}\[ {{0,8}}{_COUNT}\]))"
+    rf"|{_DIGIT}(?=[0-9]{{1,15}}/[0-9]{{1,15}} {_SAMPLES_TIMES}))"
+)
+
+# Behind any word, or none. Times, sizes and dates are no counts.
+_NO_LOOP = (
+    rf"{_NO_STEPS}|/|[.:,][0-9]| ?(?:%|[mun]?s|secs?|seconds?|mins?|minutes?|h|hours?|samples?|images?|epochs?)\b"
+)
+_LOOP = re.compile(
+    rf"(?i)(?:^|(?<=[^\W\d_])) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
+    rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
+)
+_DIGITS = re.compile("[0-9]")
+_LOOP_TOTAL_MIN = 20
+"""What ends earlier may be epochs, folds or devices."""
+
+_OTHER_WORK = re.compile(
+    r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|eval|valid|test|predict|infer|pre-?process"
+    r"|prepar|cach|index|resolv|cast|scan|sanity)"
+)
+
+# What has many steps, is read or made before training, or is no count; what else there is may be a loop's unit.
+_OUTER_LOOP = re.compile(
+    r"(?i)\b(?:epo[ckq]|époque|época|эпох|エポック|episod|épisode|round|runde|fold|trial|seed|repeat|generation"
+    r"|gpu|device|rank|worker|node|file|shard|chunk|part|page|row|line|item|record|document|example|frame|video|user"
+    r"|read|writ|copy|pars|decod|encod|convert|render|build|creat|augment|resiz|process|unpack|unzip|upload|import"
+    r"|sampl|imag|day|week|month|time|eta|elapsed|warm|val\b)"
+)
+
+# Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
+_SURENESS = (
+    (3, re.compile(r"(?i)\b(?:updates?|opt(?:im|imi[sz]er)?[_ ]?step)\W*$")),
+    (2, re.compile(r"(?i)\bglobal[_ ]?step\W*$")),
+    (0, re.compile(r"(?i)\b(?:env(?:ironment)?|micro|mini|sub|accum(?:ulation)?|inner)[_ -]?(?:step|batch|iter)\W*$")),
+)
+
+# What was saved at a step has come that far; files that are saved one by one have not.
+_SAVING = re.compile(r"(?i)\bsav")
+_AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
+_FULL_BAR = re.compile(r"(?m)^(.{0,200}?)(?:━{3,}|\|█{3,}\|) {1,3}([0-9]{1,12})/([0-9]{1,12})(?![0-9./])")
+
+_LAST_EPOCH = re.compile(
+    r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
+    r"(?:[,: -]{0,3}(━)?[━╸╺ =#>\[(]{0,200}([0-9]{1,12})/([0-9]{1,12})(?![0-9./]))?"
+)
+_LAST_PLAIN_EPOCH = re.compile(
+    r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )"
+)
+_TAIL_CHARACTERS = 4096
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
+    """Returns the expression of all forms.
+
+    Args:
+        steps_total: What the job states; a number right before it counts in any language, as in `Schritt 7 von 600`.
+        batch_size: Samples of one step; with it a group `sample` finds numbers of samples. 0 = not known.
+    """
+    bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
+    if steps_total > 0:
+        bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+    # One group of one name: the words are looked back at from the number only where there is no bar.
+    words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"
+    marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_RICH}|{_DIGIT}(?={bars})"
+    samples = rf"|{_SAMPLES}(?P<{SAMPLE_GROUP}>{INTEGER})" if batch_size > 0 else ""
+    return rf"(?i)(?:{marks})(?P<{STEP_GROUP}>{NUMBER}){samples}"
+
+
+def steps_of_samples(samples: int, total: int, batch_size: int) -> int:
+    """Returns the steps that a number of samples is; -1 = it cannot be one of whole batches.
+
+    Args:
+        samples: What is printed.
+        total: Of the data, whose last batch may be smaller.
+        batch_size: Samples of one step.
+    """
+    return -1 if samples % batch_size and samples != total else -(-samples // batch_size)
+
+
+def steps_of_last_epoch(tail: str, steps_total: int) -> int:
+    """Returns the steps of a job by the last epoch that it printed.
+
+    Args:
+        tail: The end of its log.
+        steps_total: What was stated; it decides whether epochs count from 0 or 1, whether they are its steps, and which
+            is the last one where that is not printed (`Epoch: 200, Loss: 0.1`).
+
+    Returns:
+        Steps; 0 = no epoch, or not the last one, or not at its end.
+    """
+    text = _COLOURS.sub("", tail[-_TAIL_CHARACTERS:])
+    found = next(reversed(list(_LAST_EPOCH.finditer(text))), None)
+    if found is None:
+        epochs = [int(number) for number in _LAST_PLAIN_EPOCH.findall(text)[-1:]]
+        return steps_total if any(steps_total in (epoch, epoch + 1) for epoch in epochs) else 0
+    if is_other_work(found.string[: found.start()].rpartition("\n")[2]):
+        return 0
+    epoch, last, drawn, step, steps = found.groups()
+    if int(epoch) != int(last) or step != steps:
+        return 0
+    counts = (int(last) * int(steps or 1), (int(last) + 1) * int(steps or 1))
+    # Without the bar that Lightning draws, which counts from 0, it may be one of samples.
+    return steps_total if steps_total in counts else counts[1] if drawn else 0
+
+
+def steps_of_full_bar(tail: str) -> int:
+    """Returns the steps of a job by the longest bar that it left behind, full; 0 = none.
+
+    Bars of rich and alive-progress are printed once where there is no terminal, when they are full.
+
+    Args:
+        tail: The end of its log.
+    """
+    found = _FULL_BAR.findall(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:]))
+    return max((int(step) for label, step, steps in found if step == steps and not is_other_work(label)), default=0)
+
+
+def rank_of_counter(label: str) -> int:
+    """Returns how surely a number counts optimizer steps, by the words before it; higher is surer.
+
+    Where a line shows several, as `update 12 grad_step 48` does under accumulation, the surest one counts.
+
+    Args:
+        label: The words.
+    """
+    return next((rank for rank, words in _SURENESS if words.search(label) is not None), 1)
+
+
+def find_loop(text: str) -> re.Match[str] | None:
+    """Returns where a line that is written over shows how far a loop is, whatever its unit is called: `sweep 12/400`.
+
+    Args:
+        text: The line; of several counts the last one is meant, which is the inner one.
+    """
+    found = next(reversed(list(_LOOP.finditer(text))), None)
+    if found is None:
+        return None
+    step, end = integer_of(found[STEP_GROUP]), found.end(STEP_GROUP)
+    # Of `epoch 3: sweep 12/400` the words behind the last number name the unit.
+    unit = _DIGITS.split(text[: found.start(STEP_GROUP)])[-1]
+    is_loop = total_behind(text, end, step) >= max(step, _LOOP_TOTAL_MIN)
+    return found if is_loop and _OUTER_LOOP.search(unit) is None else None
+
+
+def is_other_work(label: str) -> bool:
+    """Whether the words before a number say that it counts no training."""
+    if _SAVING.search(label) is not None and _AT_STEP.search(label) is None:
+        return True
+    return _OTHER_WORK.search(label) is not None

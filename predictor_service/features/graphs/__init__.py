@@ -1,0 +1,1 @@
+"""From the bytes of an ONNX file to what a graph computes, moves and keeps at every batch; weights are never loaded."""

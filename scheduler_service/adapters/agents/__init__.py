@@ -1,0 +1,1 @@
+"""Agents that are connected: what they report becomes events, what is ordered becomes messages."""

@@ -1,0 +1,1 @@
+"""The predictor as the scheduler asks it."""

@@ -1,0 +1,1 @@
+"""The state on disk: an event log that is stored before it is answered, its checks, copies and identity."""

@@ -1,0 +1,292 @@
+"""What every GPU and host holds, and which of them are usable, free, or hold one job."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from operator import attrgetter
+from types import MappingProxyType
+
+from scheduler_service.core.cluster_view.inventory import Inventory, count_gpus
+from scheduler_service.core.cluster_view.open_gpus import FreePlaces, OpenGpus
+from scheduler_service.core.cluster_view.replica_groups import host_share
+from scheduler_service.core.cluster_view.view import GpuView, HostUse
+from scheduler_service.core.jobs.job_records import AbandonedAttempt, JobRecord
+from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, claimed_bytes, largest_surge_bytes
+from scheduler_service.core.records import Assignment, Node
+
+_NOTHING = HostUse()
+_NO_GPUS: AbstractSet[str] = frozenset()
+_INDEX_AND_ID = attrgetter("index", "gpu_id")
+
+
+class Occupancy:
+    """Nodes and GPUs with what is on them; kept up to date by the state that owns it.
+
+    Args:
+        jobs: Every job by id, as the owner keeps them.
+
+    Attributes:
+        nodes: Every node ever joined, by id; `connected` says whether it is there.
+        gpus: Every GPU of every node with what it holds, by id.
+        usable_nodes: Connected and schedulable nodes that are not cordoned.
+        usable_gpus: Healthy GPUs of usable nodes, in node and index order.
+        host_use: What jobs occupy of each node's host, by node id.
+        abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence, node).
+        slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
+        layout: Counts the changes of nodes.
+        touched_gpu_ids: GPUs that events have touched; their reader empties it.
+        touched_job_ids: Running jobs that events have touched; their reader empties it.
+    """
+
+    def __init__(self, jobs: Mapping[str, JobRecord]) -> None:
+        self._jobs = jobs
+        self._nodes: dict[str, Node] = {}
+        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
+        self._gpus: dict[str, GpuView] = {}
+        self.gpus: Mapping[str, GpuView] = MappingProxyType(self._gpus)
+        self._usable_nodes: dict[str, Node] = {}
+        self.usable_nodes: Mapping[str, Node] = MappingProxyType(self._usable_nodes)
+        self._usable_gpus: dict[str, GpuView] = {}
+        self.usable_gpus: Mapping[str, GpuView] = MappingProxyType(self._usable_gpus)
+        self._host_use: dict[str, HostUse] = {}
+        self.host_use: Mapping[str, HostUse] = MappingProxyType(self._host_use)
+        self._abandoned_attempts: dict[tuple[str, int, int, str], AbandonedAttempt] = {}
+        self.abandoned_attempts: Mapping[tuple[str, int, int, str], AbandonedAttempt] = MappingProxyType(
+            self._abandoned_attempts
+        )
+        self._abandoned_of_jobs: dict[str, int] = {}
+        self._slowdown_ewma_ratios: dict[str, float] = {}
+        self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
+        self._inventory: Inventory | None = None
+        self._open = OpenGpus()
+        self._holders: dict[str, list[str]] = {}
+        self._kept_gpu_ids: AbstractSet[str] = frozenset()
+        self.layout = 0
+        self.touched_gpu_ids: set[str] = set()
+        self.touched_job_ids: set[str] = set()
+
+    @property
+    def free_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold nothing and release nothing."""
+        return self._open.free_ids
+
+    @property
+    def single_job_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold exactly one job and release nothing."""
+        return self._open.single_job_ids
+
+    @property
+    def free_places(self) -> FreePlaces:
+        """The free GPUs by kind and node."""
+        return self._open.free_places
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the usable nodes have."""
+        if self._inventory is None:
+            self._inventory = count_gpus(self._usable_gpus.values())
+        return self._inventory
+
+    def jobs_on_gpu(self, gpu_id: str) -> tuple[str, ...]:
+        """Return the jobs that hold a GPU or will move there, in the order of their present attempts."""
+        return tuple(self._holders.get(gpu_id, ()))
+
+    def jobs_on_node(self, node_id: str) -> tuple[str, ...]:
+        """Return the jobs that hold any GPU of a node or will move to one."""
+        gpus = self._nodes[node_id].gpus if node_id in self._nodes else ()
+        return tuple(dict.fromkeys(job_id for gpu in gpus for job_id in self._holders.get(gpu.gpu_id, ())))
+
+    def neighbours(self, job: JobRecord) -> tuple[str, ...]:
+        """Return the other jobs on any GPU of a job."""
+        job_id, found = job.request.job_id, dict[str, None]()
+        for part in job.assignments:
+            here = self._holders.get(part.gpu_id, ())
+            if len(here) > 1 or job_id not in here:
+                found.update(dict.fromkeys(here))
+        found.pop(job_id, None)
+        return tuple(found) if found else ()
+
+    def update(self, job: JobRecord, before: JobRecord | None) -> None:
+        """Bring what a job holds up to date."""
+        held_before = before.occupied_bytes if before is not None else {}
+        held_now = job.occupied_bytes
+        if not held_before and not held_now:
+            return
+        for gpu_id in held_before:
+            self._holders[gpu_id].remove(job.job_id)
+        for gpu_id in held_now:
+            insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
+        nodes = self._refresh_gpus(held_before | held_now)
+        if job.request.cpu_cores or job.request.host_memory_bytes:
+            self._refresh_hosts(nodes)
+
+    @property
+    def kept_gpu_ids(self) -> AbstractSet[str]:
+        """GPUs that are kept back: they look as if they released something."""
+        return self._kept_gpu_ids
+
+    def keep_back(self, gpu_ids: Iterable[str]) -> None:
+        """Keep these GPUs back from now on, and no others."""
+        before, self._kept_gpu_ids = self._kept_gpu_ids, frozenset(gpu_ids)
+        changed = before ^ self._kept_gpu_ids
+        if changed:
+            self._refresh_gpus(sorted(changed))
+
+    def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
+        """Remember an unwanted attempt that must still end."""
+        key = abandoned.job_id, abandoned.attempt, abandoned.fence, abandoned.node_id
+        is_new = key not in self._abandoned_attempts
+        self._abandoned_of_jobs[abandoned.job_id] = self.abandoned_of(abandoned.job_id) + is_new
+        self._abandoned_attempts[key] = abandoned
+        self._refresh_gpus(abandoned.gpu_ids)
+
+    def drop_abandoned(self, job_id: str, attempt: int, fence: int, node_id: str) -> bool:
+        """Forget a ghost whose end was confirmed; False when there was none. An older log names no node."""
+        if not self._abandoned_attempts:
+            return False
+        named = [(job_id, attempt, fence, node_id)] if node_id else self._keys_of(job_id, attempt, fence)
+        found = [one for one in map(self._abandoned_attempts.pop, named, [None] * len(named)) if one is not None]
+        for abandoned in found:
+            self._refresh_gpus(abandoned.gpu_ids)
+        left = self.abandoned_of(job_id) - len(found)
+        if left:
+            self._abandoned_of_jobs[job_id] = left
+        else:
+            self._abandoned_of_jobs.pop(job_id, None)
+        return bool(found)
+
+    def abandoned_of(self, job_id: str) -> int:
+        """Return how many attempts of a job were given up and have not ended."""
+        return self._abandoned_of_jobs.get(job_id, 0)
+
+    def _keys_of(self, job_id: str, attempt: int, fence: int) -> list[tuple[str, int, int, str]]:
+        return [key for key in self._abandoned_attempts if key[:3] == (job_id, attempt, fence)]
+
+    def put_node(self, node: Node) -> None:
+        """Store a node with its GPUs."""
+        before = self._nodes.get(node.node_id)
+        self._nodes[node.node_id] = node
+        kept = {gpu.gpu_id for gpu in node.gpus}
+        for gpu in before.gpus if before is not None else ():
+            if gpu.gpu_id not in kept:
+                del self._gpus[gpu.gpu_id]
+                self._slowdown_ewma_ratios.pop(gpu.gpu_id, None)
+        for gpu in node.gpus:
+            self._gpus[gpu.gpu_id] = GpuView(gpu=gpu, node_id=node.node_id)
+        if before is None and node.node_id > next(reversed(self._usable_nodes), ""):
+            self._append_usable(node)
+        else:
+            self._rebuild_usable()
+        self._refresh_hosts(self._refresh_gpus(kept))
+
+    def drop_node(self, node_id: str) -> None:
+        """Forget a node with its GPUs."""
+        for gpu in self._nodes.pop(node_id).gpus:
+            del self._gpus[gpu.gpu_id]
+            self._slowdown_ewma_ratios.pop(gpu.gpu_id, None)
+            self.touched_gpu_ids.add(gpu.gpu_id)
+        self._host_use.pop(node_id, None)
+        self._rebuild_usable()
+
+    def put_slowdown_ewma(self, gpu_id: str, ratio: float) -> None:
+        """Store the moving average of the slowdowns seen on a GPU."""
+        self._slowdown_ewma_ratios[gpu_id] = ratio
+
+    def _rebuild_usable(self) -> None:
+        """Keep the order by node and index; nodes change rarely."""
+        nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
+        self._usable_nodes.clear()
+        self._usable_gpus.clear()
+        for node in nodes:
+            self._append_usable(node)
+        self._open.rebuild(self._usable_gpus.values())
+
+    def _append_usable(self, node: Node) -> None:
+        """Note a node that comes after all others that are noted; nodes that join one by one in order cost no more."""
+        self.layout += 1
+        self._inventory = None
+        if _is_usable(node):
+            self._usable_nodes[node.node_id] = node
+            in_order = sorted(node.gpus, key=_INDEX_AND_ID)
+            self._usable_gpus.update((gpu.gpu_id, self._gpus[gpu.gpu_id]) for gpu in in_order if gpu.healthy)
+
+    def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
+        """Bring what GPUs hold up to date; return their nodes."""
+        given_up = self._abandoned_attempts
+        haunted = {gpu_id for one in given_up.values() for gpu_id in one.gpu_ids} if given_up else _NO_GPUS
+        touched_nodes: dict[str, None] = {}
+        self.touched_gpu_ids.update(gpu_ids)
+        for gpu_id in gpu_ids:
+            view = self._gpus.get(gpu_id)
+            if view is None:
+                continue
+            self._gpus[gpu_id] = view = self._occupied(view, is_haunted=gpu_id in haunted)
+            touched_nodes[view.node_id] = None
+            if gpu_id in self._usable_gpus:
+                self._usable_gpus[gpu_id] = view
+                self._open.put(view)
+                self.touched_job_ids.update(view.job_ids)
+        return touched_nodes
+
+    def _refresh_hosts(self, node_ids: Iterable[str]) -> None:
+        for node_id in node_ids:
+            jobs = (self._jobs[job_id] for job_id in self.jobs_on_node(node_id))
+            self._host_use[node_id] = host_use_of(jobs, self._nodes[node_id])
+
+    def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
+        gpu_id = view.gpu.gpu_id
+        jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
+        if not jobs:
+            return GpuView(gpu=view.gpu, node_id=view.node_id, is_releasing=is_haunted or gpu_id in self._kept_gpu_ids)
+        if len(jobs) == 1:  # as on nearly all GPUs, in a third of the time
+            (job,) = jobs
+            surge, held_bytes = _surge_on(job, gpu_id), job.bytes_on(gpu_id)
+            return GpuView(
+                gpu=view.gpu,
+                node_id=view.node_id,
+                job_ids=(job.request.job_id,),
+                memory_reserved_bytes=held_bytes if surge is None else claimed_bytes([(held_bytes, surge)]),
+                is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or job.closes_gpus,
+                memory_surge_bytes=surge.surge_bytes if surge is not None else 0,
+            )
+        kept = [(job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs]
+        return GpuView(
+            gpu=view.gpu,
+            node_id=view.node_id,
+            job_ids=tuple([job.job_id for job in jobs]),
+            memory_reserved_bytes=claimed_bytes(kept),
+            is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or any(job.closes_gpus for job in jobs),
+            memory_surge_bytes=largest_surge_bytes(surge for _, surge in kept),
+        )
+
+
+def _surge_on(job: JobRecord, gpu_id: str) -> MemorySurge | None:
+    """Return what of its memory on one GPU a job needs now and then, there or where it moves to."""
+    target = job.moves.target
+    return (job.shape if target is None or gpu_id in job.gpu_ids else target.shape).memory_surge
+
+
+def _is_usable(node: Node) -> bool:
+    return node.connected and node.schedulable and not node.is_cordoned
+
+
+def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:
+    """Return what these jobs occupy of a node; one that moves keeps the larger of its two parts."""
+    asking = [job for job in jobs if job.request.cpu_cores or job.request.host_memory_bytes]
+    if not asking:
+        return _NOTHING
+    gpu_ids = {gpu.gpu_id for gpu in node.gpus}
+    cpu_cores, host_memory_bytes = 0.0, 0
+    for job in asking:
+        parts = [_share_on(gpu_ids, job, job.assignments)]
+        if job.moves.target is not None:
+            parts.append(_share_on(gpu_ids, job, job.moves.target.assignments))
+        cpu_cores += max(part.cpu_cores for part in parts)
+        host_memory_bytes += max(part.host_memory_bytes for part in parts)
+    return HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)
+
+
+def _share_on(gpu_ids: Collection[str], job: JobRecord, assignments: Sequence[Assignment]) -> HostUse:
+    return host_share(job.request, sum(part.gpu_id in gpu_ids for part in assignments), len(assignments))

@@ -1,0 +1,60 @@
+"""When a policy is asked again although nothing happens: where time alone may change its mind, at its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
+from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.events import Event, JobProgressed, JobStarted, TimerFired
+from scheduler_service.core.state import ClusterState
+
+_ORDERS = LaunchJob, StopJob, PrepareJob, PauseJob, ResumeJob
+
+
+def find_looks(
+    policy: Policy,
+    event: Event,
+    step: EventEffects,
+    state: ClusterState,
+    look: Callable[..., SchedulingView],
+    *,
+    is_prediction_new: bool,
+) -> Sequence[int]:
+    """Return when to ask again, in ms.
+
+    A policy without `next_look_ms` is asked at every multiple. One that has it is asked at the next multiple after
+    every fact; a timer after which nothing was ordered is none, nor is a report that it does not heed.
+
+    Args:
+        policy: The policy.
+        event: What has just been handled.
+        step: What followed from it; the policy was asked where a decision was due.
+        state: This instant.
+        look: Returns the cluster as it is now, `explain` being asked for or not.
+        is_prediction_new: The fact has changed what is predicted.
+    """
+    interval_ms = int(getattr(policy, "interval_ms", 0))
+    if not interval_ms:
+        return ()
+    soon_ms = (state.now_ms // interval_ms + 1) * interval_ms
+    find = getattr(policy, "next_look_ms", None)
+    if find is None:
+        return (soon_ms,) if step.is_decision_due else ()
+    if not step.is_decision_due and not is_prediction_new and _is_unheeded(policy, event, step, state):
+        return ()
+    if not isinstance(event, TimerFired) or step.commands:
+        return (soon_ms,)
+    at_ms = find(look(explain=False))
+    return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
+
+
+def _is_unheeded(policy: Policy, event: Event, step: EventEffects, state: ClusterState) -> bool:
+    """Return whether a fact upon which the policy was not asked changes neither its answer nor when it looks again."""
+    heeds_report = getattr(policy, "heeds_report", None)
+    if heeds_report is None or not isinstance(event, JobProgressed | JobStarted):
+        return False
+    if any(isinstance(order, _ORDERS) for order in step.commands):
+        return False
+    return not heeds_report(lost_ratio=state.lost_ratios.get(event.job_id, 0.0))

@@ -1,0 +1,1 @@
+"""The life of an attempt: prepared, started, moved, ended."""

@@ -1,0 +1,195 @@
+"""What is predicted and observed of pairs of keys: answers by micro-batch, averages measured here, broken trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+
+from scheduler_service.core.change_log import ChangeLog
+from scheduler_service.core.predictions.measured_averages import ObservedSlowdown, Sizes, at_sizes, with_windows
+from scheduler_service.core.records import Level, PairPrediction
+
+_NO_PAIRS: Mapping[tuple[str, str], Any] = MappingProxyType({})
+OBSERVED_PER_QUESTION_MAX = 2_000
+"""Measured pairs that travel with a question about pairs."""
+
+
+class PairStore:
+    """Pairs of keys by device; what was observed overrides what was predicted.
+
+    Attributes:
+        changes: What changed of them.
+    """
+
+    def __init__(self) -> None:
+        self._broken_trials: dict[tuple[str, str, str], int] = {}
+        self._pairs: dict[str, dict[tuple[str, str], dict[Sizes, PairPrediction]]] = {}
+        self._observed: dict[str, dict[tuple[str, str], ObservedSlowdown]] = {}
+        self._victims_of: dict[str, dict[str, None]] = {}
+        self.changes = ChangeLog()
+
+    def pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
+        """Return how much `other_key` slows `victim_key` down: observed before predicted, these sizes before any.
+
+        What was measured while others used the GPU is no measurement of the pair: it raises a prediction's upper end,
+        and answers, out of domain, where nothing else is known.
+        """
+        observed_co_located = self._observed.get(victim_key)
+        observed = observed_co_located.get((other_key, device)) if observed_co_located is not None else None
+        if observed is None:
+            return self.predicted_pair(victim_key, other_key, device, micro_batch_size, other_micro_batch_size)
+        known = observed.answers.get((micro_batch_size, other_micro_batch_size))
+        if known is not None:
+            return known
+        predicted = self.predicted_pair(victim_key, other_key, device, micro_batch_size, other_micro_batch_size)
+        seen = max(observed.slowdown_ratio, 0.0)
+        promised = predicted.upper_ratio if observed.is_doubtful and predicted is not None else 0.0
+        if observed.is_doubtful and predicted is not None and predicted.level is not Level.FALLBACK:
+            # The predictor is told of it and has moved its answer; here it lowers no upper end.
+            return replace(predicted, upper_ratio=max(predicted.upper_ratio, seen))
+        observed.answers[micro_batch_size, other_micro_batch_size] = answer = PairPrediction(
+            victim_key=victim_key,
+            other_key=other_key,
+            device=device,
+            slowdown_ratio=seen,
+            upper_ratio=max(seen, promised),
+            micro_batch_size=micro_batch_size,
+            other_micro_batch_size=other_micro_batch_size,
+            level=Level.OBSERVED,
+            in_domain=not observed.is_doubtful,
+            model_version=predicted.model_version if predicted is not None else "",
+            times_measured=0 if observed.is_doubtful else observed.windows,
+        )
+        return answer
+
+    def predicted_pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        micro_batch_size: int = 0,
+        other_micro_batch_size: int = 0,
+    ) -> PairPrediction | None:
+        """Return what the predictor answered about a pair, or None: these micro-batches before any."""
+        return at_sizes(
+            self._pairs.get(victim_key, {}).get((other_key, device)), micro_batch_size, other_micro_batch_size
+        )
+
+    def has_pair(self, victim_key: str, other_key: str, device: str) -> bool:
+        """Say whether anything is known of a pair."""
+        pair = other_key, device
+        if pair in self._observed.get(victim_key, _NO_PAIRS):
+            return True
+        return at_sizes(self._pairs.get(victim_key, _NO_PAIRS).get(pair), 0, 0) is not None
+
+    def has_sound(self, victim_key: str, other_key: str, device: str) -> bool:
+        """Say whether a pair was measured here while no other job used the GPU."""
+        observed = self._observed.get(victim_key, {}).get((other_key, device))
+        return observed is not None and not observed.is_doubtful
+
+    def put_pair(self, pair: PairPrediction) -> None:
+        """Store an answer about a pair; both directions of a question arrive as two of these."""
+        self.changes.note(pair.victim_key, pair.other_key)
+        observed = self._observed.get(pair.victim_key, {}).get((pair.other_key, pair.device))
+        if observed is not None:
+            observed.answers.clear()
+        by_pair = self._pairs.setdefault(pair.victim_key, {})
+        by_sizes = by_pair.setdefault((pair.other_key, pair.device), {})
+        by_sizes[pair.micro_batch_size, pair.other_micro_batch_size] = pair
+        self._victims_of.setdefault(pair.other_key, {})[pair.victim_key] = None
+
+    def replace_pair(self, pair: PairPrediction) -> None:
+        """Store an answer in the place of everything that was answered about the pair, at whatever micro-batches."""
+        self._pairs.get(pair.victim_key, {}).pop((pair.other_key, pair.device), None)
+        self.put_pair(pair)
+
+    def observe_pair(
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        slowdown_ratio: float,
+        windows: int = 1,
+        *,
+        is_doubtful: bool = False,
+    ) -> float | None:
+        """Fold measured windows into the average of their pair; return by how much it moved, None for the first."""
+        self.changes.note(victim_key, other_key)
+        observed = self._observed.setdefault(victim_key, {})
+        past = observed.get((other_key, device))
+        present = with_windows(past, slowdown_ratio, windows, is_doubtful=is_doubtful)
+        observed[other_key, device] = present
+        self._victims_of.setdefault(other_key, {})[victim_key] = None
+        return abs(present.slowdown_ratio - past.slowdown_ratio) if past is not None else None
+
+    def observed_among(self, keys: Sequence[str], device: str) -> tuple[tuple[str, str, float], ...]:
+        """Return (victim key, other key, slowdown) of the measured pairs of some keys; bounded."""
+        named = frozenset(keys)
+        found = (
+            (victim, other, observed.slowdown_ratio)
+            for victim in keys
+            for (other, device_of_pair), observed in self._observed.get(victim, {}).items()
+            if device_of_pair == device and other in named
+        )
+        return tuple(islice(found, OBSERVED_PER_QUESTION_MAX))
+
+    def doubted_among(self, keys: Sequence[str], device: str) -> frozenset[tuple[str, str]]:
+        """Return those of `observed_among` that were measured only while others used the device."""
+        named = self.observed_among(keys, device)
+        return frozenset(
+            (victim, other) for victim, other, _ in named if self._observed[victim][other, device].is_doubtful
+        )
+
+    def sound_pairs(self, device: str) -> Iterator[tuple[str, str, float]]:
+        """Yield (victim key, other key, slowdown) of the pairs measured on a device type without doubt; bounded."""
+        found = (
+            (victim, other, observed.slowdown_ratio)
+            for victim, pairs in self._observed.items()
+            for (other, where), observed in pairs.items()
+            if where == device and not observed.is_doubtful
+        )
+        return islice(found, OBSERVED_PER_QUESTION_MAX)
+
+    def note_broken_trial(
+        self, victim_key: str, other_key: str, device: str, slowdown_ratio: float, *, at_ms: int
+    ) -> None:
+        """Remember that a pair broke a consent: what the trial measured is what is known of it."""
+        windows = self._observed.get(victim_key, {}).get((other_key, device), ObservedSlowdown(slowdown_ratio=0.0))
+        observed = ObservedSlowdown(slowdown_ratio=slowdown_ratio, windows=windows.windows)
+        self._observed.setdefault(victim_key, {})[other_key, device] = observed
+        self._victims_of.setdefault(other_key, {})[victim_key] = None
+        self._broken_trials.pop((victim_key, other_key, device), None)
+        self._broken_trials[victim_key, other_key, device] = at_ms
+        self.changes.note(victim_key, other_key)
+
+    def forget_broken_trials(self, before_ms: int) -> bool:
+        """Forget pairs whose trial broke before an instant, oldest first; they may be tried again."""
+        has_forgotten = False
+        while self._broken_trials and (oldest := next(iter(self._broken_trials.items())))[1] < before_ms:
+            victim, other, device = oldest[0]
+            del self._broken_trials[oldest[0]]
+            self._observed.get(victim, {}).pop((other, device), None)
+            self.changes.note(victim, other)
+            has_forgotten = True
+        return has_forgotten
+
+    def forget_pairs(self, key: str) -> None:
+        """Drop everything about the pairs of a key."""
+        for pair in [pair for pair in self._broken_trials if key in pair[:2]]:
+            del self._broken_trials[pair]
+        for victim in self._victims_of.pop(key, {}):
+            for pairs in (self._pairs.get(victim, {}), self._observed.get(victim, {})):
+                for pair_key in [pair_key for pair_key in pairs if pair_key[0] == key]:
+                    del pairs[pair_key]
+        for other, _ in [*self._pairs.pop(key, {}), *self._observed.pop(key, {})]:
+            self._victims_of.get(other, {}).pop(key, None)

@@ -1,0 +1,220 @@
+"""What to ask the predictor, and when a job waits for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.predictions.key_use import KeyUse
+from scheduler_service.core.queue.queue_holds import find_queue_hold
+from scheduler_service.core.queue.queue_terms import NO_TERMS
+from scheduler_service.core.records import Phase, Reason, Share
+from scheduler_service.core.state import ClusterState
+
+SMALLER_SIZES_MAX = 3
+"""Halvings of a new key's micro-batch that its pairs are asked about."""
+SMALLER_PARTNERS_MAX = 64
+"""With more keys in question its pairs are asked about with the whole batch only."""
+
+
+def ask_about_job(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
+    """Ask about a new job on every device type that is not yet answered; a failed question is asked again."""
+    key = job.request.key
+    use = state.living_keys.get(key)
+    if use is None:
+        return
+    state.predictions.use(key)
+    state.predictions.forget_unused(state.living_keys)
+    for device in state.devices:
+        if state.predictions.job(key, device) is not None:
+            ask_about_pairs(state, key, device, step)
+        elif device not in state.predictions.outstanding_devices(key):
+            step.commands.append(_question(state, key, use, device))
+            state.predictions.await_job(key, device)
+
+
+def ask_about_devices(state: ClusterState, devices: frozenset[str], step: EventEffects) -> None:
+    """Ask about every living key on device types that have just come."""
+    for key, use in sorted(state.living_keys.items()):
+        for device in sorted(devices):
+            step.commands.append(_question(state, key, use, device))
+            state.predictions.await_job(key, device)
+    for job_id in tuple(state.in_phase(Phase.PENDING)):
+        refresh_hold(state, job_id)
+
+
+def ask_about_pairs(state: ClusterState, key: str, device: str, step: EventEffects) -> None:
+    """Ask how a key and the living ones slow each other down on a device, where nothing is known yet."""
+    use = state.living_keys.get(key)
+    if use is None or not use.may_share or state.predictions.awaits_pairs(key, device):
+        return
+    if state.keys.knows_all_pairs(key, device):  # as for nearly every job of a key that others have had before
+        return
+    others = _unknown_partners(state, key, device)
+    if others:
+        _ask_about_pairs_with(state, key, device, others, step)
+        state.predictions.await_pairs(key, device)
+    else:
+        state.keys.note_all_pairs_known(key, device)
+
+
+def _ask_about_pairs_with(
+    state: ClusterState, key: str, device: str, others: Sequence[str], step: EventEffects
+) -> None:
+    keys = tuple(dict.fromkeys((key, *others)))
+    step.commands.append(
+        RequestPairPredictions(
+            device=device,
+            members=(
+                *(pair_member(state, member, device) for member in keys),
+                *(_smaller_members(state, key) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
+            ),
+            new_keys=(key,),
+            observed=state.predictions.observed_among(keys, device),
+            device_memory_bytes=state.devices.get(device, 0),
+            doubted=state.predictions.doubted_among(keys, device),
+            calibration=state.calibrations.get(device),
+        )
+    )
+
+
+def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
+    """Return the living keys about whose pair with this one nothing is known, itself included; bounded."""
+    predictions = state.predictions
+    found = [
+        other
+        for other, use in state.living_keys.items()
+        if use.may_share
+        and predictions.job(other, device) is not None
+        and not (predictions.has_pair(key, other, device) and predictions.has_pair(other, key, device))
+    ]
+    return sorted(found)[-predictions.keys_max :]
+
+
+def _smaller_members(state: ClusterState, key: str) -> Iterator[PairMember]:
+    """Yield a new key with parts of its batch in a pass: the smaller, the less it disturbs a job that it joins."""
+    use = state.living_keys[key]
+    if use.settings is None:
+        return
+    samples = -(-use.global_batch_size // (use.gpus[0] if use.gpus else 1))
+    for number in range(1, SMALLER_SIZES_MAX + 1):
+        size = -(-samples // 2**number)
+        if size == -(-samples // 2 ** (number - 1)):
+            return
+        yield PairMember(
+            key=key,
+            graph_sha256=use.graph_sha256,
+            settings=use.settings,
+            solo_step_ms=None,
+            micro_batch_size=size,
+        )
+
+
+def reissue_questions(state: ClusterState, step: EventEffects) -> None:
+    """Ask again whatever was unanswered when the scheduler went down."""
+    for key in state.predictions.outstanding_keys():
+        use = state.living_keys.get(key)
+        if use is not None:
+            step.commands += [
+                _question(state, key, use, device) for device in state.predictions.outstanding_devices(key)
+            ]
+    for key, device in state.predictions.outstanding_pairs():
+        if key in state.living_keys:
+            # Jobs are held until an answer comes, so the question is asked again even if nothing is unknown by now.
+            _ask_about_pairs_with(state, key, device, _unknown_partners(state, key, device), step)
+
+
+def refresh_hold(state: ClusterState, job_id: str) -> bool:
+    """Hold a pending job back, or show it to the policy; True when it is shown."""
+    reason = _hold_reason(state, state.jobs[job_id])
+    state.set_hold(job_id, reason)
+    return reason is None
+
+
+def refresh_hold_of_waiting(state: ClusterState, job_id: str) -> None:
+    """Do the same for a job that may not wait, or be unknown."""
+    job = state.jobs.get(job_id)
+    if job is not None and job.phase is Phase.PENDING:
+        refresh_hold(state, job_id)
+
+
+def _hold_reason(state: ClusterState, job: JobRecord) -> Reason | None:
+    asked = find_queue_hold(state, job) if job.request.terms is not NO_TERMS else None
+    if asked is not None:
+        return asked
+    if not state.gpus:
+        return Reason(code="NO_NODE", numbers={"gpus_needed": job.request.gpus, "gpus_in_cluster": 0})
+    if attempts := state.occupancy.abandoned_of(job.job_id):
+        return Reason(code="FORMER_ATTEMPT_RUNS", numbers={"attempts_count": attempts})
+    if job.times.not_before_ms > state.now_ms:
+        return _backoff_reason(state, job)
+    waiting = _unanswered_devices(state, job)
+    if waiting:
+        numbers = {"devices_unanswered": len(waiting), "waited_ms": state.now_ms - job.times.submitted_at_ms}
+        return Reason(code="AWAITING_PREDICTION", numbers=numbers)
+    return None
+
+
+def _unanswered_devices(state: ClusterState, job: JobRecord) -> set[str]:
+    """Return the device types about which the job, or its neighbourhood if it would share, is still asked."""
+    key = job.request.key
+    if key not in state.living_keys:
+        return set()
+    devices = set(state.predictions.outstanding_devices(key))
+    if job.request.share is not Share.NEVER:
+        devices |= {device for device in state.devices if state.predictions.awaits_pairs(key, device)}
+    return devices
+
+
+def _backoff_reason(state: ClusterState, job: JobRecord) -> Reason:
+    wait_ms = job.times.not_before_ms - state.now_ms
+    if job.reason.code == "LAUNCH_REFUSED":
+        return Reason(code="LAUNCH_REFUSED", numbers={"wait_ms": wait_ms, "refusals": job.counts.launch_refusals})
+    if job.reason.code == "RESTORED":
+        return Reason(code="RESTORED", numbers={"wait_ms": wait_ms})
+    if job.reason.code == "PEAKS_MET":
+        return Reason(code="PEAKS_MET", numbers={"wait_ms": wait_ms}, job_ids=job.reason.job_ids)
+    numbers = {"wait_ms": wait_ms, "restarts": job.counts.restarts, "restart_limit": job.request.restart_limit}
+    return Reason(code="RESTART_BACKOFF", numbers=numbers)
+
+
+def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> RequestPrediction:
+    return RequestPrediction(
+        key=key,
+        device=device,
+        device_memory_bytes=state.devices[device],
+        graph_sha256=use.graph_sha256,
+        settings=use.settings,
+        micro_batch_sizes=micro_batch_sizes_of(use),
+        gpus=use.gpus,
+        calibration=state.calibrations.get(device),
+    )
+
+
+def micro_batch_sizes_of(use: KeyUse) -> tuple[int, ...]:
+    """Return the samples per GPU and pass that a policy may choose: the batch over the GPUs, halved down to one."""
+    found: set[int] = set()
+    for gpus in use.gpus or (1,):
+        samples = -(-use.global_batch_size // gpus)
+        while samples > 1:
+            found.add(samples)
+            samples = -(-samples // 2)
+    return tuple(sorted(found | {1}, reverse=True))
+
+
+def pair_member(state: ClusterState, key: str, device: str) -> PairMember:
+    """Return a living key as a question about pairs names it."""
+    use = state.living_keys[key]
+    prediction = state.predictions.job(key, device)
+    full = -(-use.global_batch_size // (use.gpus[0] if use.gpus else 1))
+    point = prediction.memory.get(full) if prediction is not None else None
+    return PairMember(
+        key=key,
+        graph_sha256=use.graph_sha256,
+        settings=use.settings,
+        solo_step_ms=state.predictions.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=full),
+        utilization_ratio=prediction.utilization_ratio if prediction is not None else None,
+        memory_bytes=point.memory_bytes if point is not None else None,
+    )

@@ -1,0 +1,1 @@
+"""Whose turn it is: priority classes, tenants, holds, reservations and the order within them."""

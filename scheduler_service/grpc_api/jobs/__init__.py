@@ -1,0 +1,1 @@
+"""Requests about jobs: submitting, listing, watching, explaining, forecasts."""

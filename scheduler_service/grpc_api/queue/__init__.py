@@ -1,0 +1,1 @@
+"""Requests about the queue: arrays, priorities, tenants, holds, nodes."""
