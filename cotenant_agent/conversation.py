@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.attempt_table import AttemptTable
 from cotenant_agent.attempts.early_attempts import find_prepared, give_up_early
 from cotenant_agent.attempts.early_start import PREPARATION_LOST
@@ -37,7 +37,7 @@ from cotenant_agent.protocol import (
     reading_to_message,
     window_to_message,
 )
-from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading, LaunchRequest
+from cotenant_agent.records import AttemptEnd, AttemptKey, AttemptState, GpuReading, LaunchRequest
 from cotenant_agent.storage.state_directory import checkpoint_directory
 from cotenant_agent.system_clock import boot_ms
 

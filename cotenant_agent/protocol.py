@@ -15,7 +15,7 @@ from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.allow_list import AllowList, known_names
 from cotenant_agent.ranks.rendezvous_addresses import is_host
@@ -23,6 +23,7 @@ from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
     AttemptObservation,
+    AttemptState,
     GangPart,
     GpuDescription,
     GpuReading,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,16 @@ from cotenant.job_settings import JobSettings
 _NAMED_CHARACTERS = 8
 STEPS_LIMIT = 1 << 53
 """Of steps and epochs that a job may claim; what is larger fits into no message."""
+
+
+class AttemptState(enum.Enum):
+    """Where an attempt is in its life."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

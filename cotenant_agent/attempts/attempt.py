@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 from collections.abc import Iterable
@@ -38,6 +37,7 @@ from cotenant_agent.records import (
     AttemptKey,
     AttemptObservation,
     AttemptPause,
+    AttemptState,
     ExitFacts,
     GpuReading,
     JobUsage,
@@ -52,16 +52,6 @@ _log = logging.getLogger(__name__)
 _LOG_TAIL_BYTES = 4096
 _CLASSIFIED_TAIL_BYTES = 65536
 _PROGRESS_FILE_BYTES = 4096
-
-
-class AttemptState(enum.Enum):
-    """Where an attempt is in its life."""
-
-    PREPARING = "preparing"
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPING = "stopping"
-    ENDED = "ended"
 
 
 def _log_progress(spec: dict[str, object], log: Path, before: object, *, are_several: bool) -> LogProgress | None:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.early_attempts import LostPreparations, begin_or_end, with_devices
 from cotenant_agent.attempts.early_start import check_preparable
 from cotenant_agent.attempts.launching import Launcher
@@ -23,7 +23,7 @@ from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.keeper import job_processes
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress_reading.progress import ProgressSocket
-from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
+from cotenant_agent.records import AttemptEnd, AttemptKey, AttemptState, InventoryReading, JobProcesses, LaunchRequest
 from cotenant_agent.storage.durable_files import read_integer, read_json, refresh_json, write_json
 from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms

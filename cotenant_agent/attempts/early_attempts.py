@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.early_start import PREPARATION_LOST
 from cotenant_agent.attempts.stop_orders import request_stop
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.cgroups import ControlGroups
-from cotenant_agent.records import AttemptKey
+from cotenant_agent.records import AttemptKey, AttemptState
 from cotenant_agent.storage.durable_files import read_text
 from cotenant_agent.storage.state_directory import StateDirectory
 

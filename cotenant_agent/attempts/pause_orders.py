@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.keeper.job_pausing import PAUSED_MS_MAX
-from cotenant_agent.records import AttemptKey
+from cotenant_agent.records import AttemptKey, AttemptState
 from cotenant_agent.storage.durable_files import read_integer, write_json
 from cotenant_agent.system_clock import boot_ms
 

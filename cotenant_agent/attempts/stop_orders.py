@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.devices.memory_watchdog import MemorySample
-from cotenant_agent.records import AttemptKey
+from cotenant_agent.records import AttemptKey, AttemptState
 from cotenant_agent.storage.durable_files import read_integer, refresh_json, write_json
 
 # What was started early has nothing to store.

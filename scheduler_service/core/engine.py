@@ -34,8 +34,9 @@ from scheduler_service.core.event_handling.time_limits import enforce_time_limit
 from scheduler_service.core.lifecycle import preparation
 from scheduler_service.core.lifecycle.attempts import launch, stop
 from scheduler_service.core.lifecycle.migration import order_move
+from scheduler_service.core.planning.checked_plan import CheckedPlan
 from scheduler_service.core.planning.explanation import Explanation, frozen_view
-from scheduler_service.core.planning.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.planning.policy_answer import decisions_of, note_refused
 from scheduler_service.core.predictions.pair_refreshes import refresh_pairs
 from scheduler_service.core.predictions.prediction_requests import refresh_hold

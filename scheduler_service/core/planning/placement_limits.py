@@ -16,7 +16,8 @@ from typing import Final
 from scheduler_service.core.cluster_view.foreseen_view import carry_out
 from scheduler_service.core.cluster_view.view import PendingJob, Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, Stop, unfolded
-from scheduler_service.core.planning.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.planning.checked_plan import CheckedPlan
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.queue.queue_terms import is_device_named
 from scheduler_service.core.records import JobRequest, Reason
 

@@ -15,7 +15,6 @@ from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.replica_groups import may_have_servers, with_servers
 from scheduler_service.core.cluster_view.spanning import spanning_obstacle
 from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.decisions import (
     LEAVES,
     PAUSES,
@@ -35,6 +34,7 @@ from scheduler_service.core.decisions import (
     unfolded,
 )
 from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, collision_obstacle
+from scheduler_service.core.planning.checked_plan import CheckedPlan, Rejection
 from scheduler_service.core.queue.queue_terms import is_device_named
 from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
 from scheduler_service.core.sharing.colocation_slowdown import (
@@ -46,30 +46,6 @@ from scheduler_service.core.sharing.colocation_slowdown import (
 from scheduler_service.core.sharing.pausability import pause_obstacle
 from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
 from scheduler_service.core.trial_sharing.measuring_starts import beside_host, measured_there
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """A decision that was dropped, and why."""
-
-    decision: Decision
-    reason: Reason
-
-
-@slotted_record
-class CheckedPlan:
-    """What may be carried out.
-
-    Attributes:
-        decisions: In execution order; holds are filled in for jobs whose decision was dropped or absent.
-        reservations: Memory to reserve on each GPU, by job id, for the starts and moves.
-        rejections: What was dropped; empty for a correct policy.
-    """
-
-    decisions: tuple[Decision, ...]
-    reservations: Mapping[str, int]
-    rejections: tuple[Rejection, ...]
-
 
 _NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
 

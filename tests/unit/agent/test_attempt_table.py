@@ -16,7 +16,6 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from cotenant_agent.attempts.attempt import AttemptState
 from cotenant_agent.attempts.attempt_table import AttemptTable
 from cotenant_agent.attempts.launching import Launcher
 from cotenant_agent.attempts.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
@@ -24,7 +23,7 @@ from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress_reading.progress import ProgressReport
-from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage, LaunchRequest
+from cotenant_agent.records import AttemptKey, AttemptState, InventoryReading, JobUsage, LaunchRequest
 from cotenant_agent.storage.durable_files import keep_room
 from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms

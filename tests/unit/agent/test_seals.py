@@ -14,13 +14,14 @@ from typing import Any, cast
 
 import pytest
 
-from cotenant_agent.attempts.attempt import Attempt, AttemptState
+from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.attempt_table import AttemptTable
 from cotenant_agent.attempts.launching import Launcher
 from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.keeper.job_processes import start_ticks
 from cotenant_agent.keeper.seals import SEALED, Seal
 from cotenant_agent.processes import LinuxProcesses, read_boot_id
+from cotenant_agent.records import AttemptState
 from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
