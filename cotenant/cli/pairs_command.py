@@ -21,8 +21,8 @@ _NONE_YET = (
 _COLUMNS = (
     Column(title="VICTIM", shrinks=True),
     Column(title="CO-LOCATED", shrinks=True),
-    Column(title="SLOWED", right=True),
-    Column(title="NEXT TIME", right=True),
+    Column(title="MEASURED", right=True),
+    Column(title="NINE OF TEN", right=True),
     Column(title="TIMES", right=True),
     Column(title="SEEN", right=True),
     Column(title="DEVICE", wraps=True),
@@ -36,9 +36,9 @@ _COLUMNS = (
 def pairs(session: Session, /, device: str, limit: int | None) -> None:
     """List pairs of jobs that were measured co-located, the most harmful first.
 
-    SLOWED is the typical slowdown of VICTIM by the co-located job; NEXT TIME is where nine of ten further measurements
-    are expected. Jobs are named by their keys (equal graph and settings = equal key), and by name where the scheduler
-    still knows one.
+    MEASURED is the average slowdown of VICTIM by the co-located job, NINE OF TEN where so many of its windows lie. What is
+    expected next time, which weighs these against all else that is known, is what predict and explain say. Jobs are
+    named by their keys (equal graph and settings = equal key), and by name where the scheduler still knows one.
     """
     found = session.predictor().list_measured_pairs(device)
     found.sort(key=lambda pair: (-pair.slowdown_ratio, pair.device, pair.victim_job_key, pair.other_job_key))
