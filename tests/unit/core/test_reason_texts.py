@@ -19,7 +19,7 @@ from tests.support.scheduling import GIB, job
 
 def test_every_code_in_the_code_has_a_text() -> None:
     root = Path(__file__).parents[3] / "scheduler_service"
-    sources = [path.read_text() for folder in ("core", "policies") for path in sorted((root / folder).glob("*.py"))]
+    sources = [path.read_text() for folder in ("core", "policies") for path in sorted((root / folder).rglob("*.py"))]
     found = {
         code
         for text in sources
