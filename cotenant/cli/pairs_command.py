@@ -36,8 +36,8 @@ _COLUMNS = (
 def pairs(session: Session, /, device: str, limit: int | None) -> None:
     """List pairs of jobs that were measured co-located, the most harmful first.
 
-    MEASURED is the average slowdown of VICTIM by the co-located job, NINE OF TEN where so many of its windows lie. What is
-    expected next time, which weighs these against all else that is known, is what predict and explain say. Jobs are
+    MEASURED is the average slowdown of VICTIM by the co-located job, NINE OF TEN where so many of its windows lie. What
+    is expected next time, which weighs these against all else that is known, is what predict and explain say. Jobs are
     named by their keys (equal graph and settings = equal key), and by name where the scheduler still knows one.
     """
     found = session.predictor().list_measured_pairs(device)
