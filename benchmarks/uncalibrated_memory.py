@@ -19,8 +19,8 @@ A100 (TensorFlow: peaks of its own pool). timm's inference ran: what is expected
 memory.
 
 Chosen looking at the judged rows: the form (bounds count gradients as if they were kept: the RTX 3090), how much of an
-unfolded input counts (1 and 8 GiB), the level of 99.24 %, of some forty pairs one that covers every set to 98.5 % when
-left out; the wider bound of mixed precision. Needs COTENANT_SHARED_DATA. Half a CPU minute.
+unfolded input counts (1 and 8 GiB), the level of 99.3 %, the least of those tried that covers every set to 98.5 % when
+left out and timm's ResNets to 98 %; the wider bound of mixed precision. Needs COTENANT_SHARED_DATA. Half a CPU minute.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BoolArray = npt.NDArray[np.bool_]
 EXPECTED_LEVEL: Final = 0.5
 LOW_LEVEL: Final = 0.05
 HIGH_LEVEL: Final = 0.95
-BOUND_LEVEL: Final = 0.9924
+BOUND_LEVEL: Final = 0.993
 A100: Final = "NVIDIA A100-SXM4-40GB"
 SETS: Final = ("mlp", "cnn", "timm")
 _MLP_EVERY: Final = 10

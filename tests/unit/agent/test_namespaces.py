@@ -291,7 +291,7 @@ def test_root_without_the_power_to_administer_is_refused_with_the_reason(tmp_pat
 def test_a_machine_that_refuses_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     refusing = tmp_path / "namespaces.py"
     refusing.write_text("print('this machine refuses a process namespace: unshare: Operation not permitted')")
-    monkeypatch.setattr(isolation_means, "_NAMESPACES", refusing)
+    monkeypatch.setattr(isolation_means, "NAMESPACES", refusing)
     assert find_namespace_obstacle().endswith("Operation not permitted")
     refusing.write_text("raise SystemExit(1)")
     assert "cannot be tried" in find_namespace_obstacle()
