@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 
 if not __package__:
     # As a program it knows the standard library only.
-    sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])  # noqa: PTH100
+    _ROOM = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100,PTH120
+    sys.path.append(os.path.dirname(os.path.dirname(_ROOM)))  # noqa: PTH120
 
 from cotenant_agent.keeper import rank_ends
 from cotenant_agent.keeper.deadline_watch import tell_deadline, watch_deadlines
