@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cotenant.idle_cores import read_idle_times_ns
 from cotenant_agent.errors import DeviceError
 from cotenant_agent.processes import Processes, pinned_processes
 from cotenant_agent.records import (
@@ -34,8 +35,6 @@ from cotenant_agent.system_clock import steady_ns
 DEVICE_NAME = "cpu-standin"
 # More threads than cores spin against each other: one per core of the job.
 _THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Idle and waiting for the disk: the fields of /proc/stat in which a core does nothing.
-_IDLE_FIELDS = (3, 4)
 _BASELINE_TIMEOUT_S = 120
 _MEASURE = (
     "import importlib.util as u, os\n"
@@ -74,7 +73,7 @@ class StandinInventory:
         self._baseline_bytes = baseline_bytes
         self._processes = processes
         self._job_marks: dict[AttemptKey, _CpuMark] = {}
-        self._core_marks: dict[int, tuple[int, int]] = {}
+        self._idle_marks: dict[int, tuple[int, int]] = {}
 
     @property
     def enforcements(self) -> tuple[str, ...]:
@@ -159,13 +158,14 @@ class StandinInventory:
         return max(resident_bytes - self._baseline_bytes, 1 if resident_bytes > 0 else 0)
 
     def _core_busy_ratio(self, core: int) -> float | None:
-        now = _read_core_ticks(core)
-        before = self._core_marks.get(core)
-        if now is not None:
-            self._core_marks[core] = now
-        if now is None or before is None or now[1] <= before[1]:
+        idle_ns = read_idle_times_ns().get(core)
+        if idle_ns is None:
             return None
-        return (now[0] - before[0]) / (now[1] - before[1])
+        now, before = (idle_ns, steady_ns()), self._idle_marks.get(core)
+        self._idle_marks[core] = now
+        if before is None or now[1] <= before[1]:
+            return None
+        return min(1.0, max(0.0, 1.0 - (now[0] - before[0]) / (now[1] - before[1])))
 
 
 def _foreign_ratio(busy_ratio: float | None, usages: Sequence[JobUsage]) -> float | None:
@@ -204,14 +204,4 @@ def _run(executable: str, program: str) -> str:
 
 
 def _is_online(core: int) -> bool:
-    return Path(f"/sys/devices/system/cpu/cpu{core}").exists() and _read_core_ticks(core) is not None
-
-
-def _read_core_ticks(core: int) -> tuple[int, int] | None:
-    """Busy and total clock ticks of one core since boot; None when it is offline."""
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *fields = line.split()
-        if name == f"cpu{core}":
-            ticks = [int(field) for field in fields[:8]]
-            return sum(ticks) - sum(ticks[index] for index in _IDLE_FIELDS), sum(ticks)
-    return None
+    return Path(f"/sys/devices/system/cpu/cpu{core}").exists() and core in read_idle_times_ns()

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from cotenant.idle_cores import read_idle_times_ns
 from cotenant_profiler import system_clock
-
-_STATISTICS = Path("/proc/stat")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Columns of a cpu line in proc(5) that are not work: idle and iowait. Guest time is contained in user time.
-_IDLE_COLUMNS = (3, 4)
-_GUEST_COLUMNS = (8, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,50 +15,40 @@ class CoreReading:
 
     Attributes:
         at_ns: CLOCK_MONOTONIC, nanoseconds.
-        busy_ns: Time in which the core was not idle since boot, nanoseconds.
+        idle_ns: Time in which the core was idle since boot, nanoseconds.
         own_ns: CPU time of the watched processes, nanoseconds.
-        elsewhere_ns: Time in which the other cores were not idle since boot, mean over them, nanoseconds.
+        elsewhere_idle_ns: Time in which the other cores were idle since boot, mean over them, nanoseconds.
     """
 
     at_ns: int
-    busy_ns: int
+    idle_ns: int
     own_ns: int
-    elsewhere_ns: int
+    elsewhere_idle_ns: int
 
 
 def read_core(core: int, pids: Sequence[int]) -> CoreReading:
     """Return the state of `core` and of our processes `pids` now."""
-    busy_ns = busy_times_ns(_STATISTICS.read_text())
+    idle_ns = read_idle_times_ns()
     own_ns = sum(system_clock.processor_time_ns(pid) for pid in pids)
-    others_ns = [value for name, value in busy_ns.items() if name != core]
+    others_ns = [value for name, value in idle_ns.items() if name != core]
+    at_ns = system_clock.now_ns()
     return CoreReading(
-        at_ns=system_clock.now_ns(),
-        busy_ns=busy_ns[core],
+        at_ns=at_ns,
+        idle_ns=idle_ns[core],
         own_ns=own_ns,
-        elsewhere_ns=sum(others_ns) // max(1, len(others_ns)),
+        # Without another core there is none that works.
+        elsewhere_idle_ns=sum(others_ns) // len(others_ns) if others_ns else at_ns,
     )
-
-
-def busy_times_ns(statistics: str) -> dict[int, int]:
-    """Return the non-idle time of every core since boot from the text of /proc/stat, nanoseconds."""
-    skipped = (*_IDLE_COLUMNS, *_GUEST_COLUMNS)
-    times_ns = {}
-    for line in statistics.splitlines():
-        name, *columns = line.split()
-        if name.startswith("cpu") and name != "cpu":
-            ticks = sum(int(value) for index, value in enumerate(columns) if index not in skipped)
-            times_ns[int(name.removeprefix("cpu"))] = ticks * 1_000_000_000 // _TICKS_PER_S
-    return times_ns
 
 
 def foreign_ratio(before: CoreReading, after: CoreReading) -> float:
     """Return the share of the time between two readings in which the core worked for others, 0 to 1.
 
-    Time that the hypervisor took away counts as foreign too. The kernel counts busy time in hundredths of a second, so
-    a window of 2 s is known to half a percent.
+    Time that the hypervisor took away counts as foreign too. The kernel tells idle time in hundredths of a second, so a
+    window of 2 s is known to half a percent.
     """
     elapsed_ns = after.at_ns - before.at_ns
-    foreign_ns = (after.busy_ns - before.busy_ns) - (after.own_ns - before.own_ns)
+    foreign_ns = elapsed_ns - (after.idle_ns - before.idle_ns) - (after.own_ns - before.own_ns)
     return min(1.0, max(0.0, foreign_ns / elapsed_ns))
 
 
@@ -74,4 +57,5 @@ def elsewhere_ratio(before: CoreReading, after: CoreReading) -> float:
 
     It does not spoil a run, but cores share a cache, a memory bus and a power budget: knowing it explains noise.
     """
-    return min(1.0, (after.elsewhere_ns - before.elsewhere_ns) / (after.at_ns - before.at_ns))
+    idle_ratio = (after.elsewhere_idle_ns - before.elsewhere_idle_ns) / (after.at_ns - before.at_ns)
+    return min(1.0, max(0.0, 1.0 - idle_ratio))
