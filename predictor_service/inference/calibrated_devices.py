@@ -71,49 +71,52 @@ class CalibratedDevices:
             return None
 
 
-def anchor_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
+def reference_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
     """Return the anchors that were measured in pairs as jobs of which all is known that they do alone."""
     if calibration is None or calibration.foreign_load:
         return []
-    anchors = {anchor.network: anchor for anchor in calibration.anchors}
+    references = {reference.network: reference for reference in calibration.anchors}
     sides = {(name, pair.input_wait_ratio) for pair in calibration.pairs for name in (pair.victim, pair.other)}
-    return [_anchor_job(anchors[name], wait_ratio) for name, wait_ratio in sorted(sides)]
+    return [_reference_job(references[name], wait_ratio) for name, wait_ratio in sorted(sides)]
 
 
-def anchor_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observation]:
-    """Return what the calibration measured of pairs, each as one window, by the keys of `anchor_jobs`.
+def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observation]:
+    """Return what the calibration measured of pairs, each as one window, by the keys of `reference_jobs`.
 
     Where others used the device it is not the anchors that slowed each other down.
     """
     if calibration is None or calibration.foreign_load:
         return {}
     return {
-        (_anchor_key(pair.victim, pair.input_wait_ratio), _anchor_key(pair.other, pair.input_wait_ratio)): Observation(
-            count=1.0, mean=log_slowdown(pair.slowdown_ratio)
-        )
+        (
+            _reference_key(pair.victim, pair.input_wait_ratio),
+            _reference_key(pair.other, pair.input_wait_ratio),
+        ): Observation(count=1.0, mean=log_slowdown(pair.slowdown_ratio))
         for pair in calibration.pairs
     }
 
 
-def _anchor_job(anchor: Anchor, wait_ratio: float) -> PairJob:
-    key = _anchor_key(anchor.network, wait_ratio)
+def _reference_job(reference: Anchor, wait_ratio: float) -> PairJob:
+    key = _reference_key(reference.network, wait_ratio)
     return PairJob(
         job_id=key,
-        settings=dataclasses.replace(_settings(anchor), input_wait_ratio=wait_ratio),
-        known_step_ms=anchor.step_ms / (1.0 - wait_ratio),
-        known_utilization_ratio=anchor.utilization_ratio * (1.0 - wait_ratio),
-        known_memory_bytes=float(max(anchor.memory_peak_bytes, 1)),
+        settings=dataclasses.replace(_settings(reference), input_wait_ratio=wait_ratio),
+        known_step_ms=reference.step_ms / (1.0 - wait_ratio),
+        known_utilization_ratio=reference.utilization_ratio * (1.0 - wait_ratio),
+        known_memory_bytes=float(max(reference.memory_peak_bytes, 1)),
         measured_key=key,
     )
 
 
-def _anchor_key(network: str, wait_ratio: float) -> str:
+def _reference_key(network: str, wait_ratio: float) -> str:
     """Not the key of any job, an equal one included: what callers measured of their own jobs is kept apart."""
     return f"anchor {network} waiting {wait_ratio:g}"
 
 
-def _settings(anchor: Anchor) -> JobSettings:
-    return JobSettings(global_batch_size=anchor.batch_size, precision=anchor.precision, optimizer=anchor.optimizer)
+def _settings(reference: Anchor) -> JobSettings:
+    return JobSettings(
+        global_batch_size=reference.batch_size, precision=reference.precision, optimizer=reference.optimizer
+    )
 
 
 def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScale | None) -> tuple[Notice, ...]:
