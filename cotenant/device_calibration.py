@@ -97,19 +97,26 @@ class Anchor:
 class AnchorPair:
     """What one anchor lost while another one ran on the same device.
 
-    Two different anchors: their steps take different times, and so meet in every phase however they began.
+    Two that wait do so for different times where their steps take about as long: else they would stay in one phase.
 
     Attributes:
         victim: Network of the anchor that was slowed down.
         other: Network of the co-located one.
         slowdown_ratio: Mean step together over that alone right before and after, less 1; 0 or more.
-        input_wait_ratio: Share of a step alone that both were made to wait, as jobs wait for input; 0 to below 1.
+        input_wait_ratio: Share of a step alone that the victim was made to wait, as jobs wait for input; 0 to below 1.
+        other_input_wait_ratio: The same of the other one.
     """
 
     victim: str
     other: str
     slowdown_ratio: float
     input_wait_ratio: float = 0.0
+    other_input_wait_ratio: float = 0.0
+
+    @property
+    def sides(self) -> tuple[tuple[str, float], tuple[str, float]]:
+        """Victim and other one, each by its network and the share that it waited."""
+        return (self.victim, self.input_wait_ratio), (self.other, self.other_input_wait_ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +213,12 @@ class DeviceCalibration:
             raise CalibrationError("calibration: a pair is not of two of its anchors", remedy=_REMEDY)
         if any(pair.victim == pair.other for pair in self.pairs):
             raise CalibrationError("calibration: a pair is of one anchor", remedy=_REMEDY)
-        if len({(pair.victim, pair.other, pair.input_wait_ratio) for pair in self.pairs}) < len(self.pairs):
+        if len({pair.sides for pair in self.pairs}) < len(self.pairs):
             raise CalibrationError("calibration: a pair is stated twice", remedy=_REMEDY)
         for pair in self.pairs:
             _check_number(f"pairs.{pair.victim}.slowdown_ratio", pair.slowdown_ratio, *_SLOWDOWN)
-            _check_number(f"pairs.{pair.victim}.input_wait_ratio", pair.input_wait_ratio, 0, _WAIT_MAX)
+            for network, wait_ratio in pair.sides:
+                _check_number(f"pairs.{network}.input_wait_ratio", wait_ratio, 0, _WAIT_MAX)
 
     def is_stale(self, *, device: str, driver: str, framework: str = "") -> bool:
         """Whether another device, driver or measuring method makes this record worthless; an empty text is unknown."""
@@ -319,6 +327,7 @@ def _pair(value: Mapping[str, object]) -> AnchorPair:
         other=_text(value, "other"),
         slowdown_ratio=_number(value, "slowdown_ratio"),
         input_wait_ratio=_number(value, "input_wait_ratio", 0.0),
+        other_input_wait_ratio=_number(value, "other_input_wait_ratio", 0.0),
     )
 
 

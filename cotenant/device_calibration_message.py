@@ -92,6 +92,7 @@ def _pair_message(pair: AnchorPair) -> resources_pb2.CalibrationPair:
         other=pair.other,
         slowdown_ratio=pair.slowdown_ratio,
         input_wait_ratio=pair.input_wait_ratio,
+        other_input_wait_ratio=pair.other_input_wait_ratio,
     )
 
 
@@ -101,6 +102,7 @@ def _read_pair(message: resources_pb2.CalibrationPair) -> AnchorPair:
         other=message.other,
         slowdown_ratio=message.slowdown_ratio,
         input_wait_ratio=message.input_wait_ratio,
+        other_input_wait_ratio=message.other_input_wait_ratio,
     )
 
 

@@ -699,13 +699,16 @@ class CalibrationPair(_message.Message):
     OTHER_FIELD_NUMBER: _builtins.int
     SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     INPUT_WAIT_RATIO_FIELD_NUMBER: _builtins.int
+    OTHER_INPUT_WAIT_RATIO_FIELD_NUMBER: _builtins.int
     victim: _builtins.str
     """Networks of two anchors; the first one was slowed down."""
     other: _builtins.str
     slowdown_ratio: _builtins.float
     """Mean step together over that alone right before and after, less 1; 0 or more."""
     input_wait_ratio: _builtins.float
-    """Share of a step alone that both were made to wait before it, as jobs wait for input; 0 to below 1."""
+    """Share of a step alone that the victim was made to wait, as jobs wait for input; 0 to below 1."""
+    other_input_wait_ratio: _builtins.float
+    """The same of the other one."""
     def __init__(
         self,
         *,
@@ -713,10 +716,11 @@ class CalibrationPair(_message.Message):
         other: _builtins.str = ...,
         slowdown_ratio: _builtins.float = ...,
         input_wait_ratio: _builtins.float = ...,
+        other_input_wait_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_wait_ratio", b"input_wait_ratio", "other", b"other", "slowdown_ratio", b"slowdown_ratio", "victim", b"victim"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_wait_ratio", b"input_wait_ratio", "other", b"other", "other_input_wait_ratio", b"other_input_wait_ratio", "slowdown_ratio", b"slowdown_ratio", "victim", b"victim"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -76,8 +76,8 @@ def reference_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
     if calibration is None or calibration.foreign_load:
         return []
     references = {reference.network: reference for reference in calibration.anchors}
-    sides = {(name, pair.input_wait_ratio) for pair in calibration.pairs for name in (pair.victim, pair.other)}
-    return [_reference_job(references[name], wait_ratio) for name, wait_ratio in sorted(sides)]
+    sides = {side for pair in calibration.pairs for side in pair.sides}
+    return [_reference_job(references[network], wait_ratio) for network, wait_ratio in sorted(sides)]
 
 
 def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observation]:
@@ -87,13 +87,11 @@ def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observa
     """
     if calibration is None or calibration.foreign_load:
         return {}
-    return {
-        (
-            _reference_key(pair.victim, pair.input_wait_ratio),
-            _reference_key(pair.other, pair.input_wait_ratio),
-        ): Observation(count=1.0, mean=log_slowdown(pair.slowdown_ratio))
-        for pair in calibration.pairs
-    }
+    found = {}
+    for pair in calibration.pairs:
+        victim, other = (_reference_key(*side) for side in pair.sides)
+        found[victim, other] = Observation(count=1.0, mean=log_slowdown(pair.slowdown_ratio))
+    return found
 
 
 def _reference_job(reference: Anchor, wait_ratio: float) -> PairJob:

@@ -2,8 +2,8 @@
 
 How much jobs cost one another is a property of the machine as much as of the jobs, and no data set knows the machine at
 hand. A pair is measured as campaigns measure theirs. Most are made to wait for half of their steps, as jobs wait for
-input: what machines do differently shows more where both have gaps to work in. Two different networks' steps take
-different times, so that they meet in every phase although both begin at one instant; copies would not.
+input: what machines do differently shows more where both have gaps to work in. Both begin at one instant, and two whose
+steps take as long would stay in phase: the second one then waits longer.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from cotenant_profiler.processor_weight import WeightedGroup
 FIRST_PAIR_MS: Final = 15_000.0
 """Two starts of measuring processes and their first pair: with less left nothing is begun."""
 WAIT_RATIO: Final = 0.5
+_ALIKE_RATIO: Final = 1.25
+"""Of two steps up to which they count as alike: 14.0 and 13.9 ms stayed in phase, and lost half, not a quarter."""
+_APART_RATIO: Final = 1.27
+"""What the second period is then made, in units of the first: near no ratio of small numbers."""
 _METHOD: Final = Method(
     window_ms=1_200,
     warm_up_ms=300,
@@ -60,34 +64,41 @@ def measure_pairs(
     found: list[AnchorPair] = []
     needed_ms = FIRST_PAIR_MS
     with Bench(device, WeightedGroup(None, "CPU weight unchanged")) as bench:
-        for one, other, wait_ratio in planned_pairs(anchors):
+        for one, other, wait_ratios in planned_pairs(anchors):
             begin_ns, left_ms = system_clock.now_ns(), remaining_ms()
             if left_ms < needed_ms:
                 break
             listener(f"measuring {one.network} with {other.network}")
             bench.limit(left_ms)
-            loads = [_load(anchor, wait_ratio) for anchor in (one, other)]
+            loads = [_load(anchor, ratio) for anchor, ratio in zip((one, other), wait_ratios, strict=True)]
             try:
-                together = bench.measure(loads, loads, _method(one, other, wait_ratio))
+                together = bench.measure(loads, loads, _method(loads, (one, other)))
             except OutOfMemoryError:
                 bench.close()  # an answer that nobody waited for would be taken for that of the next pair
                 continue
             except ProfilerError:
                 break
-            found += pairs_of(one, other, wait_ratio, together)
+            found += pairs_of(loads, together)
             needed_ms = (system_clock.now_ns() - begin_ns) / 1e6
     return tuple(found)
 
 
-def planned_pairs(anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Anchor, float]]:
-    """Yield which anchors run together and the share that they wait, what says most about other jobs first."""
+def planned_pairs(anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Anchor, tuple[float, float]]]:
+    """Yield which anchors run together and the share that each waits, what says most about other jobs first."""
     for place, (one, other) in enumerate(combinations(anchors, 2)):
-        yield one, other, WAIT_RATIO
+        yield one, other, _wait_ratios(one, other)
         if place == 0:
-            yield one, other, 0.0
+            yield one, other, (0.0, 0.0)
 
 
-def pairs_of(one: Anchor, other: Anchor, wait_ratio: float, together: Measurement) -> tuple[AnchorPair, ...]:
+def _wait_ratios(one: Anchor, other: Anchor) -> tuple[float, float]:
+    if max(one.step_ms, other.step_ms) > _ALIKE_RATIO * min(one.step_ms, other.step_ms):
+        return WAIT_RATIO, WAIT_RATIO
+    apart_ms = _APART_RATIO * one.step_ms / (1.0 - WAIT_RATIO)
+    return WAIT_RATIO, round(1.0 - other.step_ms / apart_ms, 3)
+
+
+def pairs_of(loads: Sequence[Load], together: Measurement) -> tuple[AnchorPair, ...]:
     """Return what two anchors lost.
 
     None where others used the device, the speed of the device changed meanwhile, or either was faster with the other
@@ -103,10 +114,16 @@ def pairs_of(one: Anchor, other: Anchor, wait_ratio: float, together: Measuremen
     ]
     if min(lost) < 0:
         return ()
-    names = (one.network, other.network)
+    jobs = [load.job for load in loads]
     return tuple(
-        AnchorPair(victim=victim, other=co_located, slowdown_ratio=ratio, input_wait_ratio=wait_ratio)
-        for victim, co_located, ratio in zip(names, names[::-1], lost, strict=True)
+        AnchorPair(
+            victim=victim.architecture,
+            other=other.architecture,
+            slowdown_ratio=ratio,
+            input_wait_ratio=victim.input_wait_ratio,
+            other_input_wait_ratio=other.input_wait_ratio,
+        )
+        for victim, other, ratio in zip(jobs, jobs[::-1], lost, strict=True)
     )
 
 
@@ -115,9 +132,9 @@ def _load(anchor: Anchor, wait_ratio: float) -> Load:
     return Load(job=job, wait_ms=job.wait_ms(anchor.step_ms))
 
 
-def _method(one: Anchor, other: Anchor, wait_ratio: float) -> Method:
+def _method(loads: Sequence[Load], anchors: Sequence[Anchor]) -> Method:
     """Windows that hold some steps of both."""
-    longest_ms = max(one.step_ms, other.step_ms) / (1.0 - wait_ratio)
+    longest_ms = max(anchor.step_ms + load.wait_ms for anchor, load in zip(anchors, loads, strict=True))
     return replace(
         _METHOD,
         window_ms=max(_METHOD.window_ms, round(_STEPS * longest_ms)),

@@ -97,7 +97,8 @@ def _progress(parts: int) -> Iterator[Listener]:
 
 
 def _pair_text(pair: AnchorPair) -> str:
-    waiting = f", both waiting for {format_percent(pair.input_wait_ratio)} of a step" if pair.input_wait_ratio else ""
+    waits = [format_percent(wait_ratio) for _, wait_ratio in pair.sides]
+    waiting = f", waiting {' and '.join(waits)} of a step" if pair.input_wait_ratio else ""
     return f"loses {format_percent(pair.slowdown_ratio)}{waiting}"
 
 

@@ -35,7 +35,10 @@ def test_the_record_survives_its_message_form() -> None:
 
 
 def paired(**change: Any) -> DeviceCalibration:
-    pair = replace(AnchorPair(victim="lenet", other="mlp", slowdown_ratio=1.1, input_wait_ratio=0.5), **change)
+    pair = replace(
+        AnchorPair(victim="lenet", other="mlp", slowdown_ratio=1.1, input_wait_ratio=0.5, other_input_wait_ratio=0.6),
+        **change,
+    )
     return replace(calibration(), pairs=(pair, AnchorPair(victim="mlp", other="lenet", slowdown_ratio=0.0)))
 
 
@@ -57,11 +60,12 @@ def test_a_record_from_before_pairs_were_measured_is_read_and_measured_again() -
     [
         ("not of two of its anchors", {"other": "vgg"}),
         ("of one anchor", {"other": "lenet"}),
-        ("stated twice", {"victim": "mlp", "other": "lenet", "input_wait_ratio": 0.0}),
+        ("stated twice", {"victim": "mlp", "other": "lenet", "input_wait_ratio": 0.0, "other_input_wait_ratio": 0.0}),
         ("slowdown_ratio is -0.1", {"slowdown_ratio": -0.1}),
         ("slowdown_ratio is nan", {"slowdown_ratio": float("nan")}),
         ("slowdown_ratio is inf", {"slowdown_ratio": float("inf")}),
-        ("input_wait_ratio is 1", {"input_wait_ratio": 1.0}),
+        ("lenet.input_wait_ratio is 1", {"input_wait_ratio": 1.0}),
+        ("mlp.input_wait_ratio is nan", {"other_input_wait_ratio": float("nan")}),
     ],
 )
 def test_a_pair_that_cannot_be_is_refused(said: str, change: dict[str, Any]) -> None:

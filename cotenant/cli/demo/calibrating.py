@@ -60,6 +60,7 @@ def calibration_facts(calibration: resources_pb2.DeviceCalibration | None, cause
                 "victim": pair.victim,
                 "other": pair.other,
                 "input_wait_ratio": pair.input_wait_ratio,
+                "other_input_wait_ratio": pair.other_input_wait_ratio,
                 "slowdown_ratio": pair.slowdown_ratio,
             }
             for pair in calibration.pairs
@@ -69,8 +70,7 @@ def calibration_facts(calibration: resources_pb2.DeviceCalibration | None, cause
 
 
 def _pair_text(pair: resources_pb2.CalibrationPair) -> str:
-    wait = quantities.format_percent(pair.input_wait_ratio)
-    waiting = f" where both wait {wait} of a step" if pair.input_wait_ratio else ""
+    waiting = " where both wait" if pair.input_wait_ratio else ""
     return f"{pair.victim} lost {quantities.format_percent(pair.slowdown_ratio)} with {pair.other}{waiting}"
 
 

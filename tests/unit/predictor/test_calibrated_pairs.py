@@ -58,7 +58,13 @@ def paired(plain: DeviceCalibration, lost: Mapping[float, float]) -> DeviceCalib
     """The same where the first two anchors lost so much, by the share that they waited."""
     one, other, _ = (anchor.network for anchor in plain.anchors)
     pairs = tuple(
-        AnchorPair(victim=victim, other=co_located, slowdown_ratio=ratio, input_wait_ratio=wait_ratio)
+        AnchorPair(
+            victim=victim,
+            other=co_located,
+            slowdown_ratio=ratio,
+            input_wait_ratio=wait_ratio,
+            other_input_wait_ratio=wait_ratio,
+        )
         for wait_ratio, ratio in lost.items()
         for victim, co_located in ((one, other), (other, one))
     )
