@@ -181,7 +181,7 @@ def _judged(world: World, measured: Collection[int]) -> BoolArray:
     """Measured pairs of two different jobs, neither of which was measured at the calibration."""
     count = len(world.jobs)
     is_free = np.array([place not in measured for place in range(count)])
-    return np.isfinite(world.truth) & is_free[:, None] & is_free[None, :] & ~np.eye(count, dtype=bool)
+    return np.asarray(np.isfinite(world.truth) & is_free[:, None] & is_free[None, :] & ~np.eye(count, dtype=bool))
 
 
 def score(answer: PairsAnswer, truth: FloatArray, rows: BoolArray) -> tuple[float, ...]:
