@@ -13,8 +13,10 @@ import pytest
 from cotenant_profiler import bench, system_clock
 from cotenant_profiler import calibration as module
 from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, planned_pairs
+from cotenant_profiler.anchor_pairs import pairs_of as measured_pairs
 from cotenant_profiler.calibration import PARTS, CalibrationTimeError, calibrate
 from cotenant_profiler.errors import OutOfMemoryError, WorkerError
+from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPlace
 
 from cotenant.device_calibration import Anchor, DeviceCalibration
@@ -168,6 +170,15 @@ def test_anchors_run_together_and_lose_what_both_took_longer_than_alone(monkeypa
     assert [each.slowdown_ratio for each in record.pairs] == pytest.approx([1.1] * len(BOTH_WAYS))
     assert len(machine.parts) == PARTS
     assert all(worker.is_closed for worker in machine.workers)
+
+
+@pytest.mark.parametrize(("after_ms", "is_believed"), [(10.0, True), (11.4, True), (11.6, False), (8.4, False)])
+def test_a_pair_during_which_the_device_changed_its_speed_is_not_believed(after_ms: float, is_believed: bool) -> None:
+    loads = [bench.Load(job=JobSpec(architecture=name, batch=8)) for name in ("resnet", "mlp")]
+    found = bench.Measurement(
+        figures=({"step_ms_mean": 20.0}, {"step_ms_mean": 20.0}), references_ms=((10.0, 10.0), (10.0, after_ms))
+    )
+    assert bool(measured_pairs(loads, found)) is is_believed
 
 
 @pytest.mark.parametrize(
