@@ -56,7 +56,7 @@ def calibrated(device: str, *, busy_ratio: float = 1.0) -> DeviceCalibration:
 
 def paired(plain: DeviceCalibration, lost: Mapping[float, float]) -> DeviceCalibration:
     """The same where the first two anchors lost so much, by the share that they waited."""
-    one, other, _ = (anchor.network for anchor in plain.anchors)
+    one, other, _ = (reference.network for reference in plain.anchors)
     pairs = tuple(
         AnchorPair(
             victim=victim,
