@@ -130,13 +130,13 @@ def read_own_world(folder: Path) -> World:
 
 def read_known_world(folder: Path) -> World:
     """Our own measured pairs, with the jobs' figures alone known."""
-    return _known_world(read_profiles(folder))
+    return known_world(read_profiles(folder))
 
 
 def read_alnair_world(folder: Path) -> World:
     """Measured pairs under MPS, with step time and utilization alone known; memory was not published and is made up."""
     imported = import_alnair(folder)
-    return _known_world(MeasuredProfiles(name="alnair", solo=tuple(imported.solo), pairs=tuple(imported.pairs)))
+    return known_world(MeasuredProfiles(name="alnair", solo=tuple(imported.solo), pairs=tuple(imported.pairs)))
 
 
 def keep_small_jobs(world: World, utilization_max: float) -> World:
@@ -151,15 +151,22 @@ def lighten(world: World, share: float) -> World:
     return dataclasses.replace(world, truth=np.expm1(share * np.log1p(world.truth)))
 
 
-def _known_world(profiles: MeasuredProfiles) -> World:
-    facts, truth = _read_truth(profiles)
+def known_world(profiles: MeasuredProfiles, device: str = "", campaign: str | None = None) -> World:
+    """Measured pairs with the figures of their jobs alone; what a set lacks is made up: memory, and full utilization.
+
+    Args:
+        profiles: A measured set.
+        device: Type by the name of the rows; empty = the first one.
+        campaign: None = all.
+    """
+    facts, truth = _read_truth(profiles, device, campaign)
     jobs = [
         PairJob(
             job_id=f"job{place}",
             settings=JobSettings(global_batch_size=job.batch),
             graph_sha256=name_graph(name_job(job)),
             known_step_ms=job.solo.step_ms,
-            known_utilization_ratio=job.solo.utilization_ratio,
+            known_utilization_ratio=1.0 if job.solo.utilization_ratio is None else job.solo.utilization_ratio,
             known_memory_bytes=job.solo.memory_bytes or _MEMORY_BYTES,
         )
         for place, job in enumerate(facts)
@@ -186,10 +193,12 @@ def name_graph(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]:
+def _read_truth(
+    profiles: MeasuredProfiles, device: str = "", campaign: str | None = None
+) -> tuple[list[JobFacts], FloatArray]:
     """Distinct jobs of measured pairs, and the mean slowdown of each ordered pair."""
-    device = sorted({row.device for row in profiles.pairs})[0]
-    learning_task = read_learning_task(profiles, SLOWDOWN, device).learning_task
+    device = device or sorted({row.device for row in profiles.pairs})[0]
+    learning_task = read_learning_task(profiles, SLOWDOWN, device, campaign).learning_task
     pairs = [
         (job, others[0], float(measured))
         for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True)

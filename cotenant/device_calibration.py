@@ -23,13 +23,16 @@ from cotenant.errors import InputError
 from cotenant.job_settings import BATCH_SIZE_MAX, OPTIMIZERS, PRECISIONS
 
 FORMAT: Final = "cotenant.device_calibration/1"
-CODE_VERSION: Final = 2
+CODE_VERSION: Final = 3
 """Of the measuring method: a record of another version is measured again."""
 NOT_YET: Final = "it is measured as soon as the node is free"
 """Why a device is not calibrated whose agent is still at it."""
 FILE_BYTES_MAX: Final = 64 << 10
 ANCHORS_MAX: Final = 8
+PAIRS_MAX: Final = 16
+"""Ordered pairs of anchors."""
 _REMEDY: Final = "measure it with `cotenant calibrate`"
+_NOT_OF_THEIR_TYPE: Final = "calibration: rates, anchors or pairs are not of their type"
 _TEXT_MAX: Final = 128
 # Clocks of two machines differ a little; a day is no difference.
 _CLOCK_AHEAD_MS: Final = 24 * 3_600_000
@@ -42,6 +45,8 @@ _BYTES_PER_S: Final = (1e5, 1e16)
 _LAUNCH_MS: Final = (1e-6, 1e3)
 _HOST_STEPS_PER_S: Final = (1e-2, 1e7)
 _STEP_MS: Final = (1e-4, 3.6e6)
+_SLOWDOWN: Final = (0.0, 1e3)
+_WAIT_MAX: Final = 0.99
 
 
 class CalibrationError(InputError):
@@ -89,6 +94,32 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorPair:
+    """What one anchor lost while another one ran on the same device.
+
+    Two that wait do so for different times where their steps take about as long: else they would stay in one phase.
+
+    Attributes:
+        victim: Network of the anchor that was slowed down.
+        other: Network of the co-located one.
+        slowdown_ratio: Mean step together over that alone right before and after, less 1; 0 or more.
+        input_wait_ratio: Share of a step alone that the victim was made to wait, as jobs wait for input; 0 to below 1.
+        other_input_wait_ratio: The same of the other one.
+    """
+
+    victim: str
+    other: str
+    slowdown_ratio: float
+    input_wait_ratio: float = 0.0
+    other_input_wait_ratio: float = 0.0
+
+    @property
+    def sides(self) -> tuple[tuple[str, float], tuple[str, float]]:
+        """Victim and other one, each by its network and the share that it waited."""
+        return (self.victim, self.input_wait_ratio), (self.other, self.other_input_wait_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCalibration:
     """What was measured of one device.
 
@@ -106,6 +137,7 @@ class DeviceCalibration:
         framework: For example torch-2.13.0.
         foreign_load: Others used the device meanwhile: read it with a wider interval.
         code_version: Of the measuring method.
+        pairs: Of anchors, both directions of each; none where there was no time or others used the device.
     """
 
     device: str
@@ -121,6 +153,7 @@ class DeviceCalibration:
     framework: str = ""
     foreign_load: bool = False
     code_version: int = CODE_VERSION
+    pairs: tuple[AnchorPair, ...] = ()
 
     def checked(self, now_ms: int) -> DeviceCalibration:
         """Return this record.
@@ -148,6 +181,7 @@ class DeviceCalibration:
         _check_number("code_version", self.code_version, 1, 1_000_000)
         self._check_rates()
         self._check_anchors()
+        self._check_pairs()
         return self
 
     def _check_rates(self) -> None:
@@ -171,6 +205,21 @@ class DeviceCalibration:
             _check_choice(f"{place}.precision", anchor.precision, PRECISIONS)
             _check_choice(f"{place}.optimizer", anchor.optimizer, OPTIMIZERS)
 
+    def _check_pairs(self) -> None:
+        if len(self.pairs) > PAIRS_MAX:
+            raise CalibrationError(f"calibration: {len(self.pairs)} pairs, at most {PAIRS_MAX}", remedy=_REMEDY)
+        networks = {anchor.network for anchor in self.anchors}
+        if any({pair.victim, pair.other} - networks for pair in self.pairs):
+            raise CalibrationError("calibration: a pair is not of two of its anchors", remedy=_REMEDY)
+        if any(pair.victim == pair.other for pair in self.pairs):
+            raise CalibrationError("calibration: a pair is of one anchor", remedy=_REMEDY)
+        if len({pair.sides for pair in self.pairs}) < len(self.pairs):
+            raise CalibrationError("calibration: a pair is stated twice", remedy=_REMEDY)
+        for pair in self.pairs:
+            _check_number(f"pairs.{pair.victim}.slowdown_ratio", pair.slowdown_ratio, *_SLOWDOWN)
+            for network, wait_ratio in pair.sides:
+                _check_number(f"pairs.{network}.input_wait_ratio", wait_ratio, 0, _WAIT_MAX)
+
     def is_stale(self, *, device: str, driver: str, framework: str = "") -> bool:
         """Whether another device, driver or measuring method makes this record worthless; an empty text is unknown."""
         same = self.device == device and (not driver or self.driver == driver)
@@ -185,7 +234,7 @@ def write_calibration(calibration: DeviceCalibration) -> str:
 def stored_calibration(calibration: DeviceCalibration) -> dict[str, object]:
     """Return the record as plain data."""
     plain = asdict(calibration)
-    return {**plain, "anchors": list(plain["anchors"]), "rates": dict(plain["rates"])}
+    return {**plain, "anchors": list(plain["anchors"]), "rates": dict(plain["rates"]), "pairs": list(plain["pairs"])}
 
 
 def read_calibration_file(path: Path, now_ms: int) -> DeviceCalibration:
@@ -230,9 +279,9 @@ def read_stored_calibration(value: Mapping[str, object]) -> DeviceCalibration:
     Raises:
         CalibrationError: A field is absent or not of its type.
     """
-    rates, anchors = value.get("rates", {}), value.get("anchors", ())
-    if not isinstance(rates, Mapping) or not isinstance(anchors, list | tuple):
-        raise CalibrationError("calibration: rates or anchors are not of their type", remedy=_REMEDY)
+    rates, anchors, pairs = value.get("rates", {}), value.get("anchors", ()), value.get("pairs", ())
+    if not isinstance(rates, Mapping) or not isinstance(anchors, list | tuple) or not isinstance(pairs, list | tuple):
+        raise CalibrationError(_NOT_OF_THEIR_TYPE, remedy=_REMEDY)
     return DeviceCalibration(
         device=_text(value, "device"),
         measured_at_ms=_integer(value, "measured_at_ms"),
@@ -247,6 +296,7 @@ def read_stored_calibration(value: Mapping[str, object]) -> DeviceCalibration:
         framework=_text(value, "framework", ""),
         foreign_load=value.get("foreign_load") is True,
         code_version=_integer(value, "code_version", 1),
+        pairs=tuple(_pair(_record(stated)) for stated in pairs),
     )
 
 
@@ -271,9 +321,19 @@ def _anchor(value: Mapping[str, object]) -> Anchor:
     )
 
 
+def _pair(value: Mapping[str, object]) -> AnchorPair:
+    return AnchorPair(
+        victim=_text(value, "victim"),
+        other=_text(value, "other"),
+        slowdown_ratio=_number(value, "slowdown_ratio"),
+        input_wait_ratio=_number(value, "input_wait_ratio", 0.0),
+        other_input_wait_ratio=_number(value, "other_input_wait_ratio", 0.0),
+    )
+
+
 def _record(value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise CalibrationError("calibration: rates or anchors are not of their type", remedy=_REMEDY)
+        raise CalibrationError(_NOT_OF_THEIR_TYPE, remedy=_REMEDY)
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cotenant.device_calibration import (
     FILE_BYTES_MAX,
     Anchor,
+    AnchorPair,
     CalibrationError,
     DeviceCalibration,
     PrecisionRates,
@@ -37,6 +38,7 @@ def calibration_message(calibration: DeviceCalibration) -> resources_pb2.DeviceC
         framework=calibration.framework,
         foreign_load=calibration.foreign_load,
         code_version=calibration.code_version,
+        pairs=[_pair_message(pair) for pair in calibration.pairs],
     )
 
 
@@ -67,6 +69,7 @@ def read_calibration_message(message: resources_pb2.DeviceCalibration, now_ms: i
         framework=message.framework,
         foreign_load=message.foreign_load,
         code_version=message.code_version,
+        pairs=tuple(_read_pair(pair) for pair in message.pairs),
     ).checked(now_ms)
 
 
@@ -80,6 +83,26 @@ def _anchor_message(anchor: Anchor) -> resources_pb2.CalibrationAnchor:
         step_spread_ratio=anchor.step_spread_ratio,
         memory_peak_bytes=anchor.memory_peak_bytes,
         utilization_ratio=anchor.utilization_ratio,
+    )
+
+
+def _pair_message(pair: AnchorPair) -> resources_pb2.CalibrationPair:
+    return resources_pb2.CalibrationPair(
+        victim=pair.victim,
+        other=pair.other,
+        slowdown_ratio=pair.slowdown_ratio,
+        input_wait_ratio=pair.input_wait_ratio,
+        other_input_wait_ratio=pair.other_input_wait_ratio,
+    )
+
+
+def _read_pair(message: resources_pb2.CalibrationPair) -> AnchorPair:
+    return AnchorPair(
+        victim=message.victim,
+        other=message.other,
+        slowdown_ratio=message.slowdown_ratio,
+        input_wait_ratio=message.input_wait_ratio,
+        other_input_wait_ratio=message.other_input_wait_ratio,
     )
 
 

@@ -558,6 +558,7 @@ class DeviceCalibration(_message.Message):
     FRAMEWORK_FIELD_NUMBER: _builtins.int
     FOREIGN_LOAD_FIELD_NUMBER: _builtins.int
     CODE_VERSION_FIELD_NUMBER: _builtins.int
+    PAIRS_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Device type by name."""
     measured_at_ms: _builtins.int
@@ -587,6 +588,10 @@ class DeviceCalibration(_message.Message):
     def anchors(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibrationAnchor]:
         """At most 8."""
 
+    @_builtins.property
+    def pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibrationPair]:
+        """What anchors lost together, at most 16; none where there was no time for it, or others used the device."""
+
     def __init__(
         self,
         *,
@@ -603,10 +608,11 @@ class DeviceCalibration(_message.Message):
         framework: _builtins.str = ...,
         foreign_load: _builtins.bool = ...,
         code_version: _builtins.int = ...,
+        pairs: _abc.Iterable[Global___CalibrationPair] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "code_version", b"code_version", "context_bytes", b"context_bytes", "copy_bytes_per_s", b"copy_bytes_per_s", "device", b"device", "driver", b"driver", "foreign_load", b"foreign_load", "framework", b"framework", "host_steps_per_s", b"host_steps_per_s", "launch_ms", b"launch_ms", "measured_at_ms", b"measured_at_ms", "rates", b"rates", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "code_version", b"code_version", "context_bytes", b"context_bytes", "copy_bytes_per_s", b"copy_bytes_per_s", "device", b"device", "driver", b"driver", "foreign_load", b"foreign_load", "framework", b"framework", "host_steps_per_s", b"host_steps_per_s", "launch_ms", b"launch_ms", "measured_at_ms", b"measured_at_ms", "pairs", b"pairs", "rates", b"rates", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -682,6 +688,43 @@ class CalibrationAnchor(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CalibrationAnchor: _TypeAlias = CalibrationAnchor  # noqa: Y015
+
+@_typing.final
+class CalibrationPair(_message.Message):
+    """What one anchor of a calibration lost while another one ran on the device."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VICTIM_FIELD_NUMBER: _builtins.int
+    OTHER_FIELD_NUMBER: _builtins.int
+    SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    INPUT_WAIT_RATIO_FIELD_NUMBER: _builtins.int
+    OTHER_INPUT_WAIT_RATIO_FIELD_NUMBER: _builtins.int
+    victim: _builtins.str
+    """Networks of two anchors; the first one was slowed down."""
+    other: _builtins.str
+    slowdown_ratio: _builtins.float
+    """Mean step together over that alone right before and after, less 1; 0 or more."""
+    input_wait_ratio: _builtins.float
+    """Share of a step alone that the victim was made to wait, as jobs wait for input; 0 to below 1."""
+    other_input_wait_ratio: _builtins.float
+    """The same of the other one."""
+    def __init__(
+        self,
+        *,
+        victim: _builtins.str = ...,
+        other: _builtins.str = ...,
+        slowdown_ratio: _builtins.float = ...,
+        input_wait_ratio: _builtins.float = ...,
+        other_input_wait_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_wait_ratio", b"input_wait_ratio", "other", b"other", "other_input_wait_ratio", b"other_input_wait_ratio", "slowdown_ratio", b"slowdown_ratio", "victim", b"victim"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CalibrationPair: _TypeAlias = CalibrationPair  # noqa: Y015
 
 @_typing.final
 class MemoryStates(_message.Message):

@@ -6,6 +6,8 @@ that has learned this machine's speed is not corrected twice.
 
 from __future__ import annotations
 
+import dataclasses
+
 from cotenant.device_calibration import Anchor, DeviceCalibration
 from cotenant.job_settings import JobSettings
 from predictor_service.errors import PredictorError, UnknownDeviceError, invalid_field
@@ -16,7 +18,8 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.inference.estimator_cache import EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.measured_graph import MeasuredGraph
-from predictor_service.inference.records import DEFAULT_CONFIDENCE, Notice
+from predictor_service.inference.observed_pairs import Observation, Pair, log_slowdown
+from predictor_service.inference.records import DEFAULT_CONFIDENCE, Notice, PairJob
 from predictor_service.registry.served_version import ServedVersion
 
 
@@ -54,10 +57,7 @@ class CalibratedDevices:
         graph = self._graph(reference.graph_sha256)
         if graph is None:
             return None
-        settings = JobSettings(
-            global_batch_size=reference.batch_size, precision=reference.precision, optimizer=reference.optimizer
-        )
-        estimator = self._estimators.find(graph, settings, device, version, DEFAULT_CONFIDENCE)
+        estimator = self._estimators.find(graph, _settings(reference), device, version, DEFAULT_CONFIDENCE)
         step, memory = estimator.step(reference.batch_size), estimator.memory(reference.batch_size)
         return AnchorFigures(step_ms=step.value, memory_bytes=memory.value)
 
@@ -69,6 +69,52 @@ class CalibratedDevices:
             return self._graphs.describe(content, {}) if content else self._graphs.find(graph_sha256, {})
         except PredictorError:
             return None
+
+
+def reference_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
+    """Return the anchors that were measured in pairs as jobs of which all is known that they do alone."""
+    if calibration is None or calibration.foreign_load:
+        return []
+    references = {reference.network: reference for reference in calibration.anchors}
+    sides = {side for pair in calibration.pairs for side in pair.sides}
+    return [_reference_job(references[network], wait_ratio) for network, wait_ratio in sorted(sides)]
+
+
+def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observation]:
+    """Return what the calibration measured of pairs, each as one window, by the keys of `reference_jobs`.
+
+    Where others used the device it is not the anchors that slowed each other down.
+    """
+    if calibration is None or calibration.foreign_load:
+        return {}
+    found = {}
+    for pair in calibration.pairs:
+        victim, other = (_reference_key(*side) for side in pair.sides)
+        found[victim, other] = Observation(count=1.0, mean=log_slowdown(pair.slowdown_ratio))
+    return found
+
+
+def _reference_job(reference: Anchor, wait_ratio: float) -> PairJob:
+    key = _reference_key(reference.network, wait_ratio)
+    return PairJob(
+        job_id=key,
+        settings=dataclasses.replace(_settings(reference), input_wait_ratio=wait_ratio),
+        known_step_ms=reference.step_ms / (1.0 - wait_ratio),
+        known_utilization_ratio=reference.utilization_ratio * (1.0 - wait_ratio),
+        known_memory_bytes=float(max(reference.memory_peak_bytes, 1)),
+        measured_key=key,
+    )
+
+
+def _reference_key(network: str, wait_ratio: float) -> str:
+    """Not the key of any job, an equal one included: what callers measured of their own jobs is kept apart."""
+    return f"anchor {network} waiting {wait_ratio:g}"
+
+
+def _settings(reference: Anchor) -> JobSettings:
+    return JobSettings(
+        global_batch_size=reference.batch_size, precision=reference.precision, optimizer=reference.optimizer
+    )
 
 
 def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScale | None) -> tuple[Notice, ...]:

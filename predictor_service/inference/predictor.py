@@ -15,7 +15,12 @@ from predictor_service.features.device_names import NamedDevice, resolve_device
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.graphs.graph_description import GraphDescription
-from predictor_service.inference.calibrated_devices import CalibratedDevices, calibration_notices
+from predictor_service.inference.calibrated_devices import (
+    CalibratedDevices,
+    calibration_notices,
+    reference_jobs,
+    reference_pairs,
+)
 from predictor_service.inference.calibrated_estimator import share_of_capacity
 from predictor_service.inference.device_estimators import DeviceEstimators
 from predictor_service.inference.estimator_cache import ESTIMATORS_MAX, EstimatorCache
@@ -145,11 +150,12 @@ class Predictor:
         estimator_of = self._estimators_of_jobs(device, version, question.confidence, scale)
         model = self._targets(version, device).get(SLOWDOWN.name)
         keys = [job.key for job in question.jobs]
-        partners = self._partners(keys, device)
+        partners = [*self._partners(keys, device), *reference_jobs(question.calibration)]
         completed = (self._observed_jobs.complete(device.name, job) for job in (*question.jobs, *partners))
         asked = dataclasses.replace(question, jobs=tuple(share_of_capacity(job, scale) for job in completed))
         self._pairs.note_alone(device.name, dict(zip(keys, question.jobs, strict=True)))
         measured = self._pairs.among(device.name, [*keys, *(job.key for job in partners)])
+        measured |= reference_pairs(question.calibration)
         answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
         name = version.version if version else NO_VERSION
         return dataclasses.replace(answer, prediction_id=self._next_id(), model_version=name, device=device.name)

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cotenant.calibration_files import calibration_path, keep_calibration
-from cotenant.device_calibration import DeviceCalibration, write_calibration
+from cotenant.device_calibration import AnchorPair, DeviceCalibration, write_calibration
 from cotenant.local_state import local_state_dir
 from cotenant.quantities import format_gib, format_ms, format_percent
 from cotenant.system_clock import now_ms
-from cotenant_profiler.calibration import Listener, anchor_networks, calibrate
+from cotenant_profiler.calibration import PARTS, Listener, calibrate
 from cotenant_profiler.campaign_run import open_device
 from cotenant_profiler.contribution import (
     PAIRS,
@@ -56,12 +56,13 @@ def calibrate_command(
 ) -> None:
     """Measure the device at hand within a minute, so that predictions about it use what it really reaches.
 
-    Context and workspace memory, sustained rates, launch and host times, and three networks; only while the device is
-    free. `cotenant predict` uses the record on this machine, and agents measure their own at their first start.
+    Context and workspace memory, sustained rates, launch and host times, and three networks, alone and in pairs; only
+    while the device is free. `cotenant predict` uses the record on this machine, and agents measure their own at their
+    first start.
     """
     # A plain SIGTERM would leave the measuring process behind; an exception passes through all that closes it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with open_device(device_name) as device, _progress(1 + len(anchor_networks(device))) as listener:
+    with open_device(device_name) as device, _progress(PARTS) as listener:
         calibration = calibrate(device, now_ms=now_ms(), listener=listener, despite_load=despite_load)
     path = file or calibration_path(local_state_dir(os.environ), calibration.device, calibration.driver)
     keep_calibration(path, calibration)
@@ -95,6 +96,12 @@ def _progress(parts: int) -> Iterator[Listener]:
         progress.update(task, completed=parts + 1, description="done")
 
 
+def _pair_text(pair: AnchorPair) -> str:
+    waits = [format_percent(wait_ratio) for _, wait_ratio in pair.sides]
+    waiting = f", waiting {' and '.join(waits)} of a step" if pair.input_wait_ratio else ""
+    return f"loses {format_percent(pair.slowdown_ratio)}{waiting}"
+
+
 def _table(calibration: DeviceCalibration) -> str:
     rows = [("device", f"{calibration.device}, driver {calibration.driver}, {calibration.framework}")]
     rows += [
@@ -121,6 +128,7 @@ def _table(calibration: DeviceCalibration) -> str:
         )
         for anchor in calibration.anchors
     ]
+    rows += [(f"{pair.victim} with {pair.other}", _pair_text(pair)) for pair in calibration.pairs]
     if calibration.foreign_load:
         rows.append(("note", "others used the device meanwhile: predictions get wider ranges; measure again when free"))
     return "\n".join(f"{name:<26}{text}" for name, text in rows)

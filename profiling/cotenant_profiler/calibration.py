@@ -1,11 +1,11 @@
-"""Measures the device at hand within a minute: rates, context and workspace, host, and three networks of the zoo.
+"""Measures the device at hand within a minute: rates, context, workspace, host, and three networks, alone and in pairs.
 
 Everything runs in measuring processes of its own, one after the other, so that stopping this process frees the
 device at once. What others do on the device meanwhile is watched, and said in the record.
 
 Where a driver reports a process' memory, a network's is read there. A stand-in device has none: all that a job's
 process holds counts, its script's data included, so each network is trained once more by a plain script for its memory.
-The minute is kept: a network that no longer fits into it is left out, and without any there is no record.
+The minute is kept: a network or a pair that no longer fits into it is left out; without a network there is no record.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any, Final, Self
 
 import torch
 
-from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
+from cotenant.device_calibration import Anchor, AnchorPair, DeviceCalibration, PrecisionRates
 from cotenant_profiler import system_clock
+from cotenant_profiler.anchor_pairs import measure_pairs
 from cotenant_profiler.bench import LEAD_MS
 from cotenant_profiler.errors import OutOfMemoryError, ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
@@ -36,6 +37,8 @@ Listener = Callable[[str], None]
 
 TIME_MS_MAX: Final = 60_000
 """For all of it."""
+PARTS: Final = 8
+"""Of which a listener is told where everything fits: rates, three networks, four pairs."""
 RATE_MS: Final = 400
 WINDOW_MS: Final = 700
 WINDOWS: Final = 3
@@ -118,6 +121,12 @@ class _Calibrator:
             held_bytes = self._device.memory_bytes(worker.pid) or memory["peak_bytes"]
             return _anchor(network, self._windows(worker, job), held_bytes), max(0, held_bytes - memory["peak_bytes"])
 
+    def measure_pairs(self, anchors: Sequence[Anchor]) -> tuple[AnchorPair, ...]:
+        """Measure anchors together, while nothing but them is on the device and the minute lasts."""
+        if self.foreign_load:
+            return ()
+        return measure_pairs(self._device, anchors, remaining_ms=self._left_ms, listener=self._listener)
+
     def _windows(self, worker: WorkerClient, job: JobSpec) -> list[dict[str, Any]]:
         self._ask(worker, "prepare", job=job, **_WARM_UP)
         return [self._watched(worker, lambda: self._window(worker, job)) for _ in range(WINDOWS)]
@@ -146,11 +155,14 @@ class _Calibrator:
             raise error
 
     def _remaining_ms(self) -> float:
-        """Milliseconds until the minute is over."""
-        remaining_ms = (self._deadline_ns - system_clock.now_ns()) / 1e6
+        """Milliseconds until the minute is over, which raises."""
+        remaining_ms = self._left_ms()
         if remaining_ms <= 0:
             raise CalibrationTimeError(_TOO_SLOW)
         return remaining_ms
+
+    def _left_ms(self) -> float:
+        return (self._deadline_ns - system_clock.now_ns()) / 1e6
 
     @property
     def foreign_load(self) -> bool:
@@ -198,6 +210,8 @@ def calibrate(
             calibrator.refuse_busy()
         figures = calibrator.measure_rates()
         measured = _measure_anchors(calibrator, anchor_networks(device))
+        anchors = tuple(anchor for anchor, _ in measured)
+        pairs = calibrator.measure_pairs(anchors)
     beyond_bytes = max((beyond for _, beyond in measured), default=0) - int(figures["context_bytes"])
     return DeviceCalibration(
         device=device_name(device),
@@ -208,10 +222,11 @@ def calibrate(
         copy_bytes_per_s=figures["copy_bytes_per_s"],
         launch_ms=figures["launch_ms"],
         host_steps_per_s=figures["host_steps_per_s"],
-        anchors=tuple(anchor for anchor, _ in measured),
+        anchors=anchors,
         driver=device.driver,
         framework=f"torch-{torch.__version__.partition('+')[0]}",
         foreign_load=calibrator.foreign_load,
+        pairs=pairs,
     ).checked(now_ms)
 
 

@@ -12,6 +12,7 @@ import pytest
 from cotenant.device_calibration import (
     FILE_BYTES_MAX,
     Anchor,
+    AnchorPair,
     CalibrationError,
     DeviceCalibration,
     PrecisionRates,
@@ -31,6 +32,50 @@ def test_the_record_survives_its_json_form() -> None:
 def test_the_record_survives_its_message_form() -> None:
     found = read_calibration_message(calibration_message(calibration()), NOW_MS)
     assert (found, dict(found.rates)) == (calibration(), dict(calibration().rates))
+
+
+def paired(**change: Any) -> DeviceCalibration:
+    pair = replace(
+        AnchorPair(victim="lenet", other="mlp", slowdown_ratio=1.1, input_wait_ratio=0.5, other_input_wait_ratio=0.6),
+        **change,
+    )
+    return replace(calibration(), pairs=(pair, AnchorPair(victim="mlp", other="lenet", slowdown_ratio=0.0)))
+
+
+def test_what_anchors_lost_together_survives_both_forms() -> None:
+    assert read_calibration(write_calibration(paired()), NOW_MS) == paired()
+    assert read_calibration_message(calibration_message(paired()), NOW_MS) == paired()
+
+
+def test_a_record_from_before_pairs_were_measured_is_read_and_measured_again() -> None:
+    before = json.loads(write_calibration(calibration())) | {"code_version": 2}
+    del before["pairs"]
+    found = read_calibration(json.dumps(before), NOW_MS)
+    assert found == replace(calibration(), code_version=2)
+    assert found.is_stale(device=found.device, driver=found.driver)
+
+
+@for_each(
+    ("said", "change"),
+    [
+        ("not of two of its anchors", {"other": "vgg"}),
+        ("of one anchor", {"other": "lenet"}),
+        ("stated twice", {"victim": "mlp", "other": "lenet", "input_wait_ratio": 0.0, "other_input_wait_ratio": 0.0}),
+        ("slowdown_ratio is -0.1", {"slowdown_ratio": -0.1}),
+        ("slowdown_ratio is nan", {"slowdown_ratio": float("nan")}),
+        ("slowdown_ratio is inf", {"slowdown_ratio": float("inf")}),
+        ("lenet.input_wait_ratio is 1", {"input_wait_ratio": 1.0}),
+        ("mlp.input_wait_ratio is nan", {"other_input_wait_ratio": float("nan")}),
+    ],
+)
+def test_a_pair_that_cannot_be_is_refused(said: str, change: dict[str, Any]) -> None:
+    with pytest.raises(CalibrationError, match=said):
+        paired(**change).checked(NOW_MS)
+
+
+def test_more_pairs_than_anchors_have_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="34 pairs, at most 16"):
+        replace(paired(), pairs=paired().pairs * 17).checked(NOW_MS)
 
 
 def test_the_record_holds_nothing_that_names_a_machine() -> None:

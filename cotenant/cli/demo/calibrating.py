@@ -42,6 +42,8 @@ def calibration_lines(calibration: resources_pb2.DeviceCalibration) -> list[str]
         f"{calibration.copy_bytes_per_s / 1e9:.1f} GB/s in copies; "
         f"context {quantities.format_gib(calibration.context_bytes)}",
     ]
+    if calibration.pairs:
+        lines.append(f"two together: {', '.join(_pair_text(pair) for pair in calibration.pairs)}")
     if calibration.foreign_load:
         lines.append("others used the device meanwhile: predictions have wider ranges")
     return lines
@@ -53,8 +55,23 @@ def calibration_facts(calibration: resources_pb2.DeviceCalibration | None, cause
     if calibration is not None:
         facts["foreign_load"] = calibration.foreign_load
         facts["busy_ratio"] = _busy_ratio(calibration)
+        facts["pairs"] = [
+            {
+                "victim": pair.victim,
+                "other": pair.other,
+                "input_wait_ratio": pair.input_wait_ratio,
+                "other_input_wait_ratio": pair.other_input_wait_ratio,
+                "slowdown_ratio": pair.slowdown_ratio,
+            }
+            for pair in calibration.pairs
+        ]
         facts["anchors_step_ms"] = {anchor.network: anchor.step_ms for anchor in calibration.anchors}
     return facts
+
+
+def _pair_text(pair: resources_pb2.CalibrationPair) -> str:
+    waiting = " where both wait" if pair.input_wait_ratio else ""
+    return f"{pair.victim} lost {quantities.format_percent(pair.slowdown_ratio)} with {pair.other}{waiting}"
 
 
 def _busy_ratio(calibration: resources_pb2.DeviceCalibration) -> float:

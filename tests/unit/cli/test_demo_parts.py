@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from cotenant import process_tree
 from cotenant.access.local_access import prepare_local_access
 from cotenant.cli.demo import scenario
+from cotenant.cli.demo.calibrating import calibration_facts, calibration_lines
 from cotenant.cli.demo.demonstration import _build_cluster, _cancel_what_runs
 from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
 from cotenant.cli.demo.job_tracker import JobTracker, Window
@@ -28,9 +30,23 @@ from cotenant.cli.demo.report import (
 )
 from cotenant.cli.demo.stages import crash_is_due
 from cotenant.cli.demo.verification import check_crash, check_jobs, step_fault
+from cotenant.device_calibration import AnchorPair
+from cotenant.device_calibration_message import calibration_message
 from cotenant.local_cluster import Program
 from cotenant.v1 import scheduling_pb2
+from tests.support.calibrations import calibration
 from tests.support.cli_cluster import ended_job, pending_job, running_job
+
+
+def test_the_calibration_is_shown_with_what_its_networks_lost_together() -> None:
+    pairs = (
+        AnchorPair(victim="lenet", other="mlp", slowdown_ratio=0.48, input_wait_ratio=0.5, other_input_wait_ratio=0.6),
+        AnchorPair(victim="lenet", other="mlp", slowdown_ratio=1.1),
+    )
+    plain, paired = (calibration_message(replace(calibration(), pairs=found)) for found in ((), pairs))
+    (line,) = set(calibration_lines(paired)) - set(calibration_lines(plain))
+    assert line == "two together: lenet lost 48 % with mlp where both wait, lenet lost 110 % with mlp"
+    assert [each["slowdown_ratio"] for each in calibration_facts(paired, "", 0)["pairs"]] == [0.48, 1.1]
 
 
 def exclusive_job(submitted_at_ms: int, steps: int) -> ExclusiveJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,13 +10,16 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+from cotenant_profiler import bench, system_clock
 from cotenant_profiler import calibration as module
-from cotenant_profiler import system_clock
-from cotenant_profiler.calibration import CalibrationTimeError, calibrate
-from cotenant_profiler.errors import WorkerError
+from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, planned_pairs
+from cotenant_profiler.anchor_pairs import pairs_of as measured_pairs
+from cotenant_profiler.calibration import PARTS, CalibrationTimeError, calibrate
+from cotenant_profiler.errors import OutOfMemoryError, WorkerError
+from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPlace
 
-from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_calibration import Anchor, DeviceCalibration
 
 NOW_MS = 1_760_000_000_000
 WORKER_PEAK_BYTES, SCRIPT_PEAK_BYTES = 100_000_000, 107_000_000
@@ -30,18 +34,42 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "rates": RATES,
     "memory": {"peak_bytes": WORKER_PEAK_BYTES},
     "prepare": {"steady": True},
-    "measure": {"step_ms_mean": 10.0, "utilization_ratio": 0.9},
+    "measure": {"step_ms_mean": 10.0, "utilization_ratio": 0.9, "rate_check_ratio": 1.0},
 }
+ALIKE = (0.5, 0.606)
+"""Of steps that take as long, as all do here."""
+PAIRS = [("resnet", "mlp", ALIKE), ("resnet", "mlp", (0.0, 0.0)), ("resnet", "lstm", ALIKE), ("mlp", "lstm", ALIKE)]
+BOTH_WAYS = [
+    sides
+    for one, other, waits in PAIRS
+    for sides in (((one, waits[0]), (other, waits[1])), ((other, waits[1]), (one, waits[0])))
+]
+
+
+QUICK = {"context": 0.1, "rates": 1.0, "prepare": 0.3, "measure": 0.2, "script": 3.0, "memory": 1.0}
 
 
 class Machine:
     """Stands in for the clock, the measuring processes and the device; every answer takes its time on that clock."""
 
-    def __init__(self, *, seconds_of: dict[str, float], driver_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seconds_of: dict[str, float],
+        driver_bytes: int | None = None,
+        lost: float = 1.1,
+        foreign_ratios: Sequence[float] = (0.0,),
+    ) -> None:
         self.now_ns = 0
         self.seconds_of = seconds_of
         self.driver_bytes = driver_bytes
+        self.lost = lost
+        self.foreign_ratios = list(foreign_ratios)
+        """Of one window after the other; the last one of all that follow."""
         self.workers: list[Worker] = []
+        self.running: set[Worker] = set()
+        self.together = 0
+        self.parts: list[str] = []
         self.driver = "none"
         self.place = WorkerPlace(arguments=("--core", "1"))
 
@@ -52,7 +80,11 @@ class Machine:
             raise TimeoutError
 
     def watch(self, pids: Sequence[int]) -> EndOfWatch:
-        return lambda: DeviceWindow(foreign_ratio=0.0)
+        ratio = self.foreign_ratios.pop(0) if len(self.foreign_ratios) > 1 else self.foreign_ratios[0]
+        return lambda: DeviceWindow(foreign_ratio=ratio)
+
+    def sleep_until(self, at_ns: int) -> None:
+        self.now_ns = max(self.now_ns, at_ns)
 
     def memory_bytes(self, pid: int) -> int | None:
         return self.driver_bytes
@@ -87,6 +119,16 @@ class Worker:
             raise WorkerError("gave no answer") from error
         return dict(ANSWERS[do])
 
+    def send(self, do: str, **_: object) -> None:
+        self._machine.running.add(self)
+        self._machine.together = len(self._machine.running)
+
+    def receive(self, timeout_ms: float) -> dict[str, Any]:
+        machine = self._machine
+        answer = self.ask("measure", timeout_ms)
+        machine.running.discard(self)
+        return answer | {"step_ms_mean": 10.0 * (1.0 + machine.lost if machine.together > 1 else 1.0)}
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -98,11 +140,17 @@ class Worker:
 
 
 def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalibration:
-    monkeypatch.setattr(module, "WorkerClient", lambda place: Worker(machine))
+    for starter in (module, bench):
+        monkeypatch.setattr(starter, "WorkerClient", lambda place: Worker(machine))
     monkeypatch.setattr(system_clock, "now_ns", lambda: machine.now_ns)
     monkeypatch.setattr(system_clock, "sleep_ms", lambda duration_ms: None)
+    monkeypatch.setattr(system_clock, "sleep_until_ns", machine.sleep_until)
     monkeypatch.setattr(subprocess, "run", machine.run_script)
-    return calibrate(machine, now_ms=NOW_MS)
+    return calibrate(machine, now_ms=NOW_MS, listener=machine.parts.append)
+
+
+def pairs_of(record: DeviceCalibration) -> list[tuple[tuple[str, float], tuple[str, float]]]:
+    return [each.sides for each in record.pairs]
 
 
 def test_without_a_driver_an_anchor_holds_what_a_script_that_trains_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +161,95 @@ def test_without_a_driver_an_anchor_holds_what_a_script_that_trains_it_holds(mon
 def test_where_a_driver_counts_an_anchor_holds_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
     record = calibrated(Machine(seconds_of={}, driver_bytes=600_000_000), monkeypatch)
     assert {each.memory_peak_bytes for each in record.anchors} == {600_000_000}
+
+
+def test_anchors_run_together_and_lose_what_both_took_longer_than_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(seconds_of=QUICK)
+    record = calibrated(machine, monkeypatch)
+    assert pairs_of(record) == BOTH_WAYS
+    assert [each.slowdown_ratio for each in record.pairs] == pytest.approx([1.1] * len(BOTH_WAYS))
+    assert len(machine.parts) == PARTS
+    assert all(worker.is_closed for worker in machine.workers)
+
+
+@pytest.mark.parametrize(("after_ms", "is_believed"), [(10.0, True), (11.4, True), (11.6, False), (8.4, False)])
+def test_a_pair_during_which_the_device_changed_its_speed_is_not_believed(after_ms: float, is_believed: bool) -> None:
+    loads = [bench.Load(job=JobSpec(architecture=name, batch=8)) for name in ("resnet", "mlp")]
+    found = bench.Measurement(
+        figures=({"step_ms_mean": 20.0}, {"step_ms_mean": 20.0}), references_ms=((10.0, 10.0), (10.0, after_ms))
+    )
+    assert bool(measured_pairs(loads, found)) is is_believed
+
+
+@pytest.mark.parametrize(
+    "steps_ms", [(14.0, 13.9), (10.0, 10.0), (10.0, 12.4), (12.4, 10.0), (10.0, 20.0), (20.0, 5.0)]
+)
+def test_no_two_that_wait_stay_in_one_phase(steps_ms: tuple[float, float]) -> None:
+    """Begun at one instant with periods alike, resnet and mlp lost 54 to 62 % where turns cost a quarter."""
+    anchors = [
+        Anchor(network=name, graph_sha256="0" * 64, batch_size=8, step_ms=step_ms, memory_peak_bytes=1)
+        for name, step_ms in zip(("one", "other"), steps_ms, strict=True)
+    ]
+    (_, _, waits), (_, _, none) = planned_pairs(anchors)
+    periods_ms = sorted(step_ms / (1.0 - wait_ratio) for step_ms, wait_ratio in zip(steps_ms, waits, strict=True))
+    assert periods_ms[1] > 1.2 * periods_ms[0]
+    assert all(0.3 < wait_ratio < 0.7 for wait_ratio in waits)
+    assert none == (0.0, 0.0)
+
+
+def test_pairs_for_which_the_minute_is_short_are_left_out_and_the_networks_alone_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(seconds_of={**QUICK, "script": 14.0})
+    record = calibrated(machine, monkeypatch)
+    assert [each.network for each in record.anchors] == ["resnet", "mlp", "lstm"]
+    assert record.pairs == ()
+    assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000 - FIRST_PAIR_MS
+
+
+def test_a_pair_begins_only_where_there_is_time_for_one_like_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(seconds_of={**QUICK, "measure": 1.2})
+    record = calibrated(machine, monkeypatch)
+    assert 0 < len(record.pairs) < len(BOTH_WAYS)
+    assert pairs_of(record) == BOTH_WAYS[: len(record.pairs)]
+    assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
+
+
+def test_a_measuring_process_that_dies_with_a_pair_costs_the_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(seconds_of={**QUICK})
+
+    def die(self: Worker, timeout_ms: float) -> dict[str, Any]:
+        raise WorkerError("ended")
+
+    monkeypatch.setattr(Worker, "receive", die)
+    record = calibrated(machine, monkeypatch)
+    assert (len(record.anchors), record.pairs) == (3, ())
+    assert all(worker.is_closed for worker in machine.workers)
+
+
+def test_a_pair_that_does_not_fit_the_memory_is_left_out_and_the_next_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(seconds_of=QUICK)
+    receive, calls = Worker.receive, itertools.count()
+
+    def first_is_too_large(self: Worker, timeout_ms: float) -> dict[str, Any]:
+        if next(calls) == 0:
+            raise OutOfMemoryError("out of memory")
+        return receive(self, timeout_ms)
+
+    monkeypatch.setattr(Worker, "receive", first_is_too_large)
+    assert pairs_of(calibrated(machine, monkeypatch)) == BOTH_WAYS[2:]
+
+
+def test_nothing_is_learned_of_pairs_while_others_use_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    loud = calibrated(Machine(seconds_of=QUICK, foreign_ratios=(0.2,)), monkeypatch)
+    assert (loud.foreign_load, loud.pairs) == (True, ())
+    alone = 1 + 1 + 3 * module.WINDOWS  # the look before, rates, and every network's windows
+    later = calibrated(Machine(seconds_of=QUICK, foreign_ratios=(*[0.0] * alone, 0.2)), monkeypatch)
+    assert (later.foreign_load, later.pairs) == (False, ())
+
+
+def test_a_pair_that_gained_by_sharing_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert calibrated(Machine(seconds_of=QUICK, lost=-0.1), monkeypatch).pairs == ()
 
 
 @pytest.mark.parametrize("slow_part", ["script", "measure", "prepare"])

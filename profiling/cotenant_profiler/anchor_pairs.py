@@ -1,0 +1,142 @@
+"""What the anchors of a calibration lose together: two at a time, each between short windows of either alone.
+
+How much jobs cost one another is a property of the machine as much as of the jobs, and no data set knows the machine at
+hand. A pair is measured as campaigns measure theirs. Most are made to wait for half of their steps, as jobs wait for
+input: what machines do differently shows more where both have gaps to work in. Both begin at one instant, and two whose
+steps take as long would stay in phase: the second one then waits longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Final
+
+from cotenant.device_calibration import Anchor, AnchorPair
+from cotenant_profiler import system_clock
+from cotenant_profiler.bench import Bench, Load, Measurement
+from cotenant_profiler.campaign import Method
+from cotenant_profiler.errors import OutOfMemoryError, ProfilerError
+from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.measured_device import MeasuredDevice
+from cotenant_profiler.processor_weight import WeightedGroup
+
+FIRST_PAIR_MS: Final = 15_000.0
+"""Two starts of measuring processes and their first pair: with less left nothing is begun."""
+WAIT_RATIO: Final = 0.5
+_ALIKE_RATIO: Final = 1.25
+"""Of two steps up to which they count as alike: 14.0 and 13.9 ms stayed in phase, and lost half, not a quarter."""
+_APART_RATIO: Final = 1.27
+"""What the second period is then made, in units of the first: near no ratio of small numbers."""
+_METHOD: Final = Method(
+    window_ms=1_200,
+    warm_up_ms=300,
+    warm_up_ms_max=1_500,
+    warm_in_ms=200,
+    reference_ms=300,
+    tail_ms=50,
+    foreign_ratio_max=0.1,
+    speed_change_ratio_max=0.15,
+)
+_STEPS: Final = 10
+_REFERENCE_STEPS: Final = 4
+"""Of the longer of both: how many of its steps alone the windows hold at least."""
+
+
+def measure_pairs(
+    device: MeasuredDevice,
+    anchors: Sequence[Anchor],
+    *,
+    remaining_ms: Callable[[], float],
+    listener: Callable[[str], None],
+) -> tuple[AnchorPair, ...]:
+    """Measure as many pairs of different anchors as the time holds.
+
+    Whatever goes wrong leaves pairs out, and nothing else: a calibration is worth a lot without them.
+
+    Args:
+        device: An open one.
+        anchors: As they were measured alone.
+        remaining_ms: Time that is left.
+        listener: Told of every pair.
+    """
+    found: list[AnchorPair] = []
+    needed_ms = FIRST_PAIR_MS
+    with Bench(device, WeightedGroup(None, "CPU weight unchanged")) as bench:
+        for one, other, wait_ratios in planned_pairs(anchors):
+            begin_ns, left_ms = system_clock.now_ns(), remaining_ms()
+            if left_ms < needed_ms:
+                break
+            listener(f"measuring {one.network} with {other.network}")
+            bench.limit(left_ms)
+            loads = [_load(anchor, ratio) for anchor, ratio in zip((one, other), wait_ratios, strict=True)]
+            try:
+                together = bench.measure(loads, loads, _method(loads, (one, other)))
+            except OutOfMemoryError:
+                bench.close()  # an answer that nobody waited for would be taken for that of the next pair
+                continue
+            except ProfilerError:
+                break
+            found += pairs_of(loads, together)
+            needed_ms = (system_clock.now_ns() - begin_ns) / 1e6
+    return tuple(found)
+
+
+def planned_pairs(anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Anchor, tuple[float, float]]]:
+    """Yield which anchors run together and the share that each waits, what says most about other jobs first."""
+    for place, (one, other) in enumerate(combinations(anchors, 2)):
+        yield one, other, _wait_ratios(one, other)
+        if place == 0:
+            yield one, other, (0.0, 0.0)
+
+
+def _wait_ratios(one: Anchor, other: Anchor) -> tuple[float, float]:
+    if max(one.step_ms, other.step_ms) > _ALIKE_RATIO * min(one.step_ms, other.step_ms):
+        return WAIT_RATIO, WAIT_RATIO
+    apart_ms = _APART_RATIO * one.step_ms / (1.0 - WAIT_RATIO)
+    return WAIT_RATIO, round(1.0 - other.step_ms / apart_ms, 3)
+
+
+def pairs_of(loads: Sequence[Load], together: Measurement) -> tuple[AnchorPair, ...]:
+    """Return what two anchors lost.
+
+    None where others used the device, the speed of the device changed meanwhile, or either was faster with the other
+    one than alone: what such a measurement says is not about the two.
+    """
+    if together.foreign_ratio > _METHOD.foreign_ratio_max:
+        return ()
+    if any(abs(after / before - 1) > _METHOD.speed_change_ratio_max for before, after in together.references_ms):
+        return ()
+    lost = [
+        figures["step_ms_mean"] / (sum(references) / len(references)) - 1
+        for figures, references in zip(together.figures, together.references_ms, strict=True)
+    ]
+    if min(lost) < 0:
+        return ()
+    jobs = [load.job for load in loads]
+    return tuple(
+        AnchorPair(
+            victim=victim.architecture,
+            other=other.architecture,
+            slowdown_ratio=ratio,
+            input_wait_ratio=victim.input_wait_ratio,
+            other_input_wait_ratio=other.input_wait_ratio,
+        )
+        for victim, other, ratio in zip(jobs, jobs[::-1], lost, strict=True)
+    )
+
+
+def _load(anchor: Anchor, wait_ratio: float) -> Load:
+    job = JobSpec(architecture=anchor.network, batch=anchor.batch_size, input_wait_ratio=wait_ratio)
+    return Load(job=job, wait_ms=job.wait_ms(anchor.step_ms))
+
+
+def _method(loads: Sequence[Load], anchors: Sequence[Anchor]) -> Method:
+    """Windows that hold some steps of both."""
+    longest_ms = max(anchor.step_ms + load.wait_ms for anchor, load in zip(anchors, loads, strict=True))
+    return replace(
+        _METHOD,
+        window_ms=max(_METHOD.window_ms, round(_STEPS * longest_ms)),
+        reference_ms=max(_METHOD.reference_ms, round(_REFERENCE_STEPS * longest_ms)),
+    )
