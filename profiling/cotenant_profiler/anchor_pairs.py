@@ -39,6 +39,7 @@ _METHOD: Final = Method(
     foreign_ratio_max=0.1,
     speed_change_ratio_max=0.15,
 )
+_WINDOWS_DIFFER_RATIO: Final = 0.05
 _STEPS: Final = 10
 _REFERENCE_STEPS: Final = 4
 """Of the longer of both: how many of its steps alone the windows hold at least."""
@@ -102,7 +103,8 @@ def pairs_of(loads: Sequence[Load], together: Measurement) -> tuple[AnchorPair, 
     """Return what two anchors lost.
 
     None where others used the device, the speed of the device changed meanwhile, or either was faster with the other
-    one than alone: what such a measurement says is not about the two.
+    one than alone by more than windows differ: what such a measurement says is not about the two. A little faster is
+    not slowed down: were these left out, a machine without interference would be said to have some.
     """
     if together.foreign_ratio > _METHOD.foreign_ratio_max:
         return ()
@@ -112,14 +114,14 @@ def pairs_of(loads: Sequence[Load], together: Measurement) -> tuple[AnchorPair, 
         figures["step_ms_mean"] / (sum(references) / len(references)) - 1
         for figures, references in zip(together.figures, together.references_ms, strict=True)
     ]
-    if min(lost) < 0:
+    if min(lost) < -_WINDOWS_DIFFER_RATIO:
         return ()
     jobs = [load.job for load in loads]
     return tuple(
         AnchorPair(
             victim=victim.architecture,
             other=other.architecture,
-            slowdown_ratio=ratio,
+            slowdown_ratio=max(0.0, ratio),
             input_wait_ratio=victim.input_wait_ratio,
             other_input_wait_ratio=other.input_wait_ratio,
         )

@@ -181,6 +181,14 @@ def test_a_pair_during_which_the_device_changed_its_speed_is_not_believed(after_
     assert bool(measured_pairs(loads, found)) is is_believed
 
 
+@pytest.mark.parametrize(("lost", "slowdowns"), [(-0.02, [0.0] * len(BOTH_WAYS)), (-0.1, [])])
+def test_a_pair_no_slower_together_is_not_slowed_down_and_a_faster_one_is_not_believed(
+    lost: float, slowdowns: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = calibrated(Machine(seconds_of=QUICK, lost=lost), monkeypatch)
+    assert [each.slowdown_ratio for each in record.pairs] == slowdowns
+
+
 @pytest.mark.parametrize(
     "steps_ms", [(14.0, 13.9), (10.0, 10.0), (10.0, 12.4), (12.4, 10.0), (10.0, 20.0), (20.0, 5.0)]
 )
@@ -246,10 +254,6 @@ def test_nothing_is_learned_of_pairs_while_others_use_the_device(monkeypatch: py
     alone = 1 + 1 + 3 * module.WINDOWS  # the look before, rates, and every network's windows
     later = calibrated(Machine(seconds_of=QUICK, foreign_ratios=(*[0.0] * alone, 0.2)), monkeypatch)
     assert (later.foreign_load, later.pairs) == (False, ())
-
-
-def test_a_pair_that_gained_by_sharing_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert calibrated(Machine(seconds_of=QUICK, lost=-0.1), monkeypatch).pairs == ()
 
 
 @pytest.mark.parametrize("slow_part", ["script", "measure", "prepare"])
