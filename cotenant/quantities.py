@@ -17,6 +17,7 @@ _UNITS = {
 }  # fmt: skip
 SIZE_MAX_BYTES = 2**60
 DURATION_MAX_MS = 10 * 365 * 86_400_000
+_DURATION_REMEDY = "write it like 500ms, 45s, 90m, 2h, 1h30m or 3d"
 _NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,3})?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
@@ -48,11 +49,11 @@ def parse_duration_ms(text: str) -> int:
     """
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
-        raise InputError(f"{text!r} is not a duration", remedy="write it like 45s, 90m, 2h, 1h30m or 3d")
+        raise InputError(f"{text!r} is not a duration", remedy=_DURATION_REMEDY)
     days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
     duration_ms = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + milliseconds)
     if not 0 < duration_ms <= DURATION_MAX_MS:
-        raise InputError(f"{text!r} is not between 1 ms and 10 years", remedy="write it like 45s, 90m, 2h or 3d")
+        raise InputError(f"{text!r} is not between 1 ms and 10 years", remedy=_DURATION_REMEDY)
     return duration_ms
 
 

@@ -69,6 +69,6 @@ class SimulationState:
         result.outcome, result.finished_at_ms = outcome, self.now_ms
         self.accounts.jobs -= 1
         self.ended += 1
-        beside_ms = self.accounts.job_ms - self.job_ms_at_submission.pop(job_id)
+        concurrent_ms = self.accounts.job_ms - self.job_ms_at_submission.pop(job_id)
         stay_ms = self.now_ms - result.submitted_at_ms
-        result.concurrent_jobs_mean = beside_ms / stay_ms if stay_ms else 1.0
+        result.concurrent_jobs_mean = concurrent_ms / stay_ms if stay_ms else 1.0

@@ -90,7 +90,9 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     metrics = ServiceMetrics()
     metrics.registry.register(ProfileMetrics(profiles))
     queue = AdmissionQueue(settings.threads)
-    operations = RetrainingOperations(settings.state_dir, settings.datasets, settings.seed, journal.flush)
+    operations = RetrainingOperations(
+        settings.state_dir, settings.datasets, settings.seed, journal.flush, versions.reload
+    )
     stack.callback(operations.close)
     pipeline = RequestPipeline(metrics, queue)
     servicer = PredictionServicer(predictor, journal, pipeline, profiles)

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.system_clock import now_ms
-from predictor_service.errors import RetrainingBusyError, ServiceError, UnknownRetrainingError, invalid_field
+from predictor_service.errors import (
+    PredictorError,
+    RetrainingBusyError,
+    ServiceError,
+    UnknownRetrainingError,
+    invalid_field,
+)
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.version_store import VersionStore
 
@@ -69,13 +75,22 @@ class RetrainingOperations:
         datasets: Folder of dataset folders.
         seed: Unless a caller gives another one.
         prepare: Called before a process starts, e.g. to write what is buffered.
+        follow: Serves what was promoted; called before PROMOTED is said, so that who hears it is answered by it.
     """
 
-    def __init__(self, state_dir: Path, datasets: Path, seed: int, prepare: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        datasets: Path,
+        seed: int,
+        prepare: Callable[[], None],
+        follow: Callable[[], object],
+    ) -> None:
         self._state_dir = state_dir
         self._datasets = datasets
         self._seed = seed
         self._prepare = prepare
+        self._follow = follow
         self._folder = state_dir / "retrainings"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -220,9 +235,19 @@ class RetrainingOperations:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+        ended = self._ended(self.get(retraining_id), output, process.returncode)
+        if ended.state is OperationState.PROMOTED:
+            self._serve_promoted(ended.version)
         with self._lock:
-            self._put(self._ended(self._known[retraining_id], output, process.returncode))
+            self._put(ended)
             self._process = None
+
+    def _serve_promoted(self, version: str) -> None:
+        """Has the new version served; where that fails the service goes on trying, so the end is told all the same."""
+        try:
+            self._follow()
+        except (OSError, PredictorError) as error:
+            _logger.error("version_not_followed", extra={"model_version": version, "reason": str(error)})
 
     def _ended(self, operation: RetrainingOperation, output: str, status: int) -> RetrainingOperation:
         finished_at_ms = now_ms()

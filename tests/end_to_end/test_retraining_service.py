@@ -39,9 +39,11 @@ def test_a_retraining_runs_on_without_its_caller_and_another_one_is_cancelled(se
     with pytest.raises(grpc.RpcError) as refusal:
         service.start(seed=9)
     assert code_of(refusal.value) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert service.predicts()
+    before = service.answering_version()
     wait_until(lambda: service.get(first).state != models_pb2.RETRAINING_STATE_RUNNING)
     ended = service.get(first)
+    assert service.answering_version() == ended.served_version, "who hears of a promotion is answered by it"
+    assert (ended.served_version != before) == (ended.state == models_pb2.RETRAINING_STATE_PROMOTED)
     assert ended.state in (models_pb2.RETRAINING_STATE_PROMOTED, models_pb2.RETRAINING_STATE_REFUSED)
     assert ended.reasons
     assert ended.version
@@ -74,7 +76,7 @@ def test_a_killed_service_leaves_nothing_half_active(service: RetrainingService,
     again = RetrainingService(tmp_path)
     try:
         assert again.get(retraining_id).state == models_pb2.RETRAINING_STATE_INTERRUPTED
-        assert again.predicts()
+        assert again.answering_version() == before
     finally:
         again.stop()
 

@@ -45,7 +45,7 @@ def fuzz_predictor(fuzzer: Fuzzer, folder: Path, callers: Path, *, calls: int) -
     pipeline = RequestPipeline(ServiceMetrics(), queue)
     try:
         if fuzzer.tally.service == "models":
-            retrainings = IdleRetrainings(folder, folder, 1, lambda: None)
+            retrainings = IdleRetrainings(folder, folder, 1, lambda: None, lambda: None)
             models_pb2_grpc.add_ModelServiceServicer_to_server(
                 ModelServicer(retrainings, pipeline), cast("Any", fuzzer)
             )

@@ -67,8 +67,8 @@ class RetrainingService:
         request = models_pb2.GetRetrainingRequest(retraining_id=retraining_id)
         return self.ask(lambda stub: stub.GetRetraining(request, timeout=90).retraining)
 
-    def predicts(self) -> bool:
-        """Whether a job is predicted by a model."""
+    def answering_version(self) -> str:
+        """Returns the version that predicts a job now; empty = no model does."""
         with grpc.insecure_channel(self.address) as channel:
             request = prediction_pb2.PredictJobRequest(
                 onnx_graph=graphs()["medium"],
@@ -76,7 +76,7 @@ class RetrainingService:
                 settings={"global_batch_size": 32},  # type: ignore[arg-type]  # the stubs lack mappings
             )
             answer = prediction_pb2_grpc.PredictionServiceStub(channel).PredictJob(request, timeout=90)
-        return bool(answer.model_version)
+        return str(answer.model_version)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -124,6 +124,8 @@ class PredictorClient:
         self._calls = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._outcomes: deque[RecordOutcome] = deque(maxlen=OUTCOMES_KEPT_MAX)
+        self._telling = asyncio.Lock()
+        self._are_delayed = False
 
     def request(self, command: Question, deliver: Callable[[Event], None]) -> None:
         """Ask in the background and hand the answer, good or bad, to `deliver` as an event with at_ms 0."""
@@ -134,6 +136,8 @@ class PredictorClient:
     async def _answer(self, command: Question, deliver: Callable[[Event], None]) -> None:
         try:
             if isinstance(command, RequestPrediction):
+                if not self._are_delayed:  # a question about a key may be due to what was noted of it
+                    await self._send_noted()
                 deliver(PredictionArrived(at_ms=0, prediction=await self.predict_job(command)))
             elif isinstance(command, RefreshPairs):
                 pairs = tuple(await self._refreshed(command))
@@ -253,14 +257,22 @@ class PredictorClient:
         """Pass noted outcomes on in batches until cancelled; what fails is kept for the next turn."""
         while self._stub is not None:
             await asyncio.sleep(OUTCOMES_INTERVAL_S)
+            self._are_delayed = False
+            await self._send_noted()
+
+    async def _send_noted(self) -> None:
+        """Pass the oldest noted outcomes on; returns once what another task passes on has arrived, too."""
+        async with self._telling:
             batch = [self._outcomes.popleft() for _ in range(min(len(self._outcomes), OUTCOMES_PER_CALL))]
-            if not batch:
-                continue
+            if not batch or self._stub is None or self._are_delayed:
+                self._outcomes.extendleft(reversed(batch))
+                return
             try:
                 await self._stub.RecordOutcomes(prediction_messages.outcomes_message(batch), timeout=self._deadline_s)
             except grpc.aio.AioRpcError as error:
                 _log.warning("outcomes_delayed", extra={"outcomes": len(batch), "status": error.code().name})
                 if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    self._are_delayed = True
                     self._outcomes.extendleft(reversed(batch))
 
     async def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from scheduler_service.core.cluster_view.capacity import memory_point
 from scheduler_service.core.cluster_view.replica_groups import with_servers
 from scheduler_service.core.decisions import MeasuringStart, Start
 from scheduler_service.core.event_effects import EventEffects
@@ -17,7 +18,7 @@ from scheduler_service.core.lifecycle.granted_checkpoints import granted_after
 from scheduler_service.core.lifecycle.outcomes import tell_end
 from scheduler_service.core.lifecycle.prepared_attempts import discard_commands, discard_unlaunched, next_attempt
 from scheduler_service.core.lifecycle.trial_start import begin_trial
-from scheduler_service.core.predictions.prediction_requests import refresh_hold
+from scheduler_service.core.predictions.prediction_requests import ask_again, refresh_hold
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason, TrialStage
 from scheduler_service.core.state import ClusterState
 
@@ -200,13 +201,20 @@ def leave_gpus(
 
 
 def _note_peak(state: ClusterState, job: JobRecord) -> None:
-    """The end of an attempt may tell of a larger peak than any report before."""
-    gpu = state.gpus.get(job.assignments[0].gpu_id) if len(job.assignments) == 1 else None
-    if gpu is not None:
-        peak_bytes = job.measured.attempt_peak_bytes
-        state.predictions.raise_peak(
-            job.request.key, gpu.gpu.device, micro_batch_size=job.shape.micro_batch_size, memory_peak_bytes=peak_bytes
-        )
+    """The end of an attempt may tell of a larger peak than any report before, or than is known of its key."""
+    key, peak_bytes = job.request.key, job.measured.attempt_peak_bytes
+    gpu = state.gpus.get(job.assignments[0].gpu_id) if job.assignments else None
+    if gpu is None:
+        return
+    device = gpu.gpu.device
+    if len(job.assignments) == 1:
+        micro_batch_size = job.shape.micro_batch_size
+        state.predictions.raise_peak(key, device, micro_batch_size=micro_batch_size, memory_peak_bytes=peak_bytes)
+    known = state.predictions.job(key, device)
+    if known is not None and known.prediction_id:  # else nothing was told of it
+        point = memory_point(known, -(-job.request.global_batch_size // len(job.assignments)))
+        if point is not None and peak_bytes > point.memory_bytes:
+            state.predictions.larger_peaks.note(key, device, peak_bytes)
 
 
 def end(
@@ -227,6 +235,7 @@ def end(
         times=job.times.changed(finished_at_ms=state.now_ms, not_before_ms=0),
     )
     state.put_job(ended)
+    ask_again(state, job.request.key, step)
     step.left.append(ended)
     note_colocation_change(state, neighbours)
 
@@ -249,6 +258,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         times=job.times.changed(not_before_ms=state.now_ms + wait_ms if wait_ms else 0),
     )
     state.put_job(job)
+    ask_again(state, job.request.key, step)
     step.left.append(job)
     if wait_ms:
         step.wakes_at_ms.append(job.times.not_before_ms)

@@ -45,7 +45,7 @@ from scheduler_service.core.sharing.colocation_slowdown import (
 )
 from scheduler_service.core.sharing.pausability import pause_obstacle
 from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
-from scheduler_service.core.trial_sharing.measuring_starts import beside_host, measured_there
+from scheduler_service.core.trial_sharing.measuring_starts import measured_there, unmeasured_slowdown
 
 _NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
 
@@ -329,7 +329,7 @@ def _resident_or_obstacle(
     check: _Check, request: JobRequest, start: Start, running: RunningJob | None
 ) -> Resident | Reason:
     if isinstance(start, MeasuringStart):
-        check.slowdowns[request.job_id] = beside_host(check.view, start)
+        check.slowdowns[request.job_id] = unmeasured_slowdown(check.view, start)
         return measured_there(check.view, check.ledger, start, check.pending[request.job_id])
     gpu = check.view.gpus[start.assignments[0].gpu_id].gpu
     resident = _resident(check.view, request, start, gpu)

@@ -20,19 +20,30 @@ SMALLER_PARTNERS_MAX = 64
 
 
 def ask_about_job(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
-    """Ask about a new job on every device type that is not yet answered; a failed question is asked again."""
+    """Ask about a new job on every device type that is not yet answered, or no more as the answer says."""
     key = job.request.key
     use = state.living_keys.get(key)
     if use is None:
         return
     state.predictions.use(key)
     state.predictions.forget_unused(state.living_keys)
+    ask_again(state, key, step)
     for device in state.devices:
         if state.predictions.job(key, device) is not None:
             ask_about_pairs(state, key, device, step)
         elif device not in state.predictions.outstanding_devices(key):
             step.commands.append(_question(state, key, use, device))
             state.predictions.await_job(key, device)
+
+
+def ask_again(state: ClusterState, key: str, step: EventEffects) -> None:
+    """Ask once more about a living key that took more memory than is known; nothing waits for the answer."""
+    use = state.living_keys.get(key)
+    if use is None:
+        return
+    for device in state.predictions.larger_peaks.take_unasked(key):
+        if device in state.devices:
+            step.commands.append(_question(state, key, use, device))
 
 
 def ask_about_devices(state: ClusterState, devices: frozenset[str], step: EventEffects) -> None:
@@ -120,6 +131,10 @@ def reissue_questions(state: ClusterState, step: EventEffects) -> None:
             step.commands += [
                 _question(state, key, use, device) for device in state.predictions.outstanding_devices(key)
             ]
+    for key, device, peak in state.predictions.larger_peaks.stored():
+        use = state.living_keys.get(key)
+        if use is not None and peak.is_asked and device in state.devices:  # whether it was answered is not known
+            step.commands.append(_question(state, key, use, device))
     for key, device in state.predictions.outstanding_pairs():
         if key in state.living_keys:
             # Jobs are held until an answer comes, so the question is asked again even if nothing is unknown by now.

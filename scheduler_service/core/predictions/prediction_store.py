@@ -12,6 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from scheduler_service.core.cluster_view.interference_curves import INTERVAL_MS, InterferenceCurve, fit_curve
+from scheduler_service.core.predictions.larger_peaks import LargerPeaks
 from scheduler_service.core.predictions.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.predictions.measured_averages import SoloStep
 from scheduler_service.core.predictions.measured_speeds import MeasuredSpeeds, SpeedFit, agrees
@@ -32,6 +33,7 @@ class PredictionStore(PairStore):
 
     Attributes:
         speeds: Step times measured alone, and curves fitted to them.
+        larger_peaks: About what the predictor is to be asked again.
     """
 
     def __init__(self, *, keys_max: int = 2_000) -> None:
@@ -47,6 +49,7 @@ class PredictionStore(PairStore):
         self._outstanding: dict[str, dict[str, None]] = {}
         self._outstanding_pairs: dict[tuple[str, str], None] = {}
         self.speeds = MeasuredSpeeds()
+        self.larger_peaks = LargerPeaks()
         self._unpredictable: dict[str, str] = {}
         self.refreshes: dict[str, PairRefresh] = {}
         self.curves: dict[str, InterferenceCurve] = {}
@@ -127,6 +130,7 @@ class PredictionStore(PairStore):
         for table in (*tables, self._unpredictable):
             table.pop(key, None)
         self.speeds.forget(key)
+        self.larger_peaks.forget(key)
         self.forget_pairs(key)
         for question in [question for question in self._outstanding_pairs if question[0] == key]:
             del self._outstanding_pairs[question]
@@ -173,6 +177,7 @@ class PredictionStore(PairStore):
         """Store that a question about a key failed."""
         self._answered(key, device)
         self._failures.setdefault(key, {})[device] = code
+        self.larger_peaks.forget_question(key, device)
         if not self._jobs.get(key):
             self._unpredictable[key] = code
 
@@ -278,6 +283,7 @@ class PredictionStore(PairStore):
             task_speeds=self.speeds.stored_tasks(),
             task_speed_fits=self.speeds.stored_task_fits(),
             curves=dict(self.curves),
+            larger_peaks=tuple(self.larger_peaks.stored()),
             alone=tuple((key, *shape, one) for key, shapes in self._alone.items() for shape, one in shapes.items()),
             broken_trials=tuple((*pair, at_ms) for pair, at_ms in self._broken_trials.items()),
             memory_states=tuple(
@@ -304,6 +310,7 @@ class PredictionStore(PairStore):
             self.observe_pair(victim, other, device, ratio, count, is_doubtful=is_doubtful)
         self.refreshes, self.curves = dict(stored.refreshes), dict(stored.curves)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
+        self.larger_peaks.load(stored.larger_peaks)
         for key, device in self.speeds.load(stored.solo, stored.speed_fits):
             self._serve(key, device)
         for key, device in self.speeds.load_tasks(stored.task_speeds, stored.task_speed_fits):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler_service.core.cluster_view.interference_curves import InterferenceCurve
+from scheduler_service.core.predictions.larger_peaks import LargerPeak
 from scheduler_service.core.predictions.measured_alone import MeasuredAlone
 from scheduler_service.core.predictions.measured_averages import SoloStep
 from scheduler_service.core.predictions.measured_speeds import SpeedFit
@@ -50,3 +51,4 @@ class StoredPredictions:
     memory_states: tuple[tuple[str, str, MemoryTriple], ...] = ()
     task_speeds: tuple[tuple[str, str, int, int, int, SoloStep], ...] = ()
     task_speed_fits: tuple[tuple[str, str, TaskSpeedFit], ...] = ()
+    larger_peaks: tuple[tuple[str, str, LargerPeak], ...] = ()

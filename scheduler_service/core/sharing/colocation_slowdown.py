@@ -117,7 +117,7 @@ def expected_slowdowns(
         if is_simple and (sure := _sure_slowdown(victim, residents[1 - place], gpu, predictions)) is not None:
             yield victim, sure
             continue
-        pair_ratios, is_known, doubt = _beside_each(place, residents, doubts, gpu, predictions)
+        pair_ratios, is_known, doubt = _with_each_resident(place, residents, doubts, gpu, predictions)
         ratio = pairwise_sum_ratio = sum_of_pairs(pair_ratios)
         if utilizations:
             others = (*utilizations[:place], *utilizations[place + 1 :])
@@ -133,7 +133,7 @@ def expected_slowdowns(
         yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
 
 
-def _beside_each(
+def _with_each_resident(
     place: int, residents: Sequence[Resident], doubts: Sequence[Reason | None], gpu: Gpu, predictions: Predictions
 ) -> tuple[list[float], bool, Reason | None]:
     """Return how much each other job slows one down, whether all of that is known, and why it is not reliable."""

@@ -104,7 +104,7 @@ def measured_there(view: SchedulingView, ledger: Ledger, start: Start, pending: 
     return host_obstacle(view, host, entry) or incoming_obstacle(view, incoming, host, entry) or incoming
 
 
-def beside_host(view: SchedulingView, start: Start) -> PlacementSlowdown:
+def unmeasured_slowdown(view: SchedulingView, start: Start) -> PlacementSlowdown:
     """Return that a job shares on trial, and that no slowdown is expected before it is measured."""
     return PlacementSlowdown(None, None, view.gpus[start.assignments[0].gpu_id].job_ids, is_on_trial=True)
 

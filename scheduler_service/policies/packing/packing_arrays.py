@@ -116,7 +116,7 @@ class PackingArrays:
         self._there = np.full((4, count), TYPES_MAX, dtype=np.intp)
         self._slowed, self._limits = np.zeros((4, count)), np.full((4, count), inf)
         # The sum of `mutual_wait_ratio` of every two others, of each job there and of an incoming job.
-        self._waits_beside, self._waits_of_all = np.zeros((4, count)), np.zeros(count)
+        self._waits_of_co_located, self._waits_of_all = np.zeros((4, count)), np.zeros(count)
         self._careful = np.zeros((4, count), dtype=bool)
         self._jobs = np.zeros(count, dtype=np.intp)
         self._is_closed = np.zeros(count, dtype=bool)
@@ -227,7 +227,7 @@ class PackingArrays:
     def _with_mutual_waits(self, kind: int, own: Column, others: Column) -> tuple[Column, Column]:
         there, waits = self._there, self._waits[kind][self._there]
         own_utilization: Column = self._utilizations[kind : kind + 1]
-        of_others = self._waits_beside + waits.sum(axis=0) - waits
+        of_others = self._waits_of_co_located + waits.sum(axis=0) - waits
         return (
             with_mutual_waits(own, own_utilization, self._waits_of_all),
             with_mutual_waits(others, self._utilizations[there], of_others),
@@ -293,8 +293,8 @@ class PackingArrays:
             return False
         there = self._there[:place, column]
         waits = self._waits[there, kind]
-        self._waits_beside[:place, column] += waits.sum() - waits
-        self._waits_beside[place, column] = self._waits_of_all[column]
+        self._waits_of_co_located[:place, column] += waits.sum() - waits
+        self._waits_of_co_located[place, column] = self._waits_of_all[column]
         self._waits_of_all[column] += waits.sum()
         self._slowed[:place, column] += self._pairs[there, kind]
         self._slowed[place, column] = self._pairs[kind, there].sum()
@@ -305,7 +305,7 @@ class PackingArrays:
         more = self._there.shape
         self._there = np.vstack((self._there, np.full(more, TYPES_MAX, dtype=np.intp)))
         self._slowed = np.vstack((self._slowed, np.zeros(more)))
-        self._waits_beside = np.vstack((self._waits_beside, np.zeros(more)))
+        self._waits_of_co_located = np.vstack((self._waits_of_co_located, np.zeros(more)))
         self._limits = np.vstack((self._limits, np.full(more, inf)))
         self._careful = np.vstack((self._careful, np.zeros(more, dtype=bool)))
 

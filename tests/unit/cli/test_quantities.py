@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from cotenant.client_errors import InputError
+from cotenant.job_file import parse_job
 from cotenant.quantities import parse_duration_ms
 
 
@@ -19,3 +23,30 @@ def test_milliseconds_are_a_duration(text: str, duration_ms: int) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"is not (a duration|between 1 ms and 10 years)"):
         parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"time_limit": "{}"},
+        {"migration_cost": "{}"},
+        {"deadline": "+{}"},
+        {"straggler_window": "{}"},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_every_duration_of_a_job_is_read_with_each_of_the_forms_that_its_remedy_names(
+    asked: dict[str, str], tmp_path: Path
+) -> None:
+    def read(duration: str) -> Any:
+        ((name, form),) = asked.items()
+        return parse_job({"command": ["true"], "working_directory": "/", name: form.format(duration)}, folder=tmp_path)
+
+    for wrong in ("5", "0ms"):
+        with pytest.raises(InputError) as refusal:
+            read(wrong)
+        remedy = refusal.value.remedy
+        assert remedy.startswith("write it like ")
+        for form in remedy.removeprefix("write it like ").replace(" or ", ", ").split(", "):
+            read(form)
+        assert "500ms" in remedy

@@ -9,12 +9,14 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode, decode_event, encode, encode_event
+from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.predictions.stored_predictions import StoredPredictions
-from scheduler_service.core.records import Level, PairPrediction, Share
+from scheduler_service.core.records import Level, PairPrediction, Phase, Share
+from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import prediction
+from tests.support.scheduling import GIB, memory, prediction
 
 _FOREIGN = ("foreign_load",)
 
@@ -87,6 +89,78 @@ def test_a_reported_peak_is_not_reported_again() -> None:
     _step(play, "a", *[500] * 6, memory_peak_bytes=900)
     play.tell(events.JobCancelled, job_id="a")
     assert not _outcomes(play.report(events.JobStopped, "a", exit_class="stopped", memory_peak_bytes=900))
+
+
+def _asked(found: list[commands.Command]) -> list[str]:
+    return [command.key for command in found if isinstance(command, commands.RequestPrediction)]
+
+
+def _know_no_pairs(play: Play) -> None:
+    play.tell(events.PairPredictionsFailed, device="standin", keys=("a",), code="UNAVAILABLE")
+
+
+def _cancel(play: Play, name: str, memory_peak_bytes: int) -> list[commands.Command]:
+    found = play.tell(events.JobCancelled, job_id=name)
+    found += play.report(events.JobStopped, name, exit_class="stopped", memory_peak_bytes=memory_peak_bytes)
+    return found
+
+
+def test_after_a_peak_above_what_is_known_the_next_job_of_the_key_is_asked_about_again_and_shows_the_answer() -> None:
+    play = _running(Play())
+    assert _asked(_cancel(play, "a", 3 * GIB)) == [], "no job of the key lives"
+    assert _asked(play.submit("b", key="a", graph="g", share=Share.ANY)) == ["a"]
+    _know_no_pairs(play)
+    assert play.phase("b") is Phase.STARTING, "nothing waits for the answer"
+    play.tell(events.PredictionArrived, prediction=prediction("a", memory=memory(3), prediction_id="p-2"))
+    known = play.engine.state.predictions.job("a", "standin")
+    assert known is not None
+    assert known.memory == memory(3)
+    assert _asked(play.submit("c", key="a", graph="g", share=Share.ANY)) == []
+
+
+def test_of_many_jobs_of_a_key_each_larger_peak_is_one_question_also_where_no_answer_follows_it() -> None:
+    play = _running(Play())
+    found: list[commands.Command] = []
+    for number in range(50):
+        play.submit(f"later-{number}", key="a", graph="g", share=Share.NEVER)
+    _know_no_pairs(play)
+    found += _cancel(play, "a", 3 * GIB)
+    for number in range(20):
+        play.report(events.JobStarted, f"later-{number}")
+        found += _cancel(play, f"later-{number}", 3 * GIB)
+    assert _asked(found) == ["a"]
+    play.report(events.JobStarted, "later-20")
+    assert _asked(_cancel(play, "later-20", 4 * GIB)) == ["a"]
+
+
+@pytest.mark.parametrize("peak_bytes", [0, GIB])
+def test_a_peak_that_was_foreseen_asks_nothing(peak_bytes: int) -> None:
+    play = _running(Play())
+    _cancel(play, "a", peak_bytes)
+    assert _asked(play.submit("b", key="a", graph="g", share=Share.ANY)) == []
+
+
+def test_a_job_that_ran_out_of_memory_is_asked_about_again_before_it_is_tried_again() -> None:
+    play = _running(Play())
+    found = play.report(events.JobFailed, "a", exit_class="gpu_oom", memory_peak_bytes=3 * GIB)
+    kinds = [type(command) for command in found]
+    assert kinds.index(commands.RecordOutcome) < kinds.index(commands.RequestPrediction), "it is told first"
+    assert play.phase("a") is Phase.PENDING
+
+
+def test_a_question_that_failed_or_a_scheduler_that_was_away_asks_again() -> None:
+    play = _running(Play())
+    _cancel(play, "a", 3 * GIB)
+    play.engine = _again(play)
+    assert _asked(play.submit("b", key="a", graph="g", share=Share.ANY)) == ["a"]
+    play.tell(events.PredictionFailed, key="a", device="standin", code="UNAVAILABLE", message="")
+    play.engine = _again(play)
+    assert _asked(play.submit("c", key="a", graph="g", share=Share.ANY)) == ["a"]
+
+
+def _again(play: Play) -> SchedulerEngine:
+    """An engine from what is stored of another one."""
+    return SchedulerEngine.restore(play.engine.snapshot(), make_policy=make_policy)
 
 
 def test_the_peak_of_an_earlier_attempt_is_not_reported_of_the_next_one() -> None:

@@ -66,7 +66,7 @@ def test_a_service_learns_from_what_ran_once_it_is_time_unless_an_operator_rolle
     state_dir = tmp_path / "state"
     settings = Settings(state_dir=state_dir, retrain_hours=1)
     with ExitStack() as stack:
-        operations = RetrainingOperations(state_dir, tmp_path, 0, lambda: None)
+        operations = RetrainingOperations(state_dir, tmp_path, 0, lambda: None, lambda: None)
         stack.callback(operations.close)
         registry = stack.enter_context(closing(ModelRegistry(state_dir / "models", "a test")))
         action = VersionAction.ROLLED_BACK if rolled_back else VersionAction.PROMOTED

@@ -34,8 +34,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return write
 
 
-def open_operations(folder: Path) -> RetrainingOperations:
-    return RetrainingOperations(folder / "state", folder / "datasets", 0, lambda: None)
+def open_operations(folder: Path, follow: Callable[[], object] = lambda: None) -> RetrainingOperations:
+    return RetrainingOperations(folder / "state", folder / "datasets", 0, lambda: None, follow)
 
 
 def start(operations: RetrainingOperations) -> str:
@@ -62,6 +62,27 @@ def test_it_ends_as_its_process_reports(tmp_path: Path, program: Callable[[str],
     assert ended.state is OperationState(outcome.upper())
     assert (ended.version, ended.reasons, ended.progress) == ("abc", ("because",), ("half way",))
     assert ended.finished_at_ms >= ended.started_at_ms
+
+
+@pytest.mark.parametrize("outcome", ["promoted", "refused"])
+def test_what_was_promoted_is_served_before_it_is_said(
+    tmp_path: Path, program: Callable[[str], None], outcome: str
+) -> None:
+    """Otherwise who hears of it is answered by the version before until the service looks again."""
+    program(RESULT % outcome)
+    is_begun, said = threading.Event(), list[OperationState]()
+
+    def follow() -> None:
+        assert is_begun.wait(PATIENCE_S)
+        said.append(operations.get(retraining_id).state)
+        raise OSError("no space left")
+
+    operations = open_operations(tmp_path, follow)
+    retraining_id = start(operations)
+    is_begun.set()
+    ended = wait_for_end(operations, retraining_id)
+    assert ended.state is OperationState(outcome.upper()), "the service goes on trying by itself"
+    assert said == ([OperationState.RUNNING] if outcome == "promoted" else [])
 
 
 def test_a_process_that_breaks_is_a_failure_with_its_last_output(

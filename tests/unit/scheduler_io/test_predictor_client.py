@@ -97,6 +97,22 @@ def test_an_answer_becomes_a_prediction_with_every_asked_micro_batch(predictor: 
     assert prediction.memory[32].memory_bytes_upper_99 == round(predictor.memory_bytes * 1.2)
 
 
+def test_what_was_noted_before_a_question_is_told_before_it_is_answered(predictor: FakePredictor) -> None:
+    """The question may be due to it: a peak above what was predicted."""
+
+    async def main() -> int:
+        client = PredictorClient(open_channel(predictor.address), deadline_s=80)
+        client.record(RecordOutcome(prediction_id="p", job_id="j", node_ids=(), window_ms=1, memory_peak_bytes=7))
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        client.request(QUESTION, lambda _: answer.set_result(len(predictor.outcomes)))
+        try:
+            return await asyncio.wait_for(answer, timeout=90)
+        finally:
+            await client.close()
+
+    assert asyncio.run(main()) == 1
+
+
 def test_a_prediction_keeps_that_its_range_is_not_calibrated(predictor: FakePredictor) -> None:
     def kept() -> bool:
         event = ask(predictor.address, QUESTION)
