@@ -23,7 +23,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +59,10 @@ _CNN: Final = "cnn"
 _METRICS: Final = ("mape_ratio", "coverage_90_ratio", "coverage_99_ratio", "upper_99_over_actual_mean")
 
 
+class UnknownKindError(ValueError):
+    """No generated CNN is of a kind that was asked for."""
+
+
 def main(*, served_only: bool = False) -> dict[str, Any]:
     """Returns the error of served and of fresh models on held-out networks and families."""
     every = int(os.environ.get("COTENANT_BENCHMARK_EVERY", "1"))
@@ -73,12 +77,10 @@ def judge_cnns(kinds: Sequence[str] = ()) -> dict[str, Any]:
     profiles = read_profiles(default_datasets_dir() / "public" / _SET)
     rows = read_learning_task(profiles, MEMORY, _DEVICE).learning_task
     is_cnn = [job.labels.get("campaign") == _CNN for job in rows.jobs]
-    names = sorted({job.architecture for job, chosen in zip(rows.jobs, is_cnn, strict=True) if chosen})
+    names = choose_kinds({job.architecture for job, chosen in zip(rows.jobs, is_cnn, strict=True) if chosen}, kinds)
     judged, held, ratios = {}, list[bool](), list[float]()
     with threadpool_limits(1):
         for name in names:
-            if kinds and name.removeprefix(f"{_CNN}_") not in kinds:
-                continue
             _tell(f"without {name}")
             unseen = np.array([job.architecture == name for job in rows.jobs])
             fitted = fit_rows(select_learnable(rows.subset(np.flatnonzero(~unseen))).learned, "family", 0)
@@ -92,6 +94,18 @@ def judge_cnns(kinds: Sequence[str] = ()) -> dict[str, Any]:
         **judged,
         "all": {"rows": len(held), "coverage_99_ratio": np.mean(held), "upper_99_over_actual_mean": np.mean(ratios)},
     }
+
+
+def choose_kinds(architectures: Iterable[str], kinds: Sequence[str]) -> list[str]:
+    """Architectures of the kinds that were asked for, sorted; of none all.
+
+    Raises:
+        UnknownKindError: Names it and those that are known.
+    """
+    known = {name.removeprefix(f"{_CNN}_"): name for name in architectures}
+    if unknown := sorted(set(kinds) - known.keys()):
+        raise UnknownKindError(f"no kind {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
+    return sorted(known[kind] for kind in kinds or known)
 
 
 def _cnn_figures(value: FloatArray, upper_99: FloatArray, measured: FloatArray, in_domain: BoolArray) -> dict[str, Any]:
@@ -199,5 +213,12 @@ if __name__ == "__main__":
     parser.add_argument("--cnn", action="store_true", help="Judge kinds of generated CNNs instead.")
     parser.add_argument("--kinds", default="", help="Of --cnn: these only, joined by commas.")
     asked = parser.parse_args()
-    found = judge_cnns([*filter(None, asked.kinds.split(","))]) if asked.cnn else main(served_only=asked.served_only)
+    if asked.kinds and not asked.cnn:
+        parser.error("--kinds are kinds of generated CNNs: give --cnn as well")
+    try:
+        found = (
+            judge_cnns([*filter(None, asked.kinds.split(","))]) if asked.cnn else main(served_only=asked.served_only)
+        )
+    except UnknownKindError as error:
+        parser.error(str(error))
     print(json.dumps(found, indent=1))

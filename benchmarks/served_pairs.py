@@ -6,12 +6,14 @@ service is: once with what each was measured to do alone, once with its graph an
 pairs with a job of a held-out family; a job with its copy is not, whose steps a campaign begins at one instant. "light"
 pairs slowed the victim down by less than half.
 
-About two CPU minutes.
+About two CPU minutes; it takes no arguments.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,3 +140,8 @@ def _figures(answers: Answers, rows: BoolArray) -> Mapping[str, float]:
         "width_90_mean": (upper - lower).mean(),
     }
     return {"pairs": int(rows.sum()), **{name: round(float(each), _DIGITS) for name, each in figures.items()}}
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    print(json.dumps(main(), indent=1))

@@ -66,12 +66,20 @@ _WHOLE_BELOW: Final = 1_000
 """Rows of a set that always takes part as a whole."""
 
 
+class UnknownPartError(ValueError):
+    """Nothing that is judged here has such a name."""
+
+
 def main(only: str = "") -> dict[str, Any]:
     """Judges both.
 
     Args:
         only: Part of the names of what is judged; empty = all of it.
+
+    Raises:
+        UnknownPartError: Nothing is named so.
     """
+    check_part(only)
     root = os.environ.get("COTENANT_SHARED_DATA", "")
     if not root:
         return {"skipped": "COTENANT_SHARED_DATA is not set"}
@@ -95,6 +103,17 @@ def main(only: str = "") -> dict[str, Any]:
         if only in _GRAPHLESS_PART:
             judged[_GRAPHLESS_PART] = judge_graphless(thinned(read_task(TASKS[GRAPHLESS], Path(root)), every))
         return judged
+
+
+def check_part(only: str) -> None:
+    """Refuses a part of names that nothing judged here has.
+
+    Raises:
+        UnknownPartError: Names what there is.
+    """
+    names = (*UTILIZATION_BARS, _STEP_TIME_PART, _GRAPHLESS_PART)
+    if not any(only in name for name in names):
+        raise UnknownPartError(f"nothing judged is named {only!r}; there are: {'; '.join(names)}")
 
 
 def thinned(learning_task: LearningTask, every: int) -> LearningTask:
@@ -202,4 +221,7 @@ def _tell(line: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="Part of the names of what is judged.")
-    print(json.dumps(main(parser.parse_args().only), indent=1))
+    try:
+        print(json.dumps(main(parser.parse_args().only), indent=1))
+    except UnknownPartError as error:
+        parser.error(str(error))

@@ -2,7 +2,8 @@
 
 GPUMemNet describes its generated networks so. A list gives neither channels nor kernel, but both follow: a convolution
 with bias has channels * (inputs * kernel^2 + 1) parameters; its inputs are channels that an earlier layer put out or,
-where blocks are concatenated, the sum of two; its side is that of its input or a halving of it. All 1,539 published
+where blocks are concatenated, the sum of two; its side is that of its input or a halving of it. Pooling to one element
+puts out as many features as its input has channels, which may be concatenated as well. All 1,539 published
 convolutional networks resolve so.
 """
 
@@ -133,6 +134,8 @@ def count_work(layers: Sequence[Layer], input_channels: int, input_side: int) ->
             is_joined = previous_inputs * side_read**2 > elements
             elements = max(elements, previous_inputs * side_read**2)
         elif layer.kind in {"linear", "adaptive_avg_pool2d"}:
+            if layer.kind != "linear" and layer.elements * side**2 > elements:
+                is_joined, elements = True, layer.elements * side**2
             side, channels = 1, layer.elements
             macs = max(layer.parameters - layer.elements, 0) if layer.kind == "linear" else 0
         work.append(Work(layer, elements, macs, channels, side, unfolded, is_joined))
@@ -173,6 +176,7 @@ def graph_features(work: Sequence[Work]) -> dict[str, float]:
     parameters = sum(item.layer.parameters for item in work)
     outputs = [item.layer.elements for item in work]
     multiplying = [item for item in work if item.macs]
+    joined = [item.input_elements for item in work if item.is_joined]
     features: dict[str, float] = {
         "parameters": parameters,
         "largest_layer_parameters": max(item.layer.parameters for item in work),
@@ -180,7 +184,7 @@ def graph_features(work: Sequence[Work]) -> dict[str, float]:
         "largest_forward_macs_per_sample": max(item.macs for item in work),
         "output_elements_per_sample": sum(outputs),
         "multiplying_output_elements_per_sample": sum(item.layer.elements for item in multiplying),
-        "widest_activation_bytes_per_sample": _ELEMENT_BYTES * max(outputs),
+        "widest_activation_bytes_per_sample": _ELEMENT_BYTES * max(outputs + joined),
         "largest_transient_bytes_per_sample": _ELEMENT_BYTES
         * max(item.input_elements + item.layer.elements for item in work),
         "largest_unfolded_bytes_per_sample": _ELEMENT_BYTES * max(item.unfolded_elements for item in work),

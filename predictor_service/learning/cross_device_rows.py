@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -35,6 +36,7 @@ _LEFT_OUT: Final = frozenset(
         "image_size_drawn",
     }
 )
+_COMPILED_CAMPAIGN: Final = re.compile(r"infer_torch\d+_compiled")
 USUAL_LAYOUT: Final = "nchw"
 _ROWS_PER_GROUP: Final = 60
 _NETWORKS_PER_GROUP: Final = 600
@@ -162,8 +164,12 @@ def runs_as_usual(row: SoloRow) -> bool:
 
 
 def steps_as_usual(campaign: str, layout: str) -> bool:
-    """Whether a measured model was neither compiled nor had its images in another memory layout: no column says so."""
-    return "compiled" not in campaign and layout == USUAL_LAYOUT
+    """Whether a measured model was neither compiled nor had its images in another memory layout.
+
+    No column says that a model was compiled, but the names that `importers/timm_bench.py` gives to campaigns; a
+    campaign of any other name may have the word in it.
+    """
+    return not _COMPILED_CAMPAIGN.fullmatch(campaign) and layout == USUAL_LAYOUT
 
 
 def kind_of_row(row: SoloRow, device: DeviceType) -> StepKind:

@@ -18,10 +18,12 @@ ONNX_OPSET = 17
 
 
 class ScikitRegressor:
-    """A scikit-learn estimator behind standardised columns.
+    """A scikit-learn estimator, behind standardised columns as a rule.
 
     Args:
         estimator: Unfitted; it carries its own parameters and seed.
+        standardizes: Trees need no standard columns, and the file standardizes in 32 bits: a last digit that differs
+            takes a row to the other side of a threshold.
         rows_max: Of more rows so many are drawn by seed, for estimators whose work grows with a power of the rows.
         seed: Of that draw.
     """
@@ -30,10 +32,11 @@ class ScikitRegressor:
         self,
         estimator: Any,  # noqa: ANN401 (the library has no types)
         *,
+        standardizes: bool = True,
         rows_max: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._pipeline = make_pipeline(StandardScaler(), estimator)
+        self._pipeline = make_pipeline(StandardScaler(), estimator) if standardizes else estimator
         self._rows_max = rows_max
         self._seed = seed
         self._columns = 0

@@ -65,6 +65,21 @@ def test_blocks_that_concatenate_sum_their_channels() -> None:
     features = graph_features(work)
     assert features["saved_for_backward_bytes_per_sample"] == 4 * (3 * 16 + 11 * 16)
     assert features["traffic_bytes_per_sample"] == 4 * (3 * 16 + 11 * 16 + 2 * 8 * 16)
+    assert features["widest_activation_bytes_per_sample"] == 4 * 11 * 16
+
+
+def test_pooling_reads_what_was_concatenated_before_it() -> None:
+    layers = [
+        Layer("conv2d", 8 * 16, 8 * (3 * 9 + 1)),
+        Layer("GELU", 8 * 16, 0),
+        Layer("adaptive_avg_pool2d", 11, 0),
+        Layer("linear", 10, 120),
+    ]
+    work = count_work(layers, 3, 4)
+    assert [item.input_elements for item in work] == [3 * 16, 8 * 16, 11 * 16, 11]
+    features = graph_features(work)
+    assert features["saved_for_backward_bytes_per_sample"] == 4 * (3 * 16 + 8 * 16 + 11 * 16 + 11)
+    assert features["widest_activation_bytes_per_sample"] == 4 * 11 * 16
 
 
 def test_dense_layers_have_no_side() -> None:

@@ -164,7 +164,8 @@ def test_steps_of_compiled_models_and_of_another_memory_layout_teach_no_step_tim
         for row, layout in zip(rows, layouts, strict=False)
     ]
     compiled = dataclasses.replace(rows[3], campaign="infer_torch240_compiled")
-    write_table_dataset(tmp_path, [*stated, compiled, *rows[4:]])
+    another = dataclasses.replace(rows[4], campaign="precompiled_images")
+    write_table_dataset(tmp_path, [*stated, compiled, another, *rows[5:]])
     found = select_rows([read_dataset(tmp_path)], STEP, A100)
     assert dict(found.left_out) == {ODD_STEP: 3}
     assert len(found.learned) == len(rows) - 3
