@@ -28,7 +28,7 @@ from itertools import product
 from math import exp
 from random import Random
 from statistics import fmean, pstdev
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -71,7 +71,7 @@ class ReliablePredictor:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what a server serves of it; every other method is unimplemented."""
-        methods = {
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "PredictJob": grpc.unary_unary_rpc_method_handler(
                 lambda request, context: self.predict(request),
                 request_deserializer=prediction_pb2.PredictJobRequest.FromString,
