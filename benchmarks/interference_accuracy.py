@@ -4,7 +4,8 @@ Every figure is a ratio of mean absolute errors on the same rows and folds, with
 together. Public sets are read from COTENANT_SHARED_DATA and left out where it is not set. Folds are drawn with
 COTENANT_BENCHMARK_SEEDS (default 5) seeds; families are left out one by one, which no seed changes, so that they are
 done once unless observed pairs are drawn. No further seed is begun after COTENANT_BENCHMARK_MINUTES (default 120).
-COTENANT_BENCHMARK_TASKS names tasks, e.g. "alnair, family, 0 shots", joined by ;, instead of all.
+COTENANT_BENCHMARK_TASKS names tasks, e.g. "alnair, family, 0 shots", joined by ;, instead of all. "campaigns_differ" is
+the mean difference of a pair's slowdown between Gavel's two campaigns, by device type.
 
 Takes about eight CPU minutes a seed; one process per core.
 """
@@ -19,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 import numpy as np
 
 from benchmarks.interference_rounds import SETS, SHOTS, HeldOut, join_parts, predict_held_out
+from cotenant.profile_schema import PairRow, read_rows
 from predictor_service.learning.learning_task import FloatArray
 from predictor_service.learning.metrics import measure_points
 from predictor_service.learning.resampling import bootstrap_ratios
@@ -78,6 +81,7 @@ BARS: Final = (
     *(Bar(task=Task(data=data, level="job"), against=_BEST_OF, limit=None) for data in _UNPROMISED[:2]),
     *(Bar(task=Task(data=data, level="family"), against=("mean",), limit=None) for data in _UNPROMISED[:2]),
 )
+_SHIPPED: Final = Path(__file__).resolve().parents[1] / "datasets" / "public"
 _OWN: Final = tuple(Task(data="cpu_standin", level=level) for level in ("random_pair", "job", "family"))
 
 
@@ -94,8 +98,24 @@ def main() -> dict[str, object]:
         "seeds": {_name(task): len(each) for task, each in parts.items()},
         "bars": [_compare(bar, results[bar.task]) for bar in BARS if bar.task in results],
         "tables": {_name(task): _table(result) for task, result in results.items()},
+        "campaigns_differ": compare_campaigns(_SHIPPED / "gavel"),
         "left_out": [] if root else [f"{data}: COTENANT_SHARED_DATA is not set" for data in (*_PUBLIC, *_UNPROMISED)],
     }
+
+
+def compare_campaigns(folder: Path) -> dict[str, float]:
+    """Mean absolute difference of the slowdown of the same two jobs between campaigns, by device type."""
+    found: dict[tuple[str, str, tuple[str, ...]], dict[str, list[float]]] = {}
+    for row in read_rows(folder / "pairs.csv.gz", PairRow):
+        if row.status == "ok" and row.slowdown_ratio is not None:
+            by_campaign = found.setdefault((row.device, row.victim_job_key, row.other_job_keys), {})
+            by_campaign.setdefault(row.campaign, []).append(row.slowdown_ratio)
+    differences: dict[str, list[float]] = {}
+    for (device, _, _), by_campaign in found.items():
+        means = [fmean(values) for values in by_campaign.values()]
+        if len(means) > 1:
+            differences.setdefault(device, []).append(max(means) - min(means))
+    return {device: round(fmean(values), 3) for device, values in sorted(differences.items())}
 
 
 def _predict_all(tasks: Sequence[Task], seeds: Sequence[int], root: str) -> dict[Task, list[HeldOut]]:

@@ -171,16 +171,29 @@ def _doubtful(value: float) -> resources_pb2.Estimate:
 
 
 @contextmanager
-def cluster(folder: Path, jobs: Sequence[DrawnJob], policy: str, cores: str) -> Iterator[str]:
-    """Run predictor, scheduler and one agent; yield the scheduler's address."""
+def cluster(
+    folder: Path, policy: str, cores: str, handler: grpc.GenericRpcHandler | None, options: Sequence[str] = ()
+) -> Iterator[str]:
+    """Run predictor, scheduler and one agent; yield the scheduler's address.
+
+    Args:
+        folder: For state and logs.
+        policy: Of the scheduler.
+        cores: That stand in for devices.
+        handler: What answers as the predictor; None = nothing is predicted.
+        options: Of the scheduler, besides.
+    """
     server = grpc.server(ThreadPoolExecutor(4))
-    server.add_generic_rpc_handlers((DoubtfulPredictor(jobs).handler(),))
-    predictor = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
+    predictor = ""
+    if handler is not None:
+        server.add_generic_rpc_handlers((handler,))
+        predictor = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
     ready = folder / "scheduler.json"
     serve = ["scheduler_service", "serve", "--address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"]
     serve += ["--state-dir", str(folder / "scheduler"), "--predictor", predictor, "--policy", policy]
     serve += ["--heartbeat-ms", str(HEARTBEAT_MS), "--progress-interval-ms", "100", "--ready-file", str(ready)]
+    serve += options
     programs = [_start(folder, serve)]
     try:
         address = _address(ready)
@@ -230,11 +243,17 @@ class Outcome:
     has_finished: bool
 
 
-def run(jobs: Sequence[DrawnJob], policy: str, cores: str) -> dict[str, Outcome]:
-    """Run the jobs once and return what became of each, by name."""
+def run(
+    jobs: Sequence[DrawnJob],
+    policy: str,
+    cores: str,
+    handler: grpc.GenericRpcHandler | None,
+    options: Sequence[str] = (),
+) -> dict[str, Outcome]:
+    """Run the jobs once and return what became of each, by name; arguments as those of `cluster`."""
     with tempfile.TemporaryDirectory(prefix="cotenant-trials-") as name:
         folder = Path(name)
-        with cluster(folder, jobs, policy, cores) as address, grpc.insecure_channel(address) as channel:
+        with cluster(folder, policy, cores, handler, options) as address, grpc.insecure_channel(address) as channel:
             stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
             _wait_for_devices(stub)
             ids = _submit(stub, jobs)
@@ -302,7 +321,8 @@ def measure_seed(seed: int, *, jobs: int, scale: float, cores: str) -> dict[str,
     """Run the jobs of one seed alone and on trial."""
     drawn = draw_jobs(jobs, seed, scale)
     load = os.getloadavg()[0]
-    alone, tried = run(drawn, "sjf", cores), run(drawn, "sjf_bsbf", cores)
+    handler = DoubtfulPredictor(drawn).handler()
+    alone, tried = run(drawn, "sjf", cores, handler), run(drawn, "sjf_bsbf", cores, handler)
     beyond = max(tried[name].held_s / alone[name].held_s - 1 - CONSENT_RATIO for name in tried)
     held_s = sum(one.held_s for one in tried.values())
     row = {

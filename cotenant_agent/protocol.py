@@ -337,6 +337,7 @@ def window_to_message(window: MeasurementWindow) -> resources_pb2.MeasurementWin
         memory_peak_bytes=window.memory_peak_bytes,
         power_watts=window.power_watts,
         quality_flags=window.quality_flags,
+        under_mps=window.under_mps,
     )
 
 

@@ -370,12 +370,14 @@ class LivingAttempt:
     Attributes:
         job: None when it must not be recorded.
         pause_changes: how often it has begun and ceased to stand still.
+        under_mps: a server of MPS stands between it and its device.
     """
 
     key: AttemptKey
     gpu_ids: tuple[str, ...]
     job: MeasuredJob | None
     pause_changes: int = 0
+    under_mps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,3 +396,4 @@ class MeasurementWindow:
     memory_peak_bytes: int | None
     power_watts: float | None
     quality_flags: tuple[str, ...]
+    under_mps: bool = False

@@ -19,7 +19,7 @@ from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service
 from cotenant.prediction_verdict import may_run, verdict_of
-from cotenant.v1 import prediction_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2
 
 _EACH_COLUMNS = (
     Column(title="DEVICE", wraps=True),
@@ -48,13 +48,6 @@ _JOB_COLUMNS = (
     Column(title="MEMORY", right=True),
     Column(title="BOUND", right=True),
     Column(title="STEP ALONE", right=True),
-)
-_PAIR_COLUMNS = (
-    Column(title="JOB", shrinks=True),
-    Column(title="CO-LOCATED WITH", shrinks=True),
-    Column(title="SLOWED", right=True),
-    Column(title="INTERVAL", right=True),
-    Column(title="BASED ON", goes_below=True),
 )
 
 
@@ -142,7 +135,7 @@ def predict_together(session: Session, questions: Questions, offline: bool) -> b
     rows = [_job_row(*both) for both in zip(questions.pairs.jobs, answers.jobs, strict=True)]
     show(render_table(_JOB_COLUMNS, rows, session.width))
     show("")
-    show(render_table(_PAIR_COLUMNS, list(_pair_rows(answers.pairs)), session.width))
+    show(render_table(_pair_columns(answers.pairs), list(_pair_rows(answers.pairs)), session.width))
     show("")
     device = answers.jobs[0].device or questions.pairs.device
     show(render_labelled(memory_lines(answers.risk, device), session.width))
@@ -160,6 +153,23 @@ def _job_row(job: prediction_pb2.JobRef, answer: prediction_pb2.PredictJobRespon
     return Row(cells=cells)
 
 
+def _is_guessed(pairs: prediction_pb2.PredictPairsResponse, place: int) -> bool:
+    """Neither a model nor a measured pair says anything: measured ones teach how far off all others may be."""
+    return pairs.level[place] == resources_pb2.ESTIMATE_LEVEL_FALLBACK and not any(pairs.times_measured)
+
+
+def _pair_columns(pairs: prediction_pb2.PredictPairsResponse) -> Sequence[Column]:
+    """The headings; what was not calibrated is no interval."""
+    is_guessed = any(_is_guessed(pairs, place) for place in range(len(pairs.level)))
+    return (
+        Column(title="JOB", shrinks=True),
+        Column(title="CO-LOCATED WITH", shrinks=True),
+        Column(title="SLOWED", right=True),
+        Column(title="RANGE" if is_guessed else "INTERVAL", right=True),
+        Column(title="BASED ON", goes_below=True),
+    )
+
+
 def _pair_rows(pairs: prediction_pb2.PredictPairsResponse) -> Iterator[Row]:
     """One row for each job with each other one; a job with a copy of itself was not asked about."""
     names = list(pairs.job_ids)
@@ -169,6 +179,7 @@ def _pair_rows(pairs: prediction_pb2.PredictPairsResponse) -> Iterator[Row]:
             lower, upper = pairs.lower[place], pairs.upper[place]
             interval = f"{quantities.format_slowdown(lower)} .. {quantities.format_slowdown(upper)}"
             level = level_name(pairs.level[place]) + ("" if pairs.in_domain[place] else ", OUT OF DOMAIN")
+            level += ", not calibrated" if _is_guessed(pairs, place) else ""
             slowed = quantities.format_slowdown(slowdown_ratio)
             yield Row(cells=(names[victim], names[other], slowed, interval, level))
 

@@ -142,8 +142,10 @@ def _promise(answer: prediction_pb2.PredictJobResponse) -> str:
     """Coverage of the intervals, or that it was not checked."""
     estimates = {"memory": answer.memory_bytes, "utilization": answer.utilization_ratio, "step time": answer.step_ms}
     unchecked = [name for name, estimate in estimates.items() if estimate.range_not_calibrated]
-    checked = [estimate for estimate in estimates.values() if not estimate.range_not_calibrated]
-    texts = [f"intervals hold {checked[0].confidence:.0%} of measured values (nominal)"] if checked else []
+    checked = [name for name in estimates if name not in unchecked]
+    of_which = f": {', '.join(checked)}" if unchecked else ""
+    nominal = f"{answer.memory_bytes.confidence:.0%} of measured values (nominal)"
+    texts = [f"intervals hold {nominal}{of_which}"] if checked else []
     texts += [f"{NOT_CALIBRATED}: {', '.join(unchecked)}"] if unchecked else []
     return "; ".join(texts)
 

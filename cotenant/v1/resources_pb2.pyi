@@ -471,6 +471,7 @@ class MeasurementWindow(_message.Message):
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     POWER_WATTS_FIELD_NUMBER: _builtins.int
     QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
+    UNDER_MPS_FIELD_NUMBER: _builtins.int
     window_id: _builtins.str
     """32 hexadecimal digits, chosen at random; a window that is sent again keeps its id."""
     campaign: _builtins.str
@@ -487,6 +488,8 @@ class MeasurementWindow(_message.Message):
     sm_activity_ratio: _builtins.float
     memory_peak_bytes: _builtins.int
     power_watts: _builtins.float
+    under_mps: _builtins.bool
+    """A server of MPS stood between the job and its device: kernels of co-located jobs run side by side, not in turns."""
     @_builtins.property
     def job(self) -> Global___MeasuredJob: ...
     @_builtins.property
@@ -513,10 +516,11 @@ class MeasurementWindow(_message.Message):
         memory_peak_bytes: _builtins.int | None = ...,
         power_watts: _builtins.float | None = ...,
         quality_flags: _abc.Iterable[_builtins.str] | None = ...,
+        under_mps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "power_watts", b"power_watts", "sm_activity_ratio", b"sm_activity_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "campaign", b"campaign", "co_located_jobs", b"co_located_jobs", "device", b"device", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "micro_batch_size", b"micro_batch_size", "power_watts", b"power_watts", "quality_flags", b"quality_flags", "sm_activity_ratio", b"sm_activity_ratio", "steps", b"steps", "utilization_ratio", b"utilization_ratio", "window_id", b"window_id", "window_ms", b"window_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "campaign", b"campaign", "co_located_jobs", b"co_located_jobs", "device", b"device", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "micro_batch_size", b"micro_batch_size", "power_watts", b"power_watts", "quality_flags", b"quality_flags", "sm_activity_ratio", b"sm_activity_ratio", "steps", b"steps", "under_mps", b"under_mps", "utilization_ratio", b"utilization_ratio", "window_id", b"window_id", "window_ms", b"window_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__memory_peak_bytes: _TypeAlias = _typing.Literal["memory_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_peak_bytes: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes"]  # noqa: Y015

@@ -86,11 +86,11 @@ class Attempt:
         )
         gpu_ids = spec.get("gpu_ids")
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
-        self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=read_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         self.memory_held_bytes = read_integer(spec, "memory_held_bytes")
         environment = spec.get("environment")
         self.environment = environment if isinstance(environment, dict) else {}
+        self.living_attempt = self._as_living(spec)
         self.uid = read_integer(spec, "uid", os.geteuid())
         self.owner = (self.uid, read_integer(spec, "gid")) if spec.get("uid") is not None else None
         self.can_pause = spec.get("can_pause") is True
@@ -185,6 +185,10 @@ class Attempt:
         """Step of the newest accepted checkpoint that this job could go on from; -1 = none."""
         own = self._own_checkpoint()
         return max(self._resume_step, own.step if own is not None else -1)
+
+    def _as_living(self, spec: dict[str, object]) -> LivingAttempt:
+        job = read_measured_job(spec)
+        return LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=job, under_mps=self.uses_mps)
 
     @property
     def uses_mps(self) -> bool:

@@ -188,6 +188,7 @@ class MeasurementWindowRecorder:
                 memory_peak_bytes=max(item.memory_peak_bytes for item in gathered.windows) or None,
                 power_watts=_mean(item.power_watts for item in gathered.readings) if is_alone else None,
                 quality_flags=_doubts(gathered),
+                under_mps=observed.living_attempt.under_mps,
             )
         )
 

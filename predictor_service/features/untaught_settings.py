@@ -5,7 +5,8 @@ answers carry `range_not_calibrated`:
 
 - Activation checkpointing over equal segments of n layers keeps about 2 / sqrt(n) of what backward needs, and runs the
   forward pass twice. Scripts checkpoint some blocks only: the bound keeps half of what might be saved.
-- DDP copies gradients into buckets that hold as much as all gradients, unless they are views of the buckets.
+- DDP copies gradients into buckets that hold as much as all gradients, unless they are views of the buckets, divides
+  what is in them by the number of ranks, and copies it back. The exchange between devices is not in any answer.
 - Channels-last spares the tensor cores' transposes in half precision. 593 networks trained and 1,324 run on RTX 3090
   and 4090 (timm, mixed precision, both layouts) took .91 and .92 of the time in the median; nine in ten lie between
   .69 and 2.4 when trained (grouped convolutions are slow). Other precisions and networks without convolutions keep
@@ -34,6 +35,9 @@ _CHANNELS_LAST: Final = (0.91, 0.69, 2.43)
 _OTHER_LAYOUT: Final = (1.0, 0.85, 1.15)
 """The same in other precisions, of which there are no rows."""
 _HALF: Final = frozenset({"fp16", "bf16"})
+_BUCKET_PASSES: Final = (2, 0, 6)
+"""Times that all gradients pass the device's memory: copied, which is reading and writing; views; copied, divided and
+copied back."""
 
 
 class Factors(NamedTuple):
@@ -77,6 +81,22 @@ def memory_factors(settings: JobSettings, counted: Sequence[MemoryBreakdown], la
     gradients = np.array([each.gradients_bytes for each in counted])
     copied, most = 1.0 + gradients / total, 1.0 + (gradients + settings.ddp_bucket_bytes) / total
     return Factors(one.value * copied, one.lower, one.upper * most, one.upper_99 * most)
+
+
+def bucket_copies_ms(
+    settings: JobSettings, gradients_bytes: float, memory_bytes_per_s: float
+) -> tuple[float, float, float]:
+    """What DDP's buckets add to the time of a step: value, lower and upper end, ms; 0 where there are none.
+
+    Args:
+        settings: Of the job.
+        gradients_bytes: Of all parameters, at least 0.
+        memory_bytes_per_s: Bandwidth of the device's memory, above 0.
+    """
+    if settings.ddp_bucket_bytes is None or settings.mode != "train":
+        return 0.0, 0.0, 0.0
+    value, lower, upper = (passes * 1e3 * gradients_bytes / memory_bytes_per_s for passes in _BUCKET_PASSES)
+    return value, lower, upper
 
 
 def _keeping(counted: Sequence[MemoryBreakdown], share: float) -> FloatArray:

@@ -75,6 +75,7 @@ def _window(message: resources_pb2.MeasurementWindow) -> MeasurementWindow:
         memory_peak_bytes=message.memory_peak_bytes if message.HasField("memory_peak_bytes") else None,
         power_watts=message.power_watts if message.HasField("power_watts") else None,
         quality_flags=tuple(sorted(message.quality_flags)),
+        under_mps=message.under_mps,
     )
 
 

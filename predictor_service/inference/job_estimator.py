@@ -13,7 +13,7 @@ from predictor_service.features.memory_states import MemoryStates, split_memory
 from predictor_service.features.operator_times import FloatArray
 from predictor_service.features.uncalibrated_memory import do_bounds_keep_gradients, estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
-from predictor_service.features.untaught_settings import memory_factors, step_factors
+from predictor_service.features.untaught_settings import bucket_copies_ms, memory_factors, step_factors
 from predictor_service.inference.accumulation import accumulate, keep_gradients
 from predictor_service.inference.batch_curve import (
     JobSamples,
@@ -266,16 +266,19 @@ class JobEstimator:
         if not self._work.untaught:
             return bounded
         table, settings = self._samples.table(points), self._work.settings
+        copies = 0.0, 0.0, 0.0
         if target is STEP:
             factors = step_factors(settings, convolves=table.convolves)
+            gradients_bytes = table.counted_memory[0].gradients_bytes
+            copies = bucket_copies_ms(settings, gradients_bytes, self._device.memory_bytes_per_s)
         else:
             layers = math.expm1(float(table.values[0, _DEPTH]))
             factors = memory_factors(settings, table.counted_memory[:points], layers)
         return Bounded(
-            value=bounded.value * factors.value,
-            lower=bounded.lower * factors.lower,
-            upper=bounded.upper * factors.upper,
-            upper_99=bounded.upper_99 * factors.upper_99,
+            value=bounded.value * factors.value + copies[0],
+            lower=bounded.lower * factors.lower + copies[1],
+            upper=bounded.upper * factors.upper + copies[2],
+            upper_99=bounded.upper_99 * factors.upper_99 + copies[2],
         )
 
     def _read(self, target: Target, batch: int) -> Estimate:

@@ -13,9 +13,11 @@ from predictor_service.inference.observed_pairs import NOISE, Observation
 from predictor_service.inference.pair_posterior import FloatArray, learn_posterior
 from predictor_service.inference.records import Level, PairsAnswer
 
-START_SHARE: Final = 0.5
-"""Of what two jobs cost each other that interleave without waiting: half way between no slowdown, which light
-interference comes close to, and all of it, which time slicing comes close to."""
+START_SHARE: Final = 0.35
+"""Of what two jobs want beyond the whole device. Before any window a world where jobs hardly disturb each other looks
+like one where they take turns. Of our own pairs as measured and with a fifth of each ln(1 + slowdown) this share has
+the least worst error over that of expecting no slowdown (`benchmarks.interference_online` prints it; Alnair's pairs,
+which did not choose it, judge it)."""
 _UPPER_FACTOR: Final = 2.0
 """Until a pair was measured upper ends reach at least twice what fair turns would cost."""
 _DEVIATION: Final = 0.35

@@ -70,6 +70,7 @@ class MeasurementWindow:
         micro_batch_size: Samples per micro-step.
         window_ms: Time that the steps took.
         quality_flags: Reasons for doubt, of `QUALITY_FLAGS`.
+        under_mps: Kernels of co-located jobs ran side by side, not in turns.
     """
 
     window_id: str
@@ -86,6 +87,7 @@ class MeasurementWindow:
     power_watts: float | None = None
     quality_flags: tuple[str, ...] = ()
     source: Source = Source.AGENT
+    under_mps: bool = False
 
     @property
     def step_ms(self) -> float:
@@ -156,9 +158,9 @@ class StoredMeasurementWindow:
 
 
 def encode(window: MeasurementWindow) -> str:
-    """Writes a window without its id as JSON; what was not measured is left out."""
+    """Writes a window without its id as JSON; what was not measured, and what is usual, is left out."""
     plain = {stored: getattr(window, name) for stored, name in _PLAIN.items()}
-    content = {stored: value for stored, value in plain.items() if value not in (None, ())}
+    content = {stored: value for stored, value in plain.items() if value is not False and value not in (None, ())}
     others = {"others": [_encode_job(job) for job in window.others]} if window.others else {}
     return _ENCODER.encode({**content, **others, "job": _encode_job(window.job)})
 

@@ -180,7 +180,7 @@ def _pair_row(window: MeasurementWindow, solo_step_ms: float, repeats: Counter[t
         run_id=window.window_id,
         campaign=window.campaign,
         device=window.device,
-        share_mode="time_slicing",
+        share_mode="mps" if window.under_mps else "time_slicing",
         victim_job_key=window.job.key,
         other_job_keys=others,
         victim_step_ms_mean=window.step_ms,

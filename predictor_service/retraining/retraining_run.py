@@ -147,12 +147,13 @@ def _keep_others(trained: TrainedVersion, datasets: Sequence[Dataset], registry:
 
 
 def _find_source(store: VersionStore) -> StoredModels | None:
-    """What may be taken over: the served models, or where these are of older rules those that come with the program."""
+    """What may be taken over: the served models, else, or where these are of older rules, those of the program.
+
+    A retraining before the first start must not lose what a first start takes over.
+    """
     served = store.current()
-    if served is None:
-        return None
-    manifest, folder = store.manifest(served), store.folder(served)
-    if learns_alike(manifest):
+    if served is not None and learns_alike(manifest := store.manifest(served)):
+        folder = store.folder(served)
         return StoredModels(
             manifest=manifest, held_out=store.held_out(served), read=lambda name: (folder / name).read_bytes()
         )
@@ -210,7 +211,7 @@ def _judge(
     """Objections, comparisons, and the reason to state when there is no objection."""
     served = registry.store.current()
     if served is None:
-        return find_mixed_labels(trained.held_out, {}), [], "the first version"
+        return find_mixed_labels(without_public(trained.held_out, trained.manifest), {}), [], "the first version"
     try:
         champion = registry.store.load(served)
         held_out = without_public(registry.store.held_out(served), champion.manifest)

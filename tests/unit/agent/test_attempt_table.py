@@ -277,6 +277,7 @@ def test_what_cannot_be_paused_is_refused_with_the_reason(
     (tmp_path / "pipes" / "control").touch()
     monkeypatch.chdir(tmp_path)
     table, directory = adopted(state, **changes)
+    assert table.find(KEY).living_attempt.under_mps == (why == "MPS serves")
     with pytest.raises(CommandRefusedError, match=re.escape(why)) as refused:
         table.pause(KEY, "cause", 1_000)
     assert refused.value.code == "NOT_PAUSABLE"

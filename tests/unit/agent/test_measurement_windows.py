@@ -16,6 +16,7 @@ from cotenant_agent.devices.measurement_windows import (
     WINDOWS_PER_HOUR_MAX,
     MeasurementWindowRecorder,
 )
+from cotenant_agent.protocol import window_to_message
 from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, LivingAttempt, MeasuredJob
 from tests.support.measurement_windows import observed_window
 
@@ -70,6 +71,14 @@ def test_a_job_alone_becomes_a_window_without_its_warm_up() -> None:
     assert found.others == ()
     assert (found.utilization_ratio, found.power_watts, found.memory_peak_bytes) == (0.5, 60.0, 1_000)
     assert found.quality_flags == ()
+
+
+def test_a_window_of_a_job_under_mps_says_so() -> None:
+    node = Node()
+    node.look(replace(tenant("a"), under_mps=True), tenant("b"))
+    node.beat(4)
+    node.look()
+    assert sorted(window_to_message(found).under_mps for found in node.recorder.due()) == [False, True]
 
 
 def test_a_change_of_colocated_jobs_ends_a_window_and_spoils_the_heartbeat_in_which_it_falls() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.interference_accuracy import compare_campaigns
 from benchmarks.interference_rounds import REFERENCES, predict_held_out
 from tests.support.few_candidates import few_trees
 from tests.support.time_slicing_jobs import turn_taking_problem
@@ -30,3 +32,7 @@ def test_observed_pairs_are_trained_on_and_not_tested() -> None:
     assert all(values.shape == observed.measured.shape for values in observed.values.values())
     errors = {name: np.abs(values - plain.measured).mean() for name, values in plain.values.items()}
     assert errors["ours"] < 0.5 * errors["mean"]
+
+
+def test_gavels_campaigns_differ_as_the_page_of_interference_says() -> None:
+    assert compare_campaigns(Path("datasets/public/gavel")) == {"Tesla K80": 0.246, "Tesla V100-SXM2-16GB": 0.66}

@@ -60,6 +60,12 @@ def test_two_graphs_are_asked_about_together(cotenant: CommandLine, predictor: F
     assert ["2.", "cnn", "1.", "mlp", "+34", "%"] in [row[:6] for row in rows]
     assert "fit together   NO" in outcome.out
     assert "0.10 % (at most 2.00 %)" in outcome.out
+    assert "INTERVAL" not in outcome.out
+    assert outcome.out.count("fallback, not calibrated") == 2
+    predictor.pairs.times_measured.extend([0, 3, 0, 0])
+    measured = cotenant("predict", MLP, CNN, "--batch-size", "16,64", "--device", "l4").out
+    assert "INTERVAL" in measured
+    assert "not calibrated" not in measured
 
 
 def test_a_job_file_brings_its_settings_and_flags_win(

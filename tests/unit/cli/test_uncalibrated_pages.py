@@ -43,6 +43,15 @@ def test_what_is_uncalibrated_is_called_an_estimate_and_promises_no_share(
     assert not re.search(r"9[09] ?%", text)
 
 
+def test_where_some_are_calibrated_the_promise_names_them(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = uncalibrated_prediction(fits=True)
+    predictor.answer.step_ms.range_not_calibrated = False
+    text = " ".join(cotenant("predict", GRAPH, "--batch-size", "64").out.split())
+    assert "(nominal): step time; estimate, range not calibrated: memory, utilization" in text
+
+
 def test_a_bound_that_does_not_fit_is_distinguished_from_what_is_expected(
     cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from importlib import resources
 
 import pytest
@@ -90,6 +91,20 @@ def test_the_table_has_the_types_that_people_own_and_every_row_states_its_source
     rows = list(csv.DictReader(text.splitlines()))
     assert len({row["name"] for row in rows}) == len(rows) == len(DEVICE_TYPES) - 1
     assert all(row["source"] for row in rows)
+    assert sum("from memory" in row["source"] for row in rows) <= 24
+
+
+def test_matrix_units_compute_twice_to_sixteen_times_as_fast_in_half_precision_as_fp32_is() -> None:
+    """All of a generation's multiprocessors hold as many matrix units, so that the ratio is a power of two."""
+    text = resources.files("predictor_service.features").joinpath("device_table.csv").read_text(encoding="utf-8")
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["source"].startswith("techpowerup")]
+    sourced = [row for row in rows if row["half_tflops"] and "from memory" not in row["source"]]
+    assert len(sourced) > 30
+    for row in sourced:
+        ratio = float(row["half_tflops"]) / float(row["fp32_tflops"])
+        assert ratio == pytest.approx(2 ** round(math.log2(ratio)), rel=0.03), row["name"]
+        if row["tf32_tflops"]:
+            assert float(row["half_tflops"]) == pytest.approx(2 * float(row["tf32_tflops"]), rel=0.02), row["name"]
 
 
 @pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "NVIDIA TITAN RTX", "AMD Instinct MI300X", STANDIN_DEVICE])

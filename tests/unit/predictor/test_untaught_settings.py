@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.job_settings import JobSettings
+from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion
@@ -57,7 +58,15 @@ def test_buckets_hold_the_gradients_once_more(predictor: Predictor) -> None:
     more_bytes = exchanged.memory_bytes.value - plain.memory_bytes.value
     assert 0.5 * gradient_bytes < more_bytes < 8 * gradient_bytes
     assert exchanged.memory_bytes.lower == plain.memory_bytes.lower
-    assert exchanged.step_ms.value == plain.step_ms.value
+
+
+def test_copying_gradients_into_buckets_passes_them_through_memory_twice(predictor: Predictor) -> None:
+    plain, exchanged = (ask(predictor, ddp_bucket_bytes=each).step_ms for each in (None, BUCKET_BYTES))
+    gradient_bytes = describe_graph(CONVOLVING).at_batch(64).parameter_bytes
+    copy_ms = 2e3 * gradient_bytes / DEVICE_TYPES[GPU].memory_bytes_per_s
+    assert exchanged.value - plain.value == pytest.approx(copy_ms, rel=0.02)
+    assert exchanged.lower == plain.lower
+    assert exchanged.upper - plain.upper == pytest.approx(3 * copy_ms, rel=0.02)
 
 
 def test_channels_last_spares_time_in_half_precision_where_anything_is_convolved(predictor: Predictor) -> None:

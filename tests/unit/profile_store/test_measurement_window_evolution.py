@@ -29,7 +29,10 @@ def read(change: Callable[[dict[str, Any]], Any]) -> StoredMeasurementWindow:
 
 def test_what_was_not_measured_is_not_written() -> None:
     assert "sm_activity_ratio" not in encode(window(1))
+    assert "under_mps" not in encode(window(1))
     assert decode(f"{1:032x}", encode(window(1))) == StoredMeasurementWindow(window=window(1))
+    served = window(1, under_mps=True, utilization_ratio=0.0)
+    assert decode(f"{1:032x}", encode(served)) == StoredMeasurementWindow(window=served)
 
 
 @pytest.mark.parametrize("name", ["utilization_ratio", "memory_peak_bytes", "source"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def test_a_colocated_window_is_a_row_of_pairs_against_the_same_machine_alone() -
     assert [row.slowdown_ratio for row in rows.pairs] == [pytest.approx(0.25)] * 2
     assert [row.repeat for row in rows.pairs] == [0, 1]
     assert rows.pairs[0].other_job_keys == (OTHER.key,)
+
+
+def test_jobs_under_mps_did_not_take_turns() -> None:
+    alone, together = window(0, job=VICTIM, window_ms=16_000), co_located(10)
+    rows = make_rows([alone, together, dataclasses.replace(together, window_id="f" * 32, under_mps=True)])
+    assert [row.share_mode for row in rows.pairs] == ["time_slicing", "mps"]
 
 
 def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:

@@ -89,6 +89,16 @@ def test_a_first_start_on_other_data_trains_them_and_keeps_public_models(tmp_pat
     assert not any(record.is_public for record in manifest.targets[STANDIN].values())
 
 
+def test_a_retraining_before_the_first_start_keeps_public_models_of_other_device_types(tmp_path: Path) -> None:
+    registry = ModelRegistry(tmp_path / "models", "a test")
+    try:
+        result = retrain(RetrainingPlan(state_dir=tmp_path, datasets=standin_datasets()), registry, lambda line: None)
+    finally:
+        registry.close()
+    assert (result.outcome, result.why) == (RetrainingOutcome.PROMOTED, ["the first version"])
+    assert set(served(tmp_path).targets) == {STANDIN, DEVICE}
+
+
 def test_rows_of_another_device_leave_public_models_as_they_are(tmp_path: Path) -> None:
     first_start(tmp_path / "state", standin_datasets())
     write_dataset(tmp_path / "sets" / "more", seed=9)
