@@ -36,6 +36,7 @@ _REMEDIES = {
     errno.EROFS: "name a place that can be written to",
     errno.ENOENT: "name a place that exists",
     errno.ENOTDIR: "name a folder",
+    errno.ELOOP: "name a place that exists: these lead round in circles",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
@@ -76,12 +77,15 @@ def run_command(
         _tell(f"error: {error.object!a} is not UTF-8; write it anew")
         return EXIT_USAGE
     except OSError as error:
-        _tell(f"error: {_describe(error)}")
-        _close_stdout()
-        return EXIT_ERROR
+        return _tell_file_error(error)
     except tuple(kind for kind, _ in exit_codes) as error:
         _tell(f"error: {_with_remedy(error)}")
         return next(code for kind, code in exit_codes if isinstance(error, kind))
+    except RuntimeError as error:
+        # Before Python 3.13 links that go round in circles are no OSError to `Path.resolve`.
+        if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.ELOOP:
+            raise
+        return _tell_file_error(error.__context__)
     return result if isinstance(result, int) else EXIT_OK
 
 
@@ -111,6 +115,12 @@ def _close_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def _tell_file_error(error: OSError) -> int:
+    _tell(f"error: {_describe(error)}")
+    _close_stdout()
+    return EXIT_ERROR
 
 
 def _describe(error: OSError) -> str:

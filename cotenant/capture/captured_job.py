@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant import extras, programs
-from cotenant.capture.reasons import BY_HAND, NotCapturedError, OverlayRefusedError, name_networks, why_not
+from cotenant.capture.reasons import (
+    BY_HAND,
+    COMPLEX_NUMBERS,
+    MEASURED,
+    NotCapturedError,
+    OverlayRefusedError,
+    name_networks,
+    why_not,
+)
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
 from cotenant.job_settings import INPUT_WAIT_MS_MAX
@@ -139,6 +147,8 @@ def convert(folder: Path, torch_version: str, held_bytes: int = 0) -> bytes:
     done = programs.run_captured("convert", arguments, timeout_s=CONVERSION_TIMEOUT_S)
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+        if COMPLEX_NUMBERS in told:
+            raise NotCapturedError(COMPLEX_NUMBERS, remedy=MEASURED)
         raise NotCapturedError(
             f"the export of the script's torch {torch_version} could not be converted here: {told[:500]}",
             remedy=BY_HAND if torch_version == _torch_here() else f"install the script's torch here too, or {BY_HAND}",

@@ -13,6 +13,9 @@ from cotenant.client_errors import CotenantError
 from cotenant.quantities import format_percent
 from cotenant.terminal_text import harmless
 
+COMPLEX_NUMBERS: Final = "the network computes with complex numbers, for most of which ONNX has no operators"
+"""What the program that converts says of a network that no export, by hand or otherwise, brings into a graph."""
+MEASURED: Final = "submit it without a graph: then it is measured"
 BY_HAND: Final = "export it by hand (docs/training_scripts.md), or submit it without a graph: then it is measured"
 _SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "was killed", 11: "crashed", 6: "aborted"})
 _SIGXCPU: Final = 24

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -41,6 +42,15 @@ SETTING_OPTIONS = (
 _WAITS = ("input_wait_ms", "input_wait_ratio")
 SETTING_NAMES = (*_WAITS, "channels_last", "activation_checkpointing", "ddp_bucket_bytes")
 _BINDING = re.compile(r"dimension_bindings\[([^\]\s]+)\]")
+_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "name": "--name", "tenant": "--tenant", "gpus": "--gpus", "ranks": "--ranks", "share": "--share",
+        "steps_total": "--steps", "target_loss": "--target-loss", "progress_regex": "--progress-regex",
+        "environment": "--env", "working_directory": "--workdir", "across_nodes": "--across-nodes",
+        "after_job_ids": "--after", "allowed_devices": "--device", "settings.global_batch_size": "--batch-size",
+    }
+)  # fmt: skip
+_FIELD = re.compile(rf"\bspec\.({'|'.join(map(re.escape, _FLAGS))})\b(?!\.)")
 
 
 def with_setting_options(command: Command) -> Command:
@@ -66,8 +76,8 @@ def overlay_settings(known: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 
 def naming_flags(text: str) -> str:
-    """Returns what a service says with the flag of a setting in place of the contract's name of it."""
-    return _BINDING.sub(r"--bind \1=SIZE", text)
+    """Returns what a service says with the flag of a field in place of the contract's name of it."""
+    return _FIELD.sub(lambda found: _FLAGS[found[1]], _BINDING.sub(r"--bind \1=SIZE", text))
 
 
 def flags_of_settings(settings: resources_pb2.JobSettings) -> list[str]:

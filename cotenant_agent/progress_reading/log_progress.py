@@ -27,6 +27,7 @@ from cotenant_agent.progress_reading.progress_recognition import (
     SAMPLE_GROUP,
     STEP_GROUP,
     find_loop,
+    is_beyond_stated,
     is_other_work,
     rank_of_counter,
     recognised,
@@ -242,6 +243,8 @@ class LogProgress:
         for match in self._pattern.finditer(window) if self._pattern is not None else ():
             if match.end() > settled:
                 break
+            if self._recognises and is_beyond_stated(match, self._steps_total):
+                continue
             group = (self._recognises and match.lastgroup) or STEP_GROUP
             before = window[end : match.start(group)][-_LABEL_REACH:]
             item = _read_match(match, group, before, self._batch_size)

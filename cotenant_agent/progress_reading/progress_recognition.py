@@ -36,6 +36,8 @@ GROWING_VALUES_MIN = 2
 
 STEP_GROUP = "step"
 SAMPLE_GROUP = "sample"
+STATED_GROUP = "stated"
+"""Found where a number is progress for no other reason than the stated number of steps behind it."""
 _COLOUR = r"(?:\x1b\[[0-9;]*m)*"
 _UNIT = "(?:it|iter|step|batch)"
 _TIMES = rf"\[[0-9:?]{{1,12}}<[0-9:? ]{{1,12}}, {{0,3}}[0-9.?]{{1,12}}(?:{_UNIT}/s|s/{_UNIT})"
@@ -56,7 +58,9 @@ _PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUN
 # Behind nothing else and with a loss behind: compilers count their files in the same brackets.
 _LOSS = "[:|,-]? {0,3}loss"
 # What stands behind a stated total is its unit, but for a loss: `12/80 loss 1.6`.
-_UNIT_BEHIND = r" {0,2}(?!(?:[a-z]{1,10}[ _-])?loss)[a-z%]"
+# Or for another measurement's name and its value: `12/80  acc 0.61`.
+_MEASURED_BEHIND = r"(?!(?:[kmgt]?i?b|bytes|files?|[mun]?s)\b)[a-z][a-z0-9_]{0,15} ?[:=]? ?-?[0-9]{1,9}\.[0-9]"
+_UNIT_BEHIND = rf" {{0,2}}(?!(?:[a-z]{{1,10}}[ _-])?loss|{_MEASURED_BEHIND})[a-z%]"
 _COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
 _EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
 _LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
@@ -95,7 +99,7 @@ _LOOP_TOTAL_MIN = 20
 """What ends earlier may be epochs, folds or devices."""
 
 _OTHER_WORK = re.compile(
-    r"(?i)\b(?:download|map|token|load|filter|generat|fetch|extract|eval|valid|test|predict|infer|pre-?process"
+    r"(?i)\b(?:download|map|token|load|filter|generat(?!ors?\b)|fetch|extract|eval|valid|test|predict|infer|pre-?process"
     r"|prepar|cach|index|resolv|cast|scan|sanity)"
 )
 
@@ -139,7 +143,8 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """
     bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
-        bars += rf"|{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        stated = rf"{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        bars += rf"|(?<![0-9]:)(?P<{STATED_GROUP}>{stated})"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"
     marks = rf"{words}|{_PAIR}|{_LOSSES}|{_DRAWN}|{_RICH}|{_DIGIT}(?={bars})"
@@ -221,6 +226,18 @@ def find_loop(text: str) -> re.Match[str] | None:
     unit = _DIGITS.split(text[: found.start(STEP_GROUP)])[-1]
     is_loop = total_behind(text, end, step) >= max(step, _LOOP_TOTAL_MIN)
     return found if is_loop and _OUTER_LOOP.search(unit) is None else None
+
+
+def is_beyond_stated(match: re.Match[str], steps_total: int) -> bool:
+    """Whether the stated number of steps is no total of the number before it: `1565 | step 120` is at step 120 of 120.
+
+    Args:
+        match: Of the expression of `recognised`.
+        steps_total: What the job states.
+    """
+    if steps_total <= 0 or match[STATED_GROUP] is None:
+        return False
+    return integer_of(match[STEP_GROUP] or "") > steps_total
 
 
 def is_other_work(label: str) -> bool:

@@ -12,6 +12,7 @@ import click
 import onnx
 import torch
 
+from cotenant.capture.reasons import COMPLEX_NUMBERS
 from cotenant.graph_file import read_graph, strip_weights
 from cotenant.graph_parameters import BUFFER_PREFIX
 from cotenant_profiler.errors import ProfilerError
@@ -56,7 +57,7 @@ def convert(export: Path) -> bytes:
     with warnings.catch_warnings(), TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         exported = torch.export.load(export)
-        program = torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
+        program = _exported_to_onnx(exported)
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")
         _name_batch(program)
@@ -65,6 +66,21 @@ def convert(export: Path) -> bytes:
         path = Path(folder) / "graph.onnx"
         program.save(str(path), external_data=True)
         return read_graph(path)
+
+
+def _exported_to_onnx(exported: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | None:
+    try:
+        return torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
+    except torch.onnx.OnnxExporterError:
+        # Which of its operators is missed first says little: none is there for what the network computes with.
+        if _has_complex_numbers(exported):
+            raise ProfilerError(COMPLEX_NUMBERS) from None
+        raise
+
+
+def _has_complex_numbers(exported: torch.export.ExportedProgram) -> bool:
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
 
 
 def with_held(graph: bytes, held_bytes: int) -> bytes:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from click.testing import CliRunner
+from cotenant_profiler.convert_command import convert_command
 
 from cotenant import programs
 from cotenant.capture import captured_job
 from cotenant.capture.captured_files import write_job
+from cotenant.capture.in_script.step_export import EXPORT_FILE
 from cotenant.capture.reasons import NotCapturedError
 from cotenant.capture.script_run import ScriptOutcome
 from cotenant.graph_file import read_graph
@@ -159,3 +163,31 @@ def test_another_torch_is_advised_only_where_the_script_has_another_one(
     with pytest.raises(NotCapturedError, match="no such operator") as caught:
         captured_job.convert(tmp_path, version)
     assert caught.value.remedy.startswith(advised)
+
+
+class _Spectral(torch.nn.Module):
+    """One layer of a Fourier neural operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2, 2, 3, dtype=torch.cfloat))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        known = torch.fft.rfft(values)
+        made = torch.zeros_like(known)
+        made[..., :3] = torch.einsum("bcm,com->bom", known[..., :3], self.weight)
+        return torch.fft.irfft(made)
+
+
+def test_complex_numbers_are_named_and_no_export_by_hand_is_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(verb: str, arguments: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        done = CliRunner().invoke(convert_command, arguments, standalone_mode=False)
+        return subprocess.CompletedProcess([verb], 1, "", f"error: {done.exception}\n")
+
+    torch.export.save(torch.export.export(_Spectral(), (torch.randn(2, 2, 8),)), tmp_path / EXPORT_FILE)
+    monkeypatch.setattr(programs, "run_captured", run)
+    with pytest.raises(NotCapturedError, match="computes with complex numbers") as caught:
+        captured_job.convert(tmp_path, importlib.metadata.version("torch"))
+    assert "by hand" not in caught.value.remedy

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import click
 import pytest
 from google.rpc import code_pb2  # type: ignore[import-untyped]
 
+from cotenant.cli import setting_options
+from cotenant.cli.setting_options import naming_flags
+from cotenant.cli.submit_command import submit
+from cotenant.command_run import run_command
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.grpc_api.validation import spec_violations
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
@@ -50,3 +57,23 @@ def test_a_dry_run_prints_the_warnings_as_well(
     outcome = cotenant(*COMMAND[:1], "--dry-run", "-o", "json", *COMMAND[1:])
     assert json.loads(outcome.out)["warnings"][0]["code"] == "MEMORY_MAY_NOT_FIT"
     assert "MEMORY_MAY_NOT_FIT" in outcome.err
+
+
+def test_a_field_that_a_service_refuses_is_named_by_the_flag_that_sets_it() -> None:
+    spec = scheduling_pb2.JobSpec(
+        name="\N{ROCKET} long run", tenant="a b", command=["true"], progress_regex="(", working_directory="here"
+    )
+    told = [naming_flags(f"{one.field}: {one.description}").partition(":")[0] for one in spec_violations(spec)]
+    assert set(told) == {"--name", "--tenant", "--progress-regex", "--workdir"}
+    flags = {flag for parameter in submit.params for flag in parameter.opts}
+    assert flags.issuperset(setting_options._FLAGS.values())
+
+
+def test_links_that_lead_round_in_circles_are_an_error_with_a_remedy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there").symlink_to("back")
+    (tmp_path / "back").symlink_to("there")
+    line = click.Command("look", callback=lambda: (tmp_path / "there").resolve(strict=True))
+    assert run_command(line, [], prog_name="look") == 1
+    assert "round in circles" in capfd.readouterr().err
