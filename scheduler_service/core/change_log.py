@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import NamedTuple
 
 CHANGES_MAX = 4_096
 """Changes kept; who has not looked for longer starts over."""
@@ -13,39 +12,23 @@ Pair = tuple[str, str]
 """Keys of a victim and of its co-located job; an empty second key = all that is known of the first."""
 
 
-class ChangeCounts(NamedTuple):
-    """How many changes there were.
-
-    Attributes:
-        all: Of any kind.
-        news: Those that say something else than before, and not nearly the same.
-    """
-
-    all: int
-    news: int
-
-
 class ChangeLog:
     """The newest changes.
 
     Attributes:
         count: How many there were.
+        news_count: How many of them say something else than before, and not nearly the same.
     """
 
     def __init__(self) -> None:
         self._changes: deque[Pair] = deque(maxlen=CHANGES_MAX)
-        self.count = self._news = 0
-
-    @property
-    def counts(self) -> ChangeCounts:
-        """How many there were, and how many of them were news."""
-        return ChangeCounts(all=self.count, news=self._news)
+        self.count = self.news_count = 0
 
     def note(self, victim_key: str, other_key: str = "", *, is_news: bool = True) -> None:
         """Note a change of what is known of a pair, or of a key."""
         self._changes.append((victim_key, other_key))
         self.count += 1
-        self._news += is_news
+        self.news_count += is_news
 
     def since(self, count: int) -> set[Pair] | None:
         """Return what changed since so many changes; None = too much to tell."""

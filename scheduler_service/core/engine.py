@@ -120,7 +120,8 @@ class SchedulerEngine:
             InvalidTransition: The fact cannot happen to this job now (a bug); nothing was changed.
             PolicyError: `PolicyChosen` names a policy that cannot be built; nothing was changed.
         """
-        step, changes_before = EventEffects(), self._state.predictions.changes.counts
+        step, changes = EventEffects(), self._state.predictions.changes
+        changes_before = changes.count, changes.news_count
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
         if step.left:

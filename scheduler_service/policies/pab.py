@@ -72,7 +72,7 @@ class PerformanceAwareBinPacking:
     def _victims(self, view: SchedulingView) -> Iterator[tuple[RunningJob, float]]:
         """Yield the running jobs that lost too much, each with the share of its steps per second that it lost."""
         lost_ratios = view.index.lost_ratios
-        if max(lost_ratios.values(), default=0.0) < self.drop_ratio:  # as nearly always
+        if max(lost_ratios.values(), default=0.0) < self.drop_ratio:  # as mostly
             return
         lost = {job_id: ratio for job_id, ratio in lost_ratios.items() if ratio >= self.drop_ratio}
         # Nothing that is asked of these jobs changes with time: they are read as they were last reported.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scheduler_service.core.change_log import ChangeCounts
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
 from scheduler_service.core.event_effects import EventEffects
@@ -12,6 +11,7 @@ from scheduler_service.core.events import Event, JobProgressed, JobStarted, Time
 from scheduler_service.core.state import ClusterState
 
 _ORDERS = LaunchJob, StopJob, PrepareJob, PauseJob, ResumeJob
+_REPORTS = JobProgressed, JobStarted
 
 
 def find_looks(
@@ -21,7 +21,7 @@ def find_looks(
     state: ClusterState,
     look: Callable[..., SchedulingView],
     *,
-    changes_before: ChangeCounts,
+    changes_before: tuple[int, int],
 ) -> Sequence[int]:
     """Return when to ask again, in ms.
 
@@ -35,7 +35,7 @@ def find_looks(
         step: What followed from it; the policy was asked where a decision was due.
         state: This instant.
         look: Returns the cluster as it is now, `explain` being asked for or not.
-        changes_before: How often predictions had changed before the fact.
+        changes_before: How many changes of predictions there were before the fact, and how many of them were news.
     """
     interval_ms = int(getattr(policy, "interval_ms", 0))
     if not interval_ms:
@@ -55,17 +55,17 @@ def find_looks(
     return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
 
 
-def _is_prediction_new(state: ClusterState, before: ChangeCounts, *, settles: bool) -> bool:
+def _is_prediction_new(state: ClusterState, before: tuple[int, int], *, settles: bool) -> bool:
     """Return whether a fact has changed what is predicted, for a policy that settles: what may let a job start."""
-    after = state.predictions.changes.counts
-    return after.news > before.news and state.has_ready_jobs if settles else after.all > before.all
+    changes, (count, news_count) = state.predictions.changes, before
+    return changes.news_count > news_count and state.has_ready_jobs if settles else changes.count > count
 
 
 def _is_unheeded(policy: Policy, event: Event, step: EventEffects, state: ClusterState) -> bool:
     """Return whether a fact upon which the policy was not asked changes neither its answer nor when it looks again."""
     heeds_report = getattr(policy, "heeds_report", None)
-    if heeds_report is None or not isinstance(event, JobProgressed | JobStarted):
+    if heeds_report is None or not isinstance(event, _REPORTS):
         return False
-    if any(isinstance(order, _ORDERS) for order in step.commands):
+    if step.commands and any(isinstance(order, _ORDERS) for order in step.commands):
         return False
     return not heeds_report(lost_ratio=state.lost_ratios.get(event.job_id, 0.0))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler_service.core import events
-from scheduler_service.core.change_log import ChangeCounts
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.event_effects import EventEffects
@@ -91,9 +90,9 @@ def look_nowhere(*, explain: bool) -> SchedulingView:
 
 def looks_after_a_report_that_changed(play: Play, *, all_changes: int, news: int) -> Sequence[int]:
     """Return when a policy is asked after a report of a running job by which measured averages changed so often."""
-    state, before = play.engine.state, play.engine.state.predictions.changes.counts
+    state, changes = play.engine.state, play.engine.state.predictions.changes
     report = events.JobProgressed(at_ms=play.now_ms, job_id="first", attempt=1, fence=1, steps_done=1)
-    changes_before = ChangeCounts(all=before.all - all_changes, news=before.news - news)
+    changes_before = changes.count - all_changes, changes.news_count - news
     policy = PerformanceAwareBinPacking(interval_ms=MINUTE_MS)
     return find_looks(policy, report, EventEffects(), state, look_nowhere, changes_before=changes_before)
 
@@ -118,7 +117,7 @@ def test_a_measured_average_that_moves_by_less_than_a_hundredth_is_no_news() -> 
     # The past weighs 0.9 in the average: the fourth window moves it by 0.009, the last by 0.011.
     for slowdown_ratio in (0.30, 0.30, 0.30, 0.39, 0.419):
         pairs.observe_pair("victim", "other", "a100", slowdown_ratio)
-        found.append(tuple(pairs.changes.counts))
+        found.append((pairs.changes.count, pairs.changes.news_count))
     assert found == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
 
 
@@ -126,7 +125,7 @@ def test_the_first_sound_window_of_a_pair_is_news_though_it_says_the_same() -> N
     pairs = PairStore()
     for is_doubtful in (True, True, False):
         pairs.observe_pair("victim", "other", "a100", 0.3, is_doubtful=is_doubtful)
-    assert pairs.changes.counts.news == 2
+    assert pairs.changes.news_count == 2
 
 
 def test_tiresias_is_not_asked_while_no_job_waits() -> None:
