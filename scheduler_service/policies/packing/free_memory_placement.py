@@ -77,6 +77,7 @@ class FreeMemoryPlacement:
         self._prices = prices_of(view, arrays)
         self._full = full_reason(view)
         self._open_count = int(np.count_nonzero(self._prices.is_open(arrays.classes)[arrays.class_of]))
+        self._present = _present_in(arrays)
         self._first_known: AlikeGpus | None = None
 
     def key(self, job: PendingJob) -> object:
@@ -103,10 +104,12 @@ class FreeMemoryPlacement:
         worker = self._worker(request)
         if worker is None:
             return impossible_reason(self._view, self._inventory, request) or self._too_large(request)
-        arrays = self._arrays
-        ask = partial(self._price, worker)
-        costs = self._prices.costs_of(request, arrays.class_of, arrays.classes, ask)
+        arrays, numbers = self._arrays, self._present
+        by_class = self._prices.costs_of(request, numbers, arrays.classes, partial(self._price, worker))
         room = arrays.hosts_with_room(request, 1)
+        if room is None and by_class[numbers].min() == inf:  # as for nearly all of a long queue
+            return impossible_reason(self._view, self._inventory, request) or self._nearest(worker)
+        costs = by_class[arrays.class_of]
         if room is not None:
             costs = np.where(room[arrays.node_of], costs, inf)
         chosen = self._choose(request, costs)
@@ -172,7 +175,7 @@ class FreeMemoryPlacement:
         start = start_on(self._ledger, worker, [arrays.gpu_ids[position] for position in chosen])
         arrays.place(worker, chosen)
         self._open_count -= sum(not is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
-        self._first_known = None
+        self._present, self._first_known = _present_in(arrays), None
         return start
 
     def _wait_reason(self, worker: Resident, costs: NDArray[np.float64]) -> Reason:
@@ -186,11 +189,9 @@ class FreeMemoryPlacement:
             if widest < request.gpus:
                 return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": widest})
             return host_reason(request)
-        if request.cpu_cores or request.host_memory_bytes:
-            entries = (self._view.gpus[gpu_id] for gpu_id in self._arrays.gpu_ids)
-            obstacles = [one for one in (self._obstacle_on(worker, entry) for entry in entries) if one is not None]
-            return nearest_obstacle(obstacles) if obstacles else self._full
-        return self._nearest(worker)
+        entries = (self._view.gpus[gpu_id] for gpu_id in self._arrays.gpu_ids)
+        obstacles = [one for one in (self._obstacle_on(worker, entry) for entry in entries) if one is not None]
+        return nearest_obstacle(obstacles) if obstacles else self._full
 
     def _nearest(self, worker: Resident) -> Reason:
         """Return the same where hosts refuse nothing: what refuses a job on one GPU of a class does on all."""
@@ -223,6 +224,11 @@ class FreeMemoryPlacement:
             numbers, firsts = np.unique(arrays.class_of[by_name], return_index=True)
             self._first_known = AlikeGpus(numbers, [arrays.gpu_ids[position] for position in by_name[firsts]])
         return self._first_known
+
+
+def _present_in(arrays: GpuArrays) -> Positions:
+    """Return the numbers of the load classes that a GPU is in."""
+    return np.flatnonzero(np.bincount(arrays.class_of))
 
 
 def _positions_by_name(arrays: GpuArrays) -> Positions:

@@ -66,24 +66,19 @@ class FreeMemoryPrices:
         return self._is_open
 
     def costs_of(
-        self, request: JobRequest, class_of: Positions, classes: Sequence[LoadClass], ask: Ask
+        self, request: JobRequest, numbers: Positions, classes: Sequence[LoadClass], ask: Ask
     ) -> NDArray[np.float64]:
-        """Return by position what GPUs in these classes cost a shape of job; infinite = it cannot come there."""
+        """Return by number what these classes cost a shape of job; infinite = it cannot come there."""
         self._look_at_new(classes)
         row = self._row_of(request)
-        costs: NDArray[np.float64] = self._costs[row, class_of]
-        unknown = np.isnan(costs)
-        if not unknown.any():
-            return costs
-        nearness = self._nearness[row]
-        for number in set(class_of[unknown].tolist()):
+        costs: NDArray[np.float64] = self._costs[row]
+        for number in numbers[np.isnan(costs[numbers])].tolist():
             found: float | Reason = ask(classes[number]) if self._is_open[number] else inf
             if isinstance(found, Reason):
-                nearness.put(number, found)
+                self._nearness[row].put(number, found)
                 found = inf
-            self._costs[row, number] = found
-        known: NDArray[np.float64] = self._costs[row, class_of]
-        return known
+            costs[number] = found
+        return costs
 
     def nearness_of(self, request: JobRequest) -> Nearness:
         """Return how near to a start a shape of job is on the classes that refused it when they were last asked."""

@@ -41,7 +41,8 @@ def asked(prices: FreeMemoryPrices, present: Sequence[int] = range(len(HELD))) -
             found.add((key, HELD[CLASSES.index(load)]))
             return -1.0
 
-        costs = prices.costs_of(request_of(key), np.array(present, dtype=np.intp), CLASSES, ask)
+        numbers = np.array(present, dtype=np.intp)
+        costs = prices.costs_of(request_of(key), numbers, CLASSES, ask)[numbers]
         assert costs.tolist() == [np.inf if HELD[number] == "full" else -1.0 for number in present]
     return found
 
