@@ -13,16 +13,22 @@ Pair = tuple[str, str]
 
 
 class ChangeLog:
-    """The newest changes."""
+    """The newest changes.
+
+    Attributes:
+        count: How many there were.
+        news_count: How many of them say something else than before, and not nearly the same.
+    """
 
     def __init__(self) -> None:
         self._changes: deque[Pair] = deque(maxlen=CHANGES_MAX)
-        self.count = 0
+        self.count = self.news_count = 0
 
-    def note(self, victim_key: str, other_key: str = "") -> None:
+    def note(self, victim_key: str, other_key: str = "", *, is_news: bool = True) -> None:
         """Note a change of what is known of a pair, or of a key."""
         self._changes.append((victim_key, other_key))
         self.count += 1
+        self.news_count += is_news
 
     def since(self, count: int) -> set[Pair] | None:
         """Return what changed since so many changes; None = too much to tell."""

@@ -120,7 +120,8 @@ class SchedulerEngine:
             InvalidTransition: The fact cannot happen to this job now (a bug); nothing was changed.
             PolicyError: `PolicyChosen` names a policy that cannot be built; nothing was changed.
         """
-        step, predictions = EventEffects(), self._state.predictions.changes.count
+        step, changes = EventEffects(), self._state.predictions.changes
+        changes_before = changes.count, changes.news_count
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
         if step.left:
@@ -130,12 +131,11 @@ class SchedulerEngine:
         if self._state.pauses:
             end_trial_pauses(self._state, step)
         may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
-        if may_ask and (self._state.running or self._has_ready_jobs()):
+        if may_ask and (self._state.running or self._state.has_ready_jobs):
             if step.is_decision_due:
                 self._decide(step)
-            is_new = self._state.predictions.changes.count > predictions
             step.wakes_at_ms += next_looks.find_looks(
-                self._policy, event, step, self._state, self._view, is_prediction_new=is_new
+                self._policy, event, step, self._state, self._view, changes_before=changes_before
             )
         if self._pair_refresh_ms:
             refresh_pairs(self._state, self._pair_refresh_ms, step)
@@ -171,9 +171,6 @@ class SchedulerEngine:
         self._state.policy, self._state.parameters = event.policy, dict(event.parameters)
         step.is_decision_due = True
 
-    def _has_ready_jobs(self) -> bool:
-        return len(self._state.in_phase(Phase.PENDING)) > len(self._state.holds)
-
     def _release_due(self, step: EventEffects) -> None:
         """Show jobs whose waiting time is over."""
         while self._backoffs and self._backoffs[0][0] <= self._state.now_ms:
@@ -196,7 +193,7 @@ class SchedulerEngine:
     def _decide(self, step: EventEffects) -> None:
         self._state.decided_at_ms = self._state.now_ms
         self._index.turn_memo.clear()
-        if getattr(self._policy, "decides_only_waiting", False) and not self._has_ready_jobs():
+        if getattr(self._policy, "decides_only_waiting", False) and not self._state.has_ready_jobs:
             return
         if turns.needs_turns(self._state):
             step.wakes_at_ms += turns.decide_in_turns(

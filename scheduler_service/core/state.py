@@ -95,6 +95,11 @@ class ClusterState:
         """How many usable GPUs hold nothing and release nothing."""
         return len(self.occupancy.free_gpu_ids)
 
+    @property
+    def has_ready_jobs(self) -> bool:
+        """Whether a job waits for a policy."""
+        return len(self._by_phase[Phase.PENDING]) > len(self.holds)
+
     def keep_back(self, gpu_ids: Iterable[str]) -> None:
         """Let no job start on these GPUs until others are named; for one decision."""
         self.occupancy.keep_back(gpu_ids)

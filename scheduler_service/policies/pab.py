@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
@@ -36,6 +37,8 @@ from scheduler_service.policies.packing.free_memory_placement import pack_by_fre
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerformanceAwareBinPacking:
     """Most free memory first; the newest job leaves where another lost too much."""
+
+    settles: ClassVar[bool] = True
 
     warm_up_ms: int = field(
         default=60_000, metadata={"description": "time after a placement in which no job is judged, in ms"}
@@ -68,7 +71,10 @@ class PerformanceAwareBinPacking:
 
     def _victims(self, view: SchedulingView) -> Iterator[tuple[RunningJob, float]]:
         """Yield the running jobs that lost too much, each with the share of its steps per second that it lost."""
-        lost = {job_id: ratio for job_id, ratio in view.index.lost_ratios.items() if ratio >= self.drop_ratio}
+        lost_ratios = view.index.lost_ratios
+        if max(lost_ratios.values(), default=0.0) < self.drop_ratio:  # as mostly
+            return
+        lost = {job_id: ratio for job_id, ratio in lost_ratios.items() if ratio >= self.drop_ratio}
         # Nothing that is asked of these jobs changes with time: they are read as they were last reported.
         reported = view.index.reported
         for job_id in lost if len(lost) < 2 else [job_id for job_id in reported if job_id in lost]:

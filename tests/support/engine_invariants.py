@@ -137,3 +137,7 @@ def _index_violations(state: ClusterState) -> Iterator[str]:
         node_ids = {view.node_id for gpu_id in state.jobs[job_id].gpu_ids if (view := state.gpus.get(gpu_id))}
         if not node_ids <= {*state.jobs[job_id].node_ids, *state.nodes}:
             yield f"{job_id} runs on unknown nodes"
+        job, jobs_on_gpu = state.jobs[job_id], state.occupancy.jobs_on_gpu
+        others = dict.fromkeys(other for gpu_id in job.gpu_ids for other in jobs_on_gpu(gpu_id) if other != job_id)
+        if state.occupancy.neighbours(job) != tuple(others):
+            yield f"{job_id} is next to {state.occupancy.neighbours(job)}, but {tuple(others)} are there"

@@ -11,7 +11,7 @@ from weakref import ref
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
 from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, build_arrays, load_of
-from scheduler_service.core.cluster_view.inventory import Inventory, count_gpus
+from scheduler_service.core.cluster_view.inventory import Inventory, count_gpus, kind_of
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.cluster_view.progress_extrapolation import lost_ratio
@@ -310,10 +310,15 @@ class KeptArrays:
         return arrays
 
     def _classify(self, view: SchedulingView, arrays: GpuArrays) -> None:
-        ledger, node_ids = Ledger(view), set[str]()
+        ledger, node_ids, numbers = Ledger(view), set[str](), dict[object, int]()
         for gpu_id in sorted(self._unclassed):
             entry = view.gpus[gpu_id]
-            arrays.put_gpu(gpu_id, load_of(entry, ledger.residents(gpu_id)))
+            # The GPUs of a wide job hold the same jobs.
+            alike = kind_of(entry.gpu), entry.job_ids, entry.memory_reserved_bytes, entry.is_releasing
+            number = numbers.get(alike)
+            if number is None:
+                number = numbers[alike] = arrays.number_of_class(load_of(entry, ledger.residents(gpu_id)))
+            arrays.put_class(gpu_id, number)
             node_ids.add(entry.node_id)
         for node_id in node_ids:
             arrays.put_host(view.nodes[node_id], view.host_use.get(node_id) or HostUse())

@@ -95,11 +95,11 @@ class GpuArrays:
         self.cpu_free = _stated_or_any([node.cpu_cores for node in in_order])
         self.host_memory_free = _stated_or_any([node.host_memory_bytes for node in in_order])
 
-    def put_gpu(self, gpu_id: str, load: LoadClass) -> None:
+    def put_class(self, gpu_id: str, number: int) -> None:
         """Put a GPU into the class of what it holds."""
         position = self.position_of[gpu_id]
-        self.class_of[position] = self.number_of_class(load)
-        self.jobs_on[position] = _jobs_of(load)
+        self.class_of[position] = number
+        self.jobs_on[position] = _jobs_of(self.classes[number])
 
     def put_count(self, entry: GpuView) -> None:
         """Note how many jobs a GPU holds; its class is left as it was."""

@@ -62,6 +62,7 @@ class Occupancy:
         self._inventory: Inventory | None = None
         self._open = OpenGpus()
         self._holders: dict[str, list[str]] = {}
+        self._neighbours: dict[str, tuple[Sequence[Assignment], tuple[str, ...]]] = {}
         self._kept_gpu_ids: AbstractSet[str] = frozenset()
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
@@ -100,13 +101,21 @@ class Occupancy:
 
     def neighbours(self, job: JobRecord) -> tuple[str, ...]:
         """Return the other jobs on any GPU of a job."""
+        known = self._neighbours.get(job.request.job_id)
+        if known is None or known[0] is not job.assignments:
+            known = job.assignments, self._find_neighbours(job)
+            if job.assignments and job.request.job_id in self._holders.get(job.assignments[0].gpu_id, ()):
+                self._neighbours[job.request.job_id] = known
+        return known[1]
+
+    def _find_neighbours(self, job: JobRecord) -> tuple[str, ...]:
         job_id, found = job.request.job_id, dict[str, None]()
         for part in job.assignments:
             here = self._holders.get(part.gpu_id, ())
             if len(here) > 1 or job_id not in here:
                 found.update(dict.fromkeys(here))
         found.pop(job_id, None)
-        return tuple(found) if found else ()
+        return tuple(found)
 
     def update(self, job: JobRecord, before: JobRecord | None) -> None:
         """Bring what a job holds up to date."""
@@ -118,7 +127,12 @@ class Occupancy:
             self._holders[gpu_id].remove(job.job_id)
         for gpu_id in held_now:
             insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
-        nodes = self._refresh_gpus(held_before | held_now)
+        touched = held_before | held_now
+        self._neighbours.pop(job.job_id, None)
+        for gpu_id in touched:
+            for neighbour_id in self._holders[gpu_id]:
+                self._neighbours.pop(neighbour_id, None)
+        nodes = self._refresh_gpus(touched)
         if job.request.cpu_cores or job.request.host_memory_bytes:
             self._refresh_hosts(nodes)
 

@@ -296,6 +296,11 @@ class Policy(Protocol):
     say, too, whether the report of a running job that has lost this share of its steps per second is a fact to it; one
     by which a prediction changes always is.
 
+    One whose answer stands once it is carried out, until another fact or that instant, says so by a class variable
+    `settles`, which is true. It is asked upon a fact, or at the next multiple after it, and not once more; of reports
+    that it does not heed it is asked after those alone that change a prediction while a job waits, a measured average
+    by 1 % or more.
+
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.
     """

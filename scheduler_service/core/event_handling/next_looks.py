@@ -11,6 +11,7 @@ from scheduler_service.core.events import Event, JobProgressed, JobStarted, Time
 from scheduler_service.core.state import ClusterState
 
 _ORDERS = LaunchJob, StopJob, PrepareJob, PauseJob, ResumeJob
+_REPORTS = JobProgressed, JobStarted
 
 
 def find_looks(
@@ -20,12 +21,13 @@ def find_looks(
     state: ClusterState,
     look: Callable[..., SchedulingView],
     *,
-    is_prediction_new: bool,
+    changes_before: tuple[int, int],
 ) -> Sequence[int]:
     """Return when to ask again, in ms.
 
     A policy without `next_look_ms` is asked at every multiple. One that has it is asked at the next multiple after
-    every fact; a timer after which nothing was ordered is none, nor is a report that it does not heed.
+    every fact, but for reports that it does not heed, and says when time alone may change its answer once a timer has
+    ordered nothing. One that `settles` says so at once: what it was asked upon is no reason to ask it again.
 
     Args:
         policy: The policy.
@@ -33,7 +35,7 @@ def find_looks(
         step: What followed from it; the policy was asked where a decision was due.
         state: This instant.
         look: Returns the cluster as it is now, `explain` being asked for or not.
-        is_prediction_new: The fact has changed what is predicted.
+        changes_before: How many changes of predictions there were before the fact, and how many of them were news.
     """
     interval_ms = int(getattr(policy, "interval_ms", 0))
     if not interval_ms:
@@ -42,19 +44,28 @@ def find_looks(
     find = getattr(policy, "next_look_ms", None)
     if find is None:
         return (soon_ms,) if step.is_decision_due else ()
-    if not step.is_decision_due and not is_prediction_new and _is_unheeded(policy, event, step, state):
+    settles = bool(getattr(policy, "settles", False))
+    is_unheeded = not step.is_decision_due and _is_unheeded(policy, event, step, state)
+    if is_unheeded and not _is_prediction_new(state, changes_before, settles=settles):
         return ()
-    if not isinstance(event, TimerFired) or step.commands:
+    stands = step.is_decision_due if settles else isinstance(event, TimerFired) and not step.commands
+    if not stands:
         return (soon_ms,)
     at_ms = find(look(explain=False))
     return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
 
 
+def _is_prediction_new(state: ClusterState, before: tuple[int, int], *, settles: bool) -> bool:
+    """Return whether a fact has changed what is predicted, for a policy that settles: what may let a job start."""
+    changes, (count, news_count) = state.predictions.changes, before
+    return changes.news_count > news_count and state.has_ready_jobs if settles else changes.count > count
+
+
 def _is_unheeded(policy: Policy, event: Event, step: EventEffects, state: ClusterState) -> bool:
     """Return whether a fact upon which the policy was not asked changes neither its answer nor when it looks again."""
     heeds_report = getattr(policy, "heeds_report", None)
-    if heeds_report is None or not isinstance(event, JobProgressed | JobStarted):
+    if heeds_report is None or not isinstance(event, _REPORTS):
         return False
-    if any(isinstance(order, _ORDERS) for order in step.commands):
+    if step.commands and any(isinstance(order, _ORDERS) for order in step.commands):
         return False
     return not heeds_report(lost_ratio=state.lost_ratios.get(event.job_id, 0.0))

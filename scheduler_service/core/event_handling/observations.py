@@ -23,7 +23,8 @@ from scheduler_service.core.lifecycle.attempts import accruals
 from scheduler_service.core.lifecycle.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.lifecycle.training_ends import ask_about_end, with_loss
 from scheduler_service.core.predictions.measured_averages import moving_average
-from scheduler_service.core.predictions.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
+from scheduler_service.core.predictions.pair_refreshes import JOBS_LOOKED_AT_MAX, note_measured
+from scheduler_service.core.predictions.pair_store import MOVED_RATIO_MIN
 from scheduler_service.core.predictions.speed_fits import ask_about_speed, ask_about_task_speed
 from scheduler_service.core.records import Level, Phase
 from scheduler_service.core.sharing.pausing import LENT_CODE

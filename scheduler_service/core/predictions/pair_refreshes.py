@@ -23,8 +23,6 @@ from scheduler_service.core.state import ClusterState
 KEYS_MAX = 32
 """Keys of running jobs, and as many of waiting ones: what may be decided next. An answer is a fact of the log."""
 JOBS_LOOKED_AT_MAX = 200
-MOVED_RATIO_MIN = 0.01
-"""A measured average that moves by less makes nothing stale."""
 CHANGE_RATIO_MIN = 0.02
 """An answer that differs by less is not kept."""
 

@@ -15,6 +15,8 @@ from scheduler_service.core.records import Level, PairPrediction
 _NO_PAIRS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 OBSERVED_PER_QUESTION_MAX = 2_000
 """Measured pairs that travel with a question about pairs."""
+MOVED_RATIO_MIN = 0.01
+"""A measured average that moves by less makes nothing stale."""
 
 
 class PairStore:
@@ -124,13 +126,16 @@ class PairStore:
         is_doubtful: bool = False,
     ) -> float | None:
         """Fold measured windows into the average of their pair; return by how much it moved, None for the first."""
-        self.changes.note(victim_key, other_key)
         observed = self._observed.setdefault(victim_key, {})
         past = observed.get((other_key, device))
         present = with_windows(past, slowdown_ratio, windows, is_doubtful=is_doubtful)
         observed[other_key, device] = present
         self._victims_of.setdefault(other_key, {})[victim_key] = None
-        return abs(present.slowdown_ratio - past.slowdown_ratio) if past is not None else None
+        moved_ratio = abs(present.slowdown_ratio - past.slowdown_ratio) if past is not None else None
+        is_sounder = past is not None and past.is_doubtful and not present.is_doubtful
+        is_news = moved_ratio is None or moved_ratio >= MOVED_RATIO_MIN or is_sounder
+        self.changes.note(victim_key, other_key, is_news=is_news)
+        return moved_ratio
 
     def observed_among(self, keys: Sequence[str], device: str) -> tuple[tuple[str, str, float], ...]:
         """Return (victim key, other key, slowdown) of the measured pairs of some keys; bounded."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -30,10 +31,11 @@ from scheduler_service.core.decisions import Candidate, Decision, Start
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from scheduler_service.policies.packing import ojpp_packing
+from scheduler_service.policies.packing.free_memory_prices import is_open, prices_of
 from scheduler_service.policies.packing.packing_orders import by_arrival
 from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
 from scheduler_service.policies.placement import length_queue
-from scheduler_service.policies.placement.class_prices import AlikeGpus, ClassCosts, PricedClasses
+from scheduler_service.policies.placement.class_prices import AlikeGpus
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
@@ -44,7 +46,6 @@ from scheduler_service.policies.placement.sharing_round import SharingRound
 from scheduler_service.policies.placement.starts import start_on
 
 _BY_NAME: Final = "free memory: positions in the order of the ids of GPUs"
-_OPEN: Final = "free memory: which load classes could take some job"
 
 
 def pack_by_free_memory(view: SchedulingView) -> list[Decision]:
@@ -73,9 +74,10 @@ class FreeMemoryPlacement:
         self._inventory = view.index.inventory
         (self._gpu,) = self._inventory.gpus.values()
         self._arrays = arrays = view.index.arrays.for_one_round()
-        self._priced = _priced_classes(view, arrays)
+        self._prices = prices_of(view, arrays)
         self._full = full_reason(view)
-        self._open_count = int(np.array(_open_classes(arrays), dtype=bool)[arrays.class_of].sum())
+        self._open_count = int(np.count_nonzero(self._prices.is_open(arrays.classes)[arrays.class_of]))
+        self._present = _present_in(arrays)
         self._first_known: AlikeGpus | None = None
 
     def key(self, job: PendingJob) -> object:
@@ -102,9 +104,12 @@ class FreeMemoryPlacement:
         worker = self._worker(request)
         if worker is None:
             return impossible_reason(self._view, self._inventory, request) or self._too_large(request)
-        arrays = self._arrays
-        costs = self._known(worker).costs.values[arrays.class_of]
+        arrays, numbers = self._arrays, self._present
+        by_class = self._prices.costs_of(request, numbers, arrays.classes, partial(self._price, worker))
         room = arrays.hosts_with_room(request, 1)
+        if room is None and by_class[numbers].min() == inf:  # as for nearly all of a long queue
+            return impossible_reason(self._view, self._inventory, request) or self._nearest(worker)
+        costs = by_class[arrays.class_of]
         if room is not None:
             costs = np.where(room[arrays.node_of], costs, inf)
         chosen = self._choose(request, costs)
@@ -122,22 +127,9 @@ class FreeMemoryPlacement:
         numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
         return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers)
 
-    def _known(self, worker: Resident) -> ClassCosts:
-        """Return what each load class costs a worker, less being better; only new classes are looked at."""
-        classes = self._arrays.classes
-        known = self._priced.of(shape_of(worker.request), len(classes))
-        first = known.costs.count
-        costs = known.costs.grow_to(len(classes))
-        for number in range(first, len(classes)):
-            load = classes[number]
-            if not _is_open(load):
-                continue
-            obstacle = self._obstacle(worker, load)
-            if obstacle is None:
-                costs[number] = -float(load.gpu.memory_bytes - load.memory_used_bytes)
-            else:
-                known.nearness.put(number, obstacle)
-        return known
+    def _price(self, worker: Resident, load: LoadClass) -> float | Reason:
+        """Return what a class costs a worker, less being better, or why it cannot come there."""
+        return self._obstacle(worker, load) or -float(load.gpu.memory_bytes - load.memory_used_bytes)
 
     def _obstacle(self, worker: Resident, load: LoadClass) -> Reason | None:
         """Return why a worker cannot come to a GPU loaded so; hosts are looked at elsewhere."""
@@ -182,8 +174,8 @@ class FreeMemoryPlacement:
         arrays = self._arrays
         start = start_on(self._ledger, worker, [arrays.gpu_ids[position] for position in chosen])
         arrays.place(worker, chosen)
-        self._open_count -= sum(not _is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
-        self._first_known = None
+        self._open_count -= sum(not is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
+        self._present, self._first_known = _present_in(arrays), None
         return start
 
     def _wait_reason(self, worker: Resident, costs: NDArray[np.float64]) -> Reason:
@@ -197,16 +189,14 @@ class FreeMemoryPlacement:
             if widest < request.gpus:
                 return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": widest})
             return host_reason(request)
-        if request.cpu_cores or request.host_memory_bytes:
-            entries = (self._view.gpus[gpu_id] for gpu_id in self._arrays.gpu_ids)
-            obstacles = [one for one in (self._obstacle_on(worker, entry) for entry in entries) if one is not None]
-            return nearest_obstacle(obstacles) if obstacles else self._full
-        return self._nearest(worker)
+        entries = (self._view.gpus[gpu_id] for gpu_id in self._arrays.gpu_ids)
+        obstacles = [one for one in (self._obstacle_on(worker, entry) for entry in entries) if one is not None]
+        return nearest_obstacle(obstacles) if obstacles else self._full
 
     def _nearest(self, worker: Resident) -> Reason:
         """Return the same where hosts refuse nothing: what refuses a job on one GPU of a class does on all."""
         alike = self._first_of_classes()
-        nearest = self._known(worker).nearness.nearest(alike)
+        nearest = self._prices.nearness_of(worker.request).nearest(alike)
         if nearest is None:
             return self._full
         return self._obstacle_on(worker, self._view.gpus[alike.gpu_ids[nearest]]) or self._full
@@ -220,7 +210,7 @@ class FreeMemoryPlacement:
             memory_used_bytes=self._ledger.memory_used_bytes(gpu_id),
             is_releasing=entry.is_releasing,
         )
-        if not _is_open(load):
+        if not is_open(load):
             return None
         if not self._ledger.host_fits(self._view.nodes[entry.node_id], request, gpus_here=1, gpus=request.gpus):
             return host_reason(request)
@@ -236,28 +226,9 @@ class FreeMemoryPlacement:
         return self._first_known
 
 
-def _is_open(load: LoadClass) -> bool:
-    """Such a GPU could take some job."""
-    return not load.is_releasing and load.memory_used_bytes < load.gpu.memory_bytes
-
-
-def _priced_classes(view: SchedulingView, arrays: GpuArrays) -> PricedClasses:
-    """Return the prices that go with the arrays."""
-    changes = view.index.prediction_changes
-    name = (FreeMemoryPlacement, id(changes), view.opportunistic_tau_ratio)
-    kept = arrays.notes.get(name)
-    if not isinstance(kept, PricedClasses):
-        arrays.notes[name] = kept = PricedClasses(changes)
-    return kept
-
-
-def _open_classes(arrays: GpuArrays) -> Sequence[bool]:
-    """Return by number which load classes could take some job; kept, since classes only become more."""
-    kept = arrays.notes.get(_OPEN)
-    if not isinstance(kept, list):
-        arrays.notes[_OPEN] = kept = []
-    kept += [_is_open(load) for load in arrays.classes[len(kept) :]]
-    return kept
+def _present_in(arrays: GpuArrays) -> Positions:
+    """Return the numbers of the load classes that a GPU is in."""
+    return np.flatnonzero(np.bincount(arrays.class_of))
 
 
 def _positions_by_name(arrays: GpuArrays) -> Positions:

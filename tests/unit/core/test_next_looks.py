@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.commands import Command, WakeAt
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.event_handling.next_looks import find_looks
+from scheduler_service.core.predictions.pair_store import PairStore
+from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from tests.support.engine_play import Play
 
 MINUTE_MS = 60_000
@@ -58,6 +67,65 @@ def test_tiresias_heeds_no_report() -> None:
     assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
     assert wakes(play.report(events.JobStarted, "first")) == []
     assert wakes(play.report(events.JobProgressed, "first", steps_done=5, window_steps=5, window_ms=500)) == []
+
+
+def test_pab_is_not_asked_again_because_a_job_came_while_none_has_lost_too_much() -> None:
+    play = Play("pab", parameters={"interval_ms": MINUTE_MS})
+    assert [wakes(play.submit(name)) for name in ("first", "second")] == [[], []]
+
+
+def test_a_policy_that_does_not_say_that_it_settles_is_asked_again_after_every_fact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(PerformanceAwareBinPacking, "settles")
+    play = Play("pab", parameters={"interval_ms": MINUTE_MS})
+    assert wakes(play.submit("first")) == [MINUTE_MS]
+    assert wakes(ring(play, MINUTE_MS)) == []
+    assert wakes(play.report(events.JobStarted, "first")) == []
+
+
+def look_nowhere(*, explain: bool) -> SchedulingView:
+    raise AssertionError(f"nothing was decided that could stand, and it was looked at (explain={explain})")
+
+
+def looks_after_a_report_that_changed(play: Play, *, all_changes: int, news: int) -> Sequence[int]:
+    """Return when a policy is asked after a report of a running job by which measured averages changed so often."""
+    state, changes = play.engine.state, play.engine.state.predictions.changes
+    report = events.JobProgressed(at_ms=play.now_ms, job_id="first", attempt=1, fence=1, steps_done=1)
+    changes_before = changes.count - all_changes, changes.news_count - news
+    policy = PerformanceAwareBinPacking(interval_ms=MINUTE_MS)
+    return find_looks(policy, report, EventEffects(), state, look_nowhere, changes_before=changes_before)
+
+
+def test_a_policy_that_settles_hears_of_news_while_a_job_waits_and_any_other_of_every_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting, alone = playing("pab"), Play("pab", parameters={"interval_ms": MINUTE_MS})
+    alone.submit("first")
+    again = [MINUTE_MS]
+    assert list(looks_after_a_report_that_changed(waiting, all_changes=1, news=1)) == again
+    assert list(looks_after_a_report_that_changed(waiting, all_changes=1, news=0)) == []
+    assert list(looks_after_a_report_that_changed(alone, all_changes=1, news=1)) == []
+    monkeypatch.delattr(PerformanceAwareBinPacking, "settles")
+    for play in (waiting, alone):
+        assert list(looks_after_a_report_that_changed(play, all_changes=1, news=0)) == again
+        assert list(looks_after_a_report_that_changed(play, all_changes=0, news=0)) == []
+
+
+def test_a_measured_average_that_moves_by_less_than_a_hundredth_is_no_news() -> None:
+    pairs, found = PairStore(), list[tuple[int, int]]()
+    # The past weighs 0.9 in the average: the fourth window moves it by 0.009, the last by 0.011.
+    for slowdown_ratio in (0.30, 0.30, 0.30, 0.39, 0.419):
+        pairs.observe_pair("victim", "other", "a100", slowdown_ratio)
+        found.append((pairs.changes.count, pairs.changes.news_count))
+    assert found == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
+
+
+def test_the_first_sound_window_of_a_pair_is_news_though_it_says_the_same() -> None:
+    pairs = PairStore()
+    for is_doubtful in (True, True, False):
+        pairs.observe_pair("victim", "other", "a100", 0.3, is_doubtful=is_doubtful)
+    assert pairs.changes.news_count == 2
 
 
 def test_tiresias_is_not_asked_while_no_job_waits() -> None:
