@@ -32,7 +32,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from math import ceil, inf
 from typing import ClassVar, Final
 
@@ -299,8 +299,10 @@ class _MoreServedMakeRoom:
         measure = _measure_of(self._policy.order(self._view, job))
         if self._in_columns and measure > self._late.reach_ms(request.gpus):
             return None
+        # Where GPUs are vacant, as for most that were told before, no other job's place is compared with this one's.
+        place = cache(partial(self._places.of, job))
         for _, kind in self._speeds.find(self._view, request, shape):
-            plan = preemption_planner.find(request, kind, self._places.of(job), measure=measure)
+            plan = preemption_planner.find(request, kind, place, measure=measure)
             if plan is not None:
                 return plan
         return None

@@ -54,6 +54,7 @@ def _offered(price: int, remaining_ms: float, entry: GpuView, holders: tuple[str
     return _Offer(price, -remaining_ms, entry.node_id, entry.gpu.index, entry.gpu.gpu_id, holders)
 
 
+_Length = float | Callable[[], float]
 _price_and_id = attrgetter("price", "gpu_id")
 
 
@@ -87,6 +88,7 @@ class PreemptionPlanner:
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()
         self._measure = 0.0
+        self._job_ms: Callable[[], float] = float
         self._has_odd_holders = False
         self._rank_of = rank_of
         self._long_running = long_running
@@ -126,7 +128,7 @@ class PreemptionPlanner:
         return has_hosts or self._view.nodes_per_job_max > 1
 
     def find(
-        self, request: JobRequest, kind: Kind, remaining_ms: float, *, measure: float | None = None
+        self, request: JobRequest, kind: Kind, remaining_ms: _Length, *, measure: float | None = None
     ) -> PreemptionPlan | None:
         """Return how a job of this length gets GPUs of this kind: the fewest victims, those that run longest.
 
@@ -135,20 +137,21 @@ class PreemptionPlanner:
         Args:
             request: The job.
             kind: The kind.
-            remaining_ms: How long it runs, or its other measure.
+            remaining_ms: How long it runs, or its other measure; or a function that is called once that matters.
             measure: The same as `long_running` measures jobs, where that is another one.
         """
         servers = request.replicas.servers, request.server_demand
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes, servers)
-        if remaining_ms >= self._failed_ms.get(needs, inf):
+        self._job_ms = remaining_ms if callable(remaining_ms) else lambda: remaining_ms
+        if needs in self._failed_ms and self._job_ms() >= self._failed_ms[needs]:
             return None
-        self._measure = remaining_ms + self._gain_min_ms if measure is None else measure
-        best = self._vacant_anywhere(request, kind) or self._on_one_node(request, kind, remaining_ms)
+        self._measure = self._job_ms() + self._gain_min_ms if measure is None else measure
+        best = self._vacant_anywhere(request, kind) or self._on_one_node(request, kind)
         # One GPU is on one node, and was looked at there.
         if self._view.nodes_per_job_max != 1 and request.gpus > 1:
-            best = self._cheaper(best, self._on_several_nodes(request, kind, remaining_ms))
+            best = self._cheaper(best, self._on_several_nodes(request, kind))
         if best is None:
-            self._failed_ms[needs] = remaining_ms
+            self._failed_ms[needs] = self._job_ms()
         return best
 
     def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
@@ -172,7 +175,7 @@ class PreemptionPlanner:
         """Return whether a GPU that was vacant is so still: it was promised to no job, and no job has started there."""
         return offer.gpu_id not in self._promised and (offer.price > 0 or self._ledger.is_free(offer.gpu_id))
 
-    def _on_one_node(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
+    def _on_one_node(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
         best_ms = inf
         for limit_ms, node_id in self._nodes(request.gpus, self._measure):
@@ -182,17 +185,15 @@ class PreemptionPlanner:
                 # One job is the best victim where no other runs longer.
                 if len(best.victims) == 1 and best_ms < inf and not self._has_odd_holders_on(node_id, kind):
                     continue
-            found = self._at_node(request, kind, remaining_ms, node_id, limit_ms)
+            found = self._at_node(request, kind, node_id, limit_ms)
             if found is not None and self._cheaper(best, found) is found:
                 best = found
                 best_ms = self._long_running.least_ms(found.gpu_ids) if self._long_running is not None else inf
         return best
 
-    def _at_node(
-        self, request: JobRequest, kind: Kind, remaining_ms: float, node_id: str, limit_ms: float
-    ) -> PreemptionPlan | None:
+    def _at_node(self, request: JobRequest, kind: Kind, node_id: str, limit_ms: float) -> PreemptionPlan | None:
         for measure in self._measures(request, limit_ms):
-            found = self._take(request, kind, remaining_ms, [node_id], measure)
+            found = self._take(request, kind, [node_id], measure)
             if found is not None:
                 return found
         return None
@@ -202,11 +203,11 @@ class PreemptionPlanner:
         self._vacant_on(node_id, kind)
         return self._has_odd_holders
 
-    def _on_several_nodes(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
+    def _on_several_nodes(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         columns, is_anywhere = self._long_running, not self._view.nodes_per_job_max
         limit_ms = columns.reach_ms(request.gpus) if columns is not None and is_anywhere else -inf
         for measure in self._measures(request, limit_ms):
-            found = self._take(request, kind, remaining_ms, [one for _, one in self._nodes(1, measure)], measure)
+            found = self._take(request, kind, [one for _, one in self._nodes(1, measure)], measure)
             if found is not None:
                 return found
         return None
@@ -222,15 +223,12 @@ class PreemptionPlanner:
             yield limit_ms
         yield self._measure
 
-    def _take(
-        self, request: JobRequest, kind: Kind, remaining_ms: float, node_ids: Sequence[str], measure: float
-    ) -> PreemptionPlan | None:
+    def _take(self, request: JobRequest, kind: Kind, node_ids: Sequence[str], measure: float) -> PreemptionPlan | None:
         """Return what a job takes first on these nodes; no job is asked to leave where what is vacant suffices.
 
         Args:
             request: The job.
             kind: Of the GPUs.
-            remaining_ms: As in `find`.
             node_ids: All nodes with GPUs whose holders run for `measure`.
             measure: Of `_measures`.
         """
@@ -243,7 +241,7 @@ class PreemptionPlanner:
                 return found
         if measure > self._measure and self._has_odd_holders:
             return None  # what these run for is not in the columns
-        held = [self._held_on(node_id, kind, remaining_ms, measure) for node_id in node_ids]
+        held = [self._held_on(node_id, kind, measure) for node_id in node_ids]
         if vacant_count + sum(map(len, held)) < request.gpus:
             return None
         return self._first(request, chain(merge(*vacant), merge(*held)))
@@ -275,9 +273,10 @@ class PreemptionPlanner:
             offers = self._vacant[node_id, kind] = sorted(found)
         return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
-    def _held_on(self, node_id: str, kind: Kind, remaining_ms: float, measure: float) -> Sequence[_Offer]:
-        """Return what is held on a node by jobs that leave it to one of this length, those that run longest first."""
-        columns, least_ms = self._long_running, remaining_ms + self._gain_min_ms
+    def _held_on(self, node_id: str, kind: Kind, measure: float) -> Sequence[_Offer]:
+        """Return what is held on a node by jobs that leave it to the one looked for, those that run longest first."""
+        columns, remaining_ms = self._long_running, self._job_ms()
+        least_ms = remaining_ms + self._gain_min_ms
         gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, measure)
         made = map(self._held_offer, self._open_of(gpu_ids, kind))
         found: list[_Offer] = []

@@ -12,6 +12,7 @@ from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.jobs.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Phase, Reason, Share
+from scheduler_service.policies import tiresias
 from scheduler_service.policies.placement import free_gpus, length_queue
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.placement.shape_speeds import shape_speeds
@@ -105,6 +106,19 @@ def test_a_job_that_was_promised_a_gpu_is_promised_it_again_without_a_look_at_th
     assert play.code("new") == "GPU_RELEASING"
     play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
     assert play.phase("new") is Phase.STARTING
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_job_that_was_promised_gpus_is_not_put_into_one_order_with_those_that_run(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = full_of_served_jobs()
+    stops = [one for one in play.submit("new", gpus=gpus) if isinstance(one, StopJob)]
+    assert len(stops) == gpus
+    with monkeypatch.context() as patched:
+        patched.setattr(tiresias._Places, "of", refuse)
+        assert not play.tell(events.TimerFired)
+    assert play.code("new") == "GPU_RELEASING"
 
 
 @pytest.mark.parametrize("policy", ["srtf", "tiresias"])
