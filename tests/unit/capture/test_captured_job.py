@@ -176,7 +176,8 @@ class _Spectral(torch.nn.Module):
         known = torch.fft.rfft(values)
         made = torch.zeros_like(known)
         made[..., :3] = torch.einsum("bcm,com->bom", known[..., :3], self.weight)
-        return torch.fft.irfft(made)
+        answer: torch.Tensor = torch.fft.irfft(made)
+        return answer
 
 
 def test_complex_numbers_are_named_and_no_export_by_hand_is_advised(

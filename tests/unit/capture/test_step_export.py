@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from cotenant_profiler.convert_command import convert, convert_command
+from cotenant_profiler.convert_command import _cause, convert, convert_command
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
+from cotenant.capture.reasons import COMPLEX_NUMBERS
 from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import sampled
 
@@ -133,10 +134,16 @@ class Filter(nn.Module):
         return answer
 
 
-def test_a_network_that_cannot_be_converted_is_refused_by_its_cause(tmp_path: Path) -> None:
+def test_a_refused_conversion_is_told_by_what_it_was_raised_from() -> None:
+    error = RuntimeError("a page of advice")
+    error.__cause__ = ValueError("no such operator\nmore of it")
+    assert _cause(error) == "no such operator"
+
+
+def test_a_network_that_computes_with_complex_numbers_is_refused_by_that(tmp_path: Path) -> None:
     export_network(torch, Filter(), (torch.ones(2, 8),), {}, tmp_path)
     outcome = CliRunner().invoke(convert_command, [str(tmp_path / EXPORT_FILE), "--out", str(tmp_path / "graph.onnx")])
-    assert str(outcome.exception).startswith(f"cannot convert {EXPORT_FILE}: slice_scatter does not support")
+    assert str(outcome.exception).startswith(f"cannot convert {EXPORT_FILE}: {COMPLEX_NUMBERS}")
 
 
 class Actor(nn.Module):
