@@ -176,11 +176,21 @@ def test_without_data_there_is_a_remedy(tmp_path: Path) -> None:
     assert refusal.value.remedy
 
 
+WITHOUT_A_PACKAGE = """
+import sys
+from predictor_service.commands.program import main
+from predictor_service.retraining import retraining_run
+retraining_run.read_public_version = lambda: None
+sys.exit(main())
+"""
+"""As this folder's conftest has it in this process."""
+
+
 def test_same_data_and_seed_give_the_same_bytes_in_another_process(served: Path, tmp_path: Path) -> None:
     """Neither the hash seed of a process nor the number of its threads may decide what is stored."""
     arguments = ["retrain", "--state-dir", str(tmp_path), "--datasets", str(served / "datasets"), "--seed", str(SEED)]
     subprocess.run(
-        [sys.executable, "-m", "predictor_service", *arguments],
+        [sys.executable, "-c", WITHOUT_A_PACKAGE, *arguments],
         check=True,
         capture_output=True,
         timeout=110,
