@@ -38,7 +38,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # OpenBLAS's spin too and know no such policy: on products as small as ours two take thrice the time of one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Agents that a test starts would measure their devices for half a minute; those about calibration ask for it.
+# Agents that a test starts would measure their devices for up to a minute; those about calibration ask for it.
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 load_once()
 

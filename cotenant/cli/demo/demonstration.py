@@ -180,9 +180,9 @@ def _play(stage: Stage, jobs: Sequence[scenario.DemoJob], options: DemoOptions) 
 
 def _calibrate(stage: Stage) -> resources_pb2.DeviceCalibration | None:
     """Waits until the agent has measured its devices; without that predictions are about devices of the usual speed."""
-    stage.narrator.section("Calibrating the devices: three known networks, on a device to themselves")
+    stage.narrator.section("Calibrating the devices: three known networks, alone on a device and two at a time")
     begin_ms = system_clock.steady_ms()
-    with stage.narrator.working("the agent measures its devices, half a minute ..."):
+    with stage.narrator.working("the agent measures its devices, up to a minute ..."):
         calibration, cause = wait_for_calibration(stage.scheduler)
     took_ms = system_clock.steady_ms() - begin_ms
     stage.report.calibration = calibration_facts(calibration, cause, took_ms)
