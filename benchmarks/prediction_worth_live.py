@@ -18,7 +18,6 @@ for want of memory, and consents broken: jobs that held their device more than C
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -34,7 +33,7 @@ import grpc
 
 from benchmarks.papers.seeds import interval_of
 from benchmarks.prediction_worth import BROKEN_RATIO, OUR_ERRORS
-from benchmarks.trial_sharing import CONSENT_RATIO, MIB, DrawnJob, Outcome, draw_jobs, run
+from benchmarks.trial_sharing import CONSENT_RATIO, MIB, DrawnJob, Outcome, draw_jobs, run, run_command_line
 from cotenant.v1 import prediction_pb2, resources_pb2
 from cotenant_simulator.truth.predictions import NORMAL_QUANTILE_99
 from tests.support.interruptions import unwind_when_ended
@@ -259,17 +258,6 @@ def main(seeds: int = 3, jobs: int = 12, scale: float = 1.0, cores: str = "0,1")
     }
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=12)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the jobs' lengths")
-    parser.add_argument("--cores", default="0,1", help="that stand in for devices")
-    arguments = parser.parse_args()
-    found = main(max(arguments.seeds, 1), max(arguments.jobs, 2), arguments.scale, arguments.cores)
-    print(json.dumps(found, indent=2))
-
-
 if __name__ == "__main__":
     unwind_when_ended()
-    _main()
+    run_command_line(main, __doc__, seeds=3, jobs=12)

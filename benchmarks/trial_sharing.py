@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -359,17 +359,20 @@ def main(seeds: int = 5, jobs: int = 20, scale: float = 1.0, cores: str = "0,1")
     }
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=20)
+def run_command_line(
+    measure: Callable[[int, int, float, str], object], description: str, seeds: int, jobs: int
+) -> None:
+    """Measure as the command line says, of which these are the usual numbers of seeds and jobs, and print JSON."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--jobs", type=int, default=jobs)
     parser.add_argument("--scale", type=float, default=1.0, help="of the jobs' lengths")
     parser.add_argument("--cores", default="0,1", help="that stand in for devices")
     arguments = parser.parse_args()
-    found = main(max(arguments.seeds, 1), max(arguments.jobs, 2), arguments.scale, arguments.cores)
+    found = measure(max(arguments.seeds, 1), max(arguments.jobs, 2), arguments.scale, arguments.cores)
     print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":
     unwind_when_ended()
-    _main()
+    run_command_line(main, __doc__, seeds=5, jobs=20)

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
+from predictor_service.features.anchor_networks import AnchorNetwork
 
 NOW_MS = 1_760_000_000_000
+
+
+def anchor_of(
+    network: AnchorNetwork, *, step_ms: float, memory_peak_bytes: int = 100 << 20, busy_ratio: float = 1.0
+) -> Anchor:
+    """What was measured of a network of the zoo."""
+    return Anchor(
+        network=network.network,
+        graph_sha256=network.graph_sha256,
+        batch_size=network.batch_size,
+        optimizer=network.optimizer,
+        step_ms=step_ms,
+        memory_peak_bytes=memory_peak_bytes,
+        utilization_ratio=busy_ratio,
+    )
 
 
 def calibration(*, slower: float = 1.0, device: str = "cpu-standin") -> DeviceCalibration:

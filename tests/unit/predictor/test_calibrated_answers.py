@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cotenant.device_calibration import Anchor, DeviceCalibration
+from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message
@@ -25,7 +25,7 @@ from predictor_service.inference.records import (
     PairsQuestion,
     RiskQuestion,
 )
-from tests.support.calibrations import calibration
+from tests.support.calibrations import anchor_of, calibration
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.predictor_service import listening_server, open_predictor
 
@@ -58,14 +58,11 @@ def measured(
     networks = STANDIN_ANCHORS if device == DEVICE else GPU_ANCHORS
     answers = [said_of(predictor, network, device) for network in networks]
     anchors = tuple(
-        Anchor(
-            network=network.network,
-            graph_sha256=network.graph_sha256,
-            batch_size=network.batch_size,
-            optimizer=network.optimizer,
+        anchor_of(
+            network,
             step_ms=ratio * answer.step_ms.value,
             memory_peak_bytes=round(answer.memory_bytes.value) + memory_bytes,
-            utilization_ratio=busy_ratio,
+            busy_ratio=busy_ratio,
         )
         for network, answer, ratio in zip(networks, answers, ratios, strict=True)
     )

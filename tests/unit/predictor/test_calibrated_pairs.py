@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cotenant.device_calibration import Anchor, AnchorPair, DeviceCalibration
+from cotenant.device_calibration import AnchorPair, DeviceCalibration
 from cotenant.job_settings import JobSettings
 from predictor_service.features.anchor_networks import GPU_ANCHORS, STANDIN_ANCHORS
 from predictor_service.inference.calibrated_devices import reference_jobs
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
-from tests.support.calibrations import calibration
+from tests.support.calibrations import anchor_of, calibration
 from tests.support.measured_dataset import DEVICE
 from tests.support.predictor_service import open_predictor
 
@@ -40,15 +40,7 @@ def calibrated(device: str, *, busy_ratio: float = 1.0) -> DeviceCalibration:
     """A device whose anchors were measured alone."""
     networks = STANDIN_ANCHORS if device == DEVICE else GPU_ANCHORS
     anchors = tuple(
-        Anchor(
-            network=network.network,
-            graph_sha256=network.graph_sha256,
-            batch_size=network.batch_size,
-            optimizer=network.optimizer,
-            step_ms=10.0 + 5.0 * place,
-            memory_peak_bytes=100 * MIB,
-            utilization_ratio=busy_ratio,
-        )
+        anchor_of(network, step_ms=10.0 + 5.0 * place, memory_peak_bytes=100 * MIB, busy_ratio=busy_ratio)
         for place, network in enumerate(networks)
     )
     return replace(calibration(device=device), anchors=anchors)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from cotenant.device_calibration import Anchor, DeviceCalibration
+from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
-from predictor_service.features.anchor_networks import STANDIN_ANCHORS, read_anchor_graph
+from predictor_service.features.anchor_networks import STANDIN_ANCHORS, AnchorNetwork, read_anchor_graph
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.observed_jobs import line_key
 from predictor_service.inference.pair_table import read_alone, write_alone
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, Level, PairJob, PairsQuestion, RiskQuestion
 from predictor_service.outcome_journal import PredictionEntry
-from tests.support.calibrations import calibration
+from tests.support.calibrations import anchor_of, calibration
 from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.predictor_service import InProcessDescriber, open_predictor
@@ -57,23 +57,12 @@ def ask(
 def slowed(predictor: Predictor, ratio: float) -> DeviceCalibration:
     """A device on which all anchors take so many times what is known of its type."""
 
-    def anchor_step_ms(network: str, settings: JobSettings) -> float:
-        question = JobQuestion(settings=settings, device=DEVICE, onnx_graph=read_anchor_graph(network))
+    def anchor_step_ms(network: AnchorNetwork) -> float:
+        settings = JobSettings(global_batch_size=network.batch_size, optimizer=network.optimizer)
+        question = JobQuestion(settings=settings, device=DEVICE, onnx_graph=read_anchor_graph(network.network))
         return ratio * predictor.predict_job(question).step_ms.value
 
-    anchors = tuple(
-        Anchor(
-            network=each.network,
-            graph_sha256=each.graph_sha256,
-            batch_size=each.batch_size,
-            optimizer=each.optimizer,
-            step_ms=anchor_step_ms(
-                each.network, JobSettings(global_batch_size=each.batch_size, optimizer=each.optimizer)
-            ),
-            memory_peak_bytes=100 << 20,
-        )
-        for each in STANDIN_ANCHORS
-    )
+    anchors = tuple(anchor_of(each, step_ms=anchor_step_ms(each)) for each in STANDIN_ANCHORS)
     return dataclasses.replace(calibration(device=DEVICE), anchors=anchors)
 
 
