@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -15,7 +14,7 @@ from cotenant_profiler import calibration as module
 from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, planned_pairs
 from cotenant_profiler.anchor_pairs import pairs_of as measured_pairs
 from cotenant_profiler.calibration import PARTS, CalibrationTimeError, calibrate
-from cotenant_profiler.errors import OutOfMemoryError, WorkerError
+from cotenant_profiler.errors import ForkRefusedError, OutOfMemoryError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPlace
 
@@ -33,6 +32,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "context": {"context_bytes": 90_000_000, "workspace_bytes": 1_000_000, "reserved_bytes": 0},
     "rates": RATES,
     "memory": {"peak_bytes": WORKER_PEAK_BYTES},
+    "script": {"peak_bytes": SCRIPT_PEAK_BYTES},
     "prepare": {"steady": True},
     "measure": {"step_ms_mean": 10.0, "utilization_ratio": 0.9, "rate_check_ratio": 1.0},
 }
@@ -67,6 +67,7 @@ class Machine:
         self.foreign_ratios = list(foreign_ratios)
         """Of one window after the other; the last one of all that follow."""
         self.workers: list[Worker] = []
+        self.frameworks: list[Framework] = []
         self.running: set[Worker] = set()
         self.together = 0
         self.parts: list[str] = []
@@ -89,17 +90,36 @@ class Machine:
     def memory_bytes(self, pid: int) -> int | None:
         return self.driver_bytes
 
-    def run_script(self, command: Sequence[str], *, timeout: float, **_: object) -> SimpleNamespace:
-        try:
-            self.spend("script", 1e3 * timeout)
-        except TimeoutError as error:
-            raise subprocess.TimeoutExpired(command, timeout) from error
-        return SimpleNamespace(stdout=f"{SCRIPT_PEAK_BYTES}\n")
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Framework:
+    """The process of a machine that imports the framework once; `refuses` = nothing can be forked there."""
+
+    refuses = False
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._is_imported = False
+        self.is_closed = False
+        machine.frameworks.append(self)
+
+    def start(self, timeout_ms: float, *, keeps_freed_memory: bool | None) -> Worker:
+        if not self._is_imported:
+            try:
+                self._machine.spend("import", timeout_ms)
+            except TimeoutError as error:
+                raise WorkerError("was not imported") from error
+        if self.refuses:
+            raise ForkRefusedError("importing the framework started 2 threads")
+        self._is_imported = True
+        return Worker(self._machine, is_forked=True)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Worker:
@@ -107,8 +127,9 @@ class Worker:
 
     pid = 1
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, is_forked: bool = False) -> None:
         self._machine = machine
+        self.is_forked = is_forked
         self.is_closed = False
         machine.workers.append(self)
 
@@ -141,11 +162,11 @@ class Worker:
 
 def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalibration:
     for starter in (module, bench):
-        monkeypatch.setattr(starter, "WorkerClient", lambda place: Worker(machine))
+        monkeypatch.setattr(starter, "WorkerClient", lambda place, **_: Worker(machine))
+    monkeypatch.setattr(module, "FrameworkClient", lambda arguments: Framework(machine))
     monkeypatch.setattr(system_clock, "now_ns", lambda: machine.now_ns)
     monkeypatch.setattr(system_clock, "sleep_ms", lambda duration_ms: None)
     monkeypatch.setattr(system_clock, "sleep_until_ns", machine.sleep_until)
-    monkeypatch.setattr(subprocess, "run", machine.run_script)
     return calibrate(machine, now_ms=NOW_MS, listener=machine.parts.append)
 
 
@@ -208,7 +229,7 @@ def test_no_two_that_wait_stay_in_one_phase(steps_ms: tuple[float, float]) -> No
 def test_pairs_for_which_the_minute_is_short_are_left_out_and_the_networks_alone_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = Machine(seconds_of={**QUICK, "script": 14.0})
+    machine = Machine(seconds_of={**QUICK, "script": 17.0})
     record = calibrated(machine, monkeypatch)
     assert [each.network for each in record.anchors] == ["resnet", "mlp", "lstm"]
     assert record.pairs == ()
@@ -265,7 +286,7 @@ def test_networks_that_the_minute_does_not_hold_are_left_out(monkeypatch: pytest
     assert all(worker.is_closed for worker in machine.workers)
 
 
-@pytest.mark.parametrize("slow_part", ["context", "rates", "script"])
+@pytest.mark.parametrize("slow_part", ["import", "context", "rates", "script"])
 def test_a_device_too_slow_for_one_network_is_refused_when_the_minute_is_over(
     monkeypatch: pytest.MonkeyPatch, slow_part: str
 ) -> None:
@@ -273,7 +294,27 @@ def test_a_device_too_slow_for_one_network_is_refused_when_the_minute_is_over(
     with pytest.raises(CalibrationTimeError, match="within 60 s"):
         calibrated(machine, monkeypatch)
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
-    assert all(worker.is_closed for worker in machine.workers)
+    assert all(each.is_closed for each in (*machine.workers, *machine.frameworks))
+
+
+def test_the_framework_is_imported_once_for_all_measuring_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(seconds_of={**QUICK, "import": 10.0})
+    calibrated(machine, monkeypatch)
+    assert (len(machine.frameworks), len(machine.parts)) == (1, PARTS)
+    assert [worker.is_forked for worker in machine.workers] == [
+        True
+    ] * 6  # rates and windows, three scripts, two paired
+    assert all(each.is_closed for each in (*machine.workers, *machine.frameworks))
+
+
+def test_where_nothing_can_be_forked_each_process_starts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Framework, "refuses", True)
+    machine = Machine(seconds_of=QUICK)
+    record = calibrated(machine, monkeypatch)
+    assert [each.memory_peak_bytes for each in record.anchors] == [SCRIPT_PEAK_BYTES] * 3
+    assert pairs_of(record) == BOTH_WAYS
+    assert (len(machine.frameworks), {worker.is_forked for worker in machine.workers}) == (1, {False})
+    assert all(each.is_closed for each in (*machine.workers, *machine.frameworks))
 
 
 @pytest.mark.endurance
