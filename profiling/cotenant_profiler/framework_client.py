@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from cotenant_profiler.errors import ForkRefusedError, WorkerError
 from cotenant_profiler.worker_client import SINGLE_THREAD, WorkerClient, allocator_environment
@@ -118,8 +118,8 @@ class _ForkedProcess:
 
     def __init__(self, server: FrameworkClient, pid: int, stdin: int, stdout: int) -> None:
         self.pid = pid
-        self.stdin = os.fdopen(stdin, "wb")
-        self.stdout = os.fdopen(stdout, "rb")
+        self.stdin: IO[bytes] = os.fdopen(stdin, "wb")
+        self.stdout: IO[bytes] = os.fdopen(stdout, "rb")
         self._server = server
         self._exit_code: int | None = None
         self._is_ended = False

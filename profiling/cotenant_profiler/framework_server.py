@@ -110,7 +110,8 @@ def why_not_fork(own_threads: Path = _THREADS) -> str:
     threads = len(list(own_threads.iterdir()))
     if threads > 1:
         return f"importing the framework started {threads - 1} threads"
-    return "importing the framework initialised a GPU" if torch.cuda.is_initialized() else ""
+    has_context = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return "importing the framework initialised a GPU" if has_context else ""
 
 
 def _die_with(parent_pid: int) -> None:

@@ -37,9 +37,17 @@ def allocator_environment(keeps_freed_memory: bool | None) -> Mapping[str, str]:
 class WorkerProcess(Protocol):
     """What is used of `subprocess.Popen`."""
 
-    pid: int
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Takes commands."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Gives answers."""
 
     def poll(self) -> int | None:
         """Return its exit code; None = it has none yet."""

@@ -74,6 +74,11 @@ class Machine:
         self.driver = "none"
         self.place = WorkerPlace(arguments=("--core", "1"))
 
+    @property
+    def is_left(self) -> bool:
+        """Whether no process of ours is on it any more."""
+        return all(worker.is_closed for worker in self.workers) and all(each.is_closed for each in self.frameworks)
+
     def spend(self, what: str, timeout_ms: float) -> None:
         taken_ms = 1e3 * self.seconds_of.get(what, 1.0)
         self.now_ns += round(1e6 * min(taken_ms, timeout_ms))
@@ -190,7 +195,7 @@ def test_anchors_run_together_and_lose_what_both_took_longer_than_alone(monkeypa
     assert pairs_of(record) == BOTH_WAYS
     assert [each.slowdown_ratio for each in record.pairs] == pytest.approx([1.1] * len(BOTH_WAYS))
     assert len(machine.parts) == PARTS
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
 
 
 @pytest.mark.parametrize(("after_ms", "is_believed"), [(10.0, True), (11.4, True), (11.6, False), (8.4, False)])
@@ -253,7 +258,7 @@ def test_a_measuring_process_that_dies_with_a_pair_costs_the_pairs_only(monkeypa
     monkeypatch.setattr(Worker, "receive", die)
     record = calibrated(machine, monkeypatch)
     assert (len(record.anchors), record.pairs) == (3, ())
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
 
 
 def test_a_pair_that_does_not_fit_the_memory_is_left_out_and_the_next_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +288,7 @@ def test_networks_that_the_minute_does_not_hold_are_left_out(monkeypatch: pytest
     record = calibrated(machine, monkeypatch)
     assert [each.network for each in record.anchors] == ["resnet"]
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
 
 
 @pytest.mark.parametrize("slow_part", ["import", "context", "rates", "script"])
@@ -294,7 +299,7 @@ def test_a_device_too_slow_for_one_network_is_refused_when_the_minute_is_over(
     with pytest.raises(CalibrationTimeError, match="within 60 s"):
         calibrated(machine, monkeypatch)
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
-    assert all(each.is_closed for each in (*machine.workers, *machine.frameworks))
+    assert machine.is_left
 
 
 def test_the_framework_is_imported_once_for_all_measuring_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +309,7 @@ def test_the_framework_is_imported_once_for_all_measuring_processes(monkeypatch:
     assert [worker.is_forked for worker in machine.workers] == [
         True
     ] * 6  # rates and windows, three scripts, two paired
-    assert all(each.is_closed for each in (*machine.workers, *machine.frameworks))
+    assert machine.is_left
 
 
 def test_where_nothing_can_be_forked_each_process_starts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +319,7 @@ def test_where_nothing_can_be_forked_each_process_starts_by_itself(monkeypatch: 
     assert [each.memory_peak_bytes for each in record.anchors] == [SCRIPT_PEAK_BYTES] * 3
     assert pairs_of(record) == BOTH_WAYS
     assert (len(machine.frameworks), {worker.is_forked for worker in machine.workers}) == (1, {False})
-    assert all(each.is_closed for each in (*machine.workers, *machine.frameworks))
+    assert machine.is_left
 
 
 @pytest.mark.endurance

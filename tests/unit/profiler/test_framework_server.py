@@ -8,7 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from tests.support.agent import wait_until
 
 IMPORT_MS: Final = 120_000.0
 STEPS: Final = 12
-REPEATS: Final = 5
+SERVERS, FORKS, FRESH = 3, 4, 12
 TOLERANCE_RATIO: Final = 0.02
 CORE: Final = ("--core", str(max(os.sched_getaffinity(0))))
 OPEN_FILES: Final = Path("/proc/self/fd")
@@ -51,6 +51,12 @@ NETWORKS: Final = (
 def server() -> Iterator[FrameworkClient]:
     with FrameworkClient(CORE) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Sequence[FrameworkClient]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(FrameworkClient(CORE)) for _ in range(SERVERS)]
 
 
 def is_alive(pid: int) -> bool:
@@ -153,16 +159,26 @@ def test_a_forked_worker_counts_the_memory_of_a_first_optimizer_as_a_fresh_one_d
     assert forked["context_bytes"] == pytest.approx(fresh["context_bytes"], rel=TOLERANCE_RATIO)
 
 
-def test_the_memory_of_a_forked_script_is_that_of_a_fresh_one(server: FrameworkClient) -> None:
-    """Once: a fresh one's own figures differ by 3 MB. Without pages of files a forked one has 24 MB less."""
-    assert forked_peak_bytes(server, "lstm", 32) == pytest.approx(script_peak_bytes("lstm", 32), abs=5e6)
+def test_a_forked_script_holds_the_pages_of_files_that_a_fresh_one_holds(server: FrameworkClient) -> None:
+    """They are what a fork leaves behind, 60 MB; what was written is copied, and differs by 3 MB between two runs."""
+    job = JobSpec(architecture="lstm", batch=32)
+    file_bytes, peak_bytes = [], []
+    forked = server.start(IMPORT_MS, keeps_freed_memory=None)
+    for each in (forked, WorkerClient(WorkerPlace(arguments=CORE), keeps_freed_memory=None)):
+        with each as worker:
+            peak_bytes.append(worker.ask("script", job=job, steps=STEPS)["peak_bytes"])
+            status = Path(f"/proc/{worker.pid}/status").read_text(encoding="utf-8")
+            file_bytes.append(int(status.partition("RssFile:")[2].split()[0]) * 1024)
+    assert file_bytes[0] == pytest.approx(file_bytes[1], rel=TOLERANCE_RATIO)
+    assert peak_bytes[0] == pytest.approx(peak_bytes[1], abs=6e6)
 
 
 @pytest.mark.endurance
 @pytest.mark.parametrize(("network", "batch"), NETWORKS)
-def test_the_median_memory_of_forked_scripts_is_that_of_fresh_ones_within_2_percent(
-    server: FrameworkClient, network: str, batch: int
+def test_the_mean_memory_of_forked_scripts_is_that_of_fresh_ones_within_2_percent(
+    servers: Sequence[FrameworkClient], network: str, batch: int
 ) -> None:
-    forked = statistics.median(forked_peak_bytes(server, network, batch) for _ in range(REPEATS))
-    fresh = statistics.median(script_peak_bytes(network, batch) for _ in range(REPEATS))
-    assert forked == pytest.approx(fresh, rel=TOLERANCE_RATIO)
+    """Means: one figure of either kind is off by up to 3 % of it, by how blocks happen to fit into the heap."""
+    forked = [forked_peak_bytes(server, network, batch) for server in servers for _ in range(FORKS)]
+    fresh = [script_peak_bytes(network, batch) for _ in range(FRESH)]
+    assert statistics.fmean(forked) == pytest.approx(statistics.fmean(fresh), rel=TOLERANCE_RATIO)
