@@ -39,7 +39,7 @@ Listener = Callable[[str], None]
 TIME_MS_MAX: Final = 60_000
 """For all of it."""
 PARTS: Final = 8
-"""Of which a listener is told where everything fits: rates, three networks, four pairs."""
+"""Of which a listener is told where everything fits: rates, three networks, four pairs, none of them once more."""
 RATE_MS: Final = 400
 WINDOW_MS: Final = 700
 WINDOWS: Final = 3

@@ -39,6 +39,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 ALIKE = (0.5, 0.606)
 """Of steps that take as long, as all do here."""
 PAIRS = [("resnet", "mlp", ALIKE), ("resnet", "mlp", (0.0, 0.0)), ("resnet", "lstm", ALIKE), ("mlp", "lstm", ALIKE)]
+WINDOWS_OF_A_PAIR = 5
 BOTH_WAYS = [
     sides
     for one, other, waits in PAIRS
@@ -272,6 +273,20 @@ def test_a_pair_that_does_not_fit_the_memory_is_left_out_and_the_next_is_tried(m
 
     monkeypatch.setattr(Worker, "receive", first_is_too_large)
     assert pairs_of(calibrated(machine, monkeypatch)) == BOTH_WAYS[2:]
+
+
+@pytest.mark.parametrize(("disturbed", "believed"), [(1, 4), (4, 4), (5, 3), (9, 0)])
+def test_a_pair_that_was_not_believed_is_measured_once_more_while_the_minute_lasts(
+    disturbed: int, believed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others use the device during the first pairs; each pair has four windows alone and one together."""
+    before = [0.0] * (1 + 1 + 3 * module.WINDOWS)
+    machine = Machine(
+        seconds_of={**QUICK, "measure": 0.01}, foreign_ratios=(*before, *[0.2] * (WINDOWS_OF_A_PAIR * disturbed), 0.0)
+    )
+    record = calibrated(machine, monkeypatch)
+    assert len(record.pairs) == 2 * believed
+    assert len(machine.parts) == PARTS + min(disturbed, 4)
 
 
 def test_nothing_is_learned_of_pairs_while_others_use_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
