@@ -49,8 +49,13 @@ class FrameworkServer:
     def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
         self._connection = connection
         self._arguments = arguments
-        self._pages = present_pages()
         self._workers: set[int] = set()
+        self._pages: Sequence[range] = ()
+        self._refusal = ""
+        try:
+            self._pages = present_pages()
+        except OSError as error:
+            self._refusal = f"the kernel does not tell which pages of files are in memory ({error})"
 
     def serve(self) -> None:
         """Answer requests until the connection is closed."""
@@ -63,15 +68,15 @@ class FrameworkServer:
             self._connection.send(json.dumps(answer).encode())
 
     def _start(self, allocator: dict[str, str], files: Sequence[int]) -> dict[str, Any]:
-        refusal = why_not_fork()
-        if refusal:
-            return {"refused": refusal}
+        refusal = self._refusal or why_not_fork()
         own_pid = os.getpid()
-        pid = os.fork()
+        pid = None if refusal else os.fork()
         if pid == 0:
             self._become_worker(own_pid, allocator, files)
         for file in files:
             os.close(file)
+        if pid is None:
+            return {"refused": refusal}
         self._workers.add(pid)
         return {"pid": pid}
 

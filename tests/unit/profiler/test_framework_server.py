@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Final
 
 import pytest
 import torch
+from cotenant_profiler import framework_server
 from cotenant_profiler.errors import ForkRefusedError, WorkerError
 from cotenant_profiler.framework_client import FrameworkClient
 from cotenant_profiler.framework_server import why_not_fork
@@ -141,6 +144,21 @@ def test_a_process_with_threads_or_a_gpu_is_not_forked(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_initialized)
     assert why_not_fork(tmp_path).endswith(refusal)
     assert bool(why_not_fork(tmp_path)) is bool(refusal)
+
+
+def test_nothing_is_forked_where_the_kernel_does_not_tell_which_pages_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process would be said to hold 60 MB less than a fresh one."""
+
+    def refuse() -> list[range]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(framework_server, "present_pages", refuse)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.send(json.dumps({"do": "start", "allocator": {}}).encode())
+        ours.shutdown(socket.SHUT_WR)
+        framework_server.FrameworkServer(theirs, CORE).serve()
+        assert "Permission denied" in json.loads(ours.recv(4096))["refused"]
 
 
 def test_a_refusal_says_why_and_leaves_no_pipe_open(server: FrameworkClient, monkeypatch: pytest.MonkeyPatch) -> None:
