@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import inf
 
 import pytest
 
@@ -180,3 +181,40 @@ def test_the_nodes_of_a_job_of_one_gpu_come_as_if_all_had_been_sorted() -> None:
             yielded += len(found)
             first = LongRunning(ledger)
     assert yielded > 1_000
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1])
+def test_what_a_round_keeps_in_order_is_what_it_would_put_in_order_anew(nodes_max: int) -> None:
+    closed, opened = 0, 0
+    for seed in range(150):
+        generator = random.Random(seed)
+        seen = drawn_view(generator, nodes_max)
+        kept = LongRunning(Ledger(seen))
+        promised: set[str] = set(seen.kept_gpu_ids)
+        for _ in range(5):
+            kept.reach_ms(generator.randrange(1, 20))
+            kept.unheld_nodes()
+            open_ids = [gpu_id for gpu_id in seen.gpus if gpu_id not in promised]
+            # Two jobs that leave one GPU name it twice.
+            left = generator.choices(open_ids, k=generator.randrange(4)) if open_ids else []
+            taken = generator.sample(open_ids, k=min(generator.randrange(4), len(open_ids)))
+            left = [gpu_id for gpu_id in left if gpu_id not in taken]
+            kept.change(left=left, promised=taken)
+            promised |= {*taken}
+            closed, opened = closed + len(taken), opened + len(left)
+            assert_in_order(kept, seen, nodes_max)
+    assert closed > 500
+    assert opened > 500
+
+
+def assert_in_order(kept: LongRunning, seen: SchedulingView, nodes_max: int) -> None:
+    """Compare with what is known of every GPU alone."""
+    by_node = [sorted(kept.least_ms([gpu.gpu_id]) for gpu in one.gpus) for one in seen.nodes.values()]
+    all_ms = sorted(least_ms for here in by_node for least_ms in here)
+    for gpus in range(1, 20):
+        sets = by_node if nodes_max == 1 else [all_ms]
+        assert kept.reach_ms(gpus) == max((here[-gpus] for here in sets if gpus <= len(here)), default=-inf)
+    for node_id, one in seen.nodes.items():
+        unheld = [gpu.gpu_id for gpu in one.gpus if kept.least_ms([gpu.gpu_id]) == inf]
+        assert list(kept.unheld(node_id)) == unheld
+        assert (node_id in kept.unheld_nodes()) is bool(unheld)
