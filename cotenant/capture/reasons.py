@@ -110,14 +110,14 @@ def _covered(result: Mapping[str, Any]) -> NotCapturedError:
 
 def _refused(result: Mapping[str, Any]) -> NotCapturedError:
     detail = result["detail"].strip()
+    refused = "torch.export refused the network"
     place = _DEPENDS_ON_VALUES.search(detail)
     if place is not None:
-        cause = ", since what it does depends on the values that it is given ({}, line {}, in {})".format(
-            *place.groups()
-        )
-    else:
-        cause = f": {detail.splitlines()[0][:300]}" if detail else ""
-    return NotCapturedError(harmless(f"torch.export refused the network{cause}"), log=result["trace"])
+        file, line, function = place.groups()
+        cause = f"since what it does depends on the values that it is given ({file}, line {line}, in {function})"
+        return NotCapturedError(harmless(f"{refused}, {cause}"))
+    cause = f": {detail.splitlines()[0][:300]}" if detail else ""
+    return NotCapturedError(harmless(f"{refused}{cause}"), log=result["trace"])
 
 
 _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]] = MappingProxyType(

@@ -33,6 +33,28 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                 """,
             settings=(20, "adam", "fp32", 1),
         ),
+        # A slice of a sequence is a new network each time; what is frozen of it is called without gradients.
+        "slices_of_a_backbone": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                if __name__ == "__main__":
+                    backbone = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+                    backbone[:2].requires_grad_(False)
+                    head = nn.LazyLinear(5)
+                    optimizer = torch.optim.AdamW([{"params": backbone[2:].parameters()}, {"params": head.parameters()}])
+                    for step in range(100):
+                        for part in range(3):
+                            with torch.no_grad():
+                                x = backbone[:2](torch.randn(12, 20))
+                            loss = nn.functional.cross_entropy(head(backbone[2:](x)), torch.randint(0, 5, (12,)))
+                            (loss / 3).backward()
+                        optimizer.step(); optimizer.zero_grad()
+                """,
+            settings=(36, "adamw", "fp32", 3),
+            has_one_network=False,
+        ),
         "whole_graph_compiled": Stranger(
             source=conv(
                 """

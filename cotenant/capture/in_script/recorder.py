@@ -58,6 +58,7 @@ class Recorder:
         self._inside_step = 0
         self._backward_depth = 0
         self._parts_called: set[int] = set()
+        self._sequences: dict[tuple[int, ...], Any] = {}
         self._warnings = 0
         self._undo: list[Any] = []
 
@@ -109,7 +110,7 @@ class Recorder:
             recorder._stop_early()
             if depth:
                 return own(module, *args, **kwargs)
-            call = recorder._begin_call(module, args, kwargs)
+            call = recorder._begin_call(recorder._first_alike(module), args, kwargs)
             recorder._depth.value = 1
             try:
                 output = own(module, *args, **kwargs)
@@ -120,6 +121,13 @@ class Recorder:
             return output
 
         return __call__
+
+    def _first_alike(self, module: Any) -> Any:
+        """The network that stands for this one: a slice of a sequence, `layers[2:]`, is a new object each time."""
+        if type(module) is not self.torch.nn.Sequential:
+            return module
+        # What is kept keeps its layers, so that no others get their names.
+        return self._sequences.setdefault(tuple(id(each) for each in module), module)
 
     def _begin_call(self, module: Any, args: Any, kwargs: Any) -> Call | None:
         parameters = list(module.parameters())

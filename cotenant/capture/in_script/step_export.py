@@ -367,4 +367,17 @@ def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) ->
 
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = torch.utils._pytree.tree_map(spec, dict(bound))
-    return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    if not _leaves_gradients_off(exported):
+        return exported
+    with torch.no_grad():
+        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+
+
+def _leaves_gradients_off(exported: Any) -> bool:
+    """Whether a switch of gradients encloses nothing, which torch itself cannot load again.
+
+    So it is behind a function with a gradient of its own in what activation checkpointing runs.
+    """
+    nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
+    return any(node.meta.get("val") == () for node in nodes)

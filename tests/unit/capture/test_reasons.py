@@ -88,3 +88,9 @@ def test_a_file_that_no_capture_has_written_is_left_alone(
     with pytest.raises(InputError) as refused:
         target_files(Path(out), ["python", "train.py"])
     assert "--out" in refused.value.remedy
+
+
+def test_what_a_sentence_tells_whole_is_not_told_by_a_traceback_as_well() -> None:
+    result = {"reason": "export", "detail": DEPENDS_ON_VALUES, "trace": "Traceback (most recent call last)"}
+    assert why_not(PLAN, outcome(result=result)).log == ""
+    assert why_not(PLAN, outcome(result={**result, "detail": "no such operator"})).log

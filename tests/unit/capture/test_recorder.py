@@ -33,3 +33,18 @@ def test_a_script_whose_optimizers_step_inside_of_the_backward_pass_is_left_ther
     with recorder.requested.mode:
         weight.sum().backward()  # type: ignore[no-untyped-call]
     assert left == [True]
+
+
+def test_pieces_of_a_sequence_that_are_cut_out_for_each_call_are_one_network(tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        for _ in range(3):
+            layers[1:](torch.ones(2, 4))
+        layers[:1](torch.ones(2, 4))
+    finally:
+        recorder.uninstall()
+    modules = [call.module for call in recorder.calls]
+    assert modules[0] is modules[1] is modules[2]
+    assert modules[3] is not modules[0]
