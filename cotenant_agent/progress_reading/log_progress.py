@@ -35,8 +35,15 @@ from cotenant_agent.progress_reading.progress_recognition import (
     steps_of_last_epoch,
     steps_of_samples,
 )
-from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter
-from cotenant_agent.progress_reading.step_counting import LOOP_MARK, SPARSE_MARK, PrintedStep, StepCounter, label_of
+from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter, is_of_epoch
+from cotenant_agent.progress_reading.step_counting import (
+    LOOP_MARK,
+    OF_EPOCH_MARK,
+    SPARSE_MARK,
+    PrintedStep,
+    StepCounter,
+    label_of,
+)
 from cotenant_agent.storage.durable_files import read_integer
 from cotenant_agent.system_clock import wall_ms
 
@@ -318,8 +325,11 @@ def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Fou
     item = _read_match(match, STEP_GROUP, before, 0)
     if item is None or is_other_work(item.printed.label):
         return []
-    if mark == SPARSE_MARK and item.printed.total and steps_total not in (0, item.printed.total):
-        return []
+    if mark == SPARSE_MARK and item.printed.total:
+        if is_of_epoch(before):
+            mark = OF_EPOCH_MARK
+        elif steps_total not in (0, item.printed.total):
+            return []
     printed = dataclasses.replace(item.printed, label=mark + item.printed.label)
     return [_Found(printed, printed_loss(before, line[match.end() :]))]
 

@@ -47,21 +47,19 @@ _BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
 # First letters are looked at before anything else is: that halves the time of a search.
 _ELSEWHERE = (
     "itération|iteraci[oó]n|iteraç[aã]o|iterazione|iterasi|schritt|étape|paso|passo|krok"
-    "|шаг|итерация|ステップ|反復|스텝|迭代(?:次数|步数)?|步[数骤]|第(?! {0,2}[0-9]{1,9} {0,2}(?:个|個)?(?:轮|輪|代|折|epoch|エポック))"
+    "|шаг|итерация|ステップ|反復|스텝|迭代(?:次数|步数)?|步[数骤]"
+    "|第(?! {0,2}[0-9]{1,9} {0,2}(?:个|個)?(?:轮|輪|代|折|epoch|エポック))"
 )
-_WORDS = (
-    "(?:step|iter|iteration)(?:[ _](?:no[.]?|num|number))?|it|num_updates|updates?|batch(?:[ _]idx)?"
-    f"|{_ELSEWHERE}"
-)
+_WORDS = f"(?:step|iter|iteration)(?:[ _](?:no[.]?|num|number))?|it|num_updates|updates?|batch(?:[ _]idx)?|{_ELSEWHERE}"
 _COMPOUND = "(?:(?<=trainings)(?=schritt)|(?<=optimierungs)(?=schritt)|(?<=mini)(?=batch))"
 # In the plural it may be a setting or an episode's length; right before a loss it is neither.
 _MANY = (
-    rf"(?:steps|iters|iterations)(?=(?: done| completed)?[\"']? {{0,2}}[:=]? {{0,8}}[0-9][0-9/,_ ]{{0,20}}[\"']?"
-    rf"[\])|,;: \t\"']{{0,6}}(?:train(?:ing)?[ _/])?loss)(?: done| completed)?"
+    r"(?:steps|iters|iterations)(?=(?: done| completed)?[\"']? {0,2}[:=]? {0,8}[0-9][0-9/,_ ]{0,20}[\"']?"
+    r"[\])|,;: \t\"']{0,6}(?:train(?:ing)?[ _/])?loss)(?: done| completed)?"
 )
 _WORD = rf"(?=[sinubépkшиス스第迭步反])(?:{_BEGIN}|{_COMPOUND})(?:{_WORDS}|{_MANY})(?: ?\((?:train|training)\))?"
 _DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
-_BETWEEN = r"(?:[\"']?[ \t]{0,2}[:=#：]?[ \t]{0,2}[\[(#\"']? {0,8}|[_-])"
+_BETWEEN = r"(?:[\"']?[ \t]{0,2}[:=#\uff1a]?[ \t]{0,2}[\[(#\"']? {0,8}|[_-])"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
@@ -113,7 +111,8 @@ _LOOP_TOTAL_MIN = 20
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat(?!ors?\b)|fetch|extract|eval|valid|test|predict|infer|pre-?process"
     rf"|prepar|cach|index|resolv|cast|scan|sanity)|\bval(?: (?:{_WORDS}))?$"
-    r"|\b(?:warm ?up|remaining|max|left) (?:steps?|iter)|\b(?:episode|game|reward|return)\b.*\b(?:steps|iters|iterations)$"
+    r"|\b(?:warm ?up|remaining|max|left) (?:steps?|iter)"
+    r"|\b(?:episode|game|reward|return)\b.*\b(?:steps|iters|iterations)$"
 )
 
 # What has many steps, is read or made before training, or is no count; what else there is may be a loop's unit.

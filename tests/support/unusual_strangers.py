@@ -43,7 +43,7 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                     backbone = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
                     backbone[:2].requires_grad_(False)
                     head = nn.LazyLinear(5)
-                    optimizer = torch.optim.AdamW([{"params": backbone[2:].parameters()}, {"params": head.parameters()}])
+                    optimizer = torch.optim.AdamW([*backbone[2:].parameters(), *head.parameters()])
                     for step in range(100):
                         for part in range(3):
                             with torch.no_grad():

@@ -60,7 +60,7 @@ PROGRESS = [
     "迭代次数: {0}, 损失: 0.3",
     "步数 {0}/400 损失 0.3",
     "步骤 {0} 损失 0.3",
-    "step：{0}，loss：0.3",
+    "step\uff1a{0}\uff0closs\uff1a0.3",
     "反復 {0} 損失 0.3",
     "Iterasi {0}, galat 0.3",
 ]
@@ -163,6 +163,23 @@ def test_a_number_without_a_name_counts_only_at_equal_distances_of_several(
 
 def test_a_count_of_no_name_that_begins_again_counts_all_passes(tmp_path: Path) -> None:
     assert read(tmp_path, "sailing {0:03d} of 100 | focal=0.2", [*range(20, 101, 20)] * 3) == 300
+
+
+@pytest.mark.parametrize("distance", [1, 5])
+@pytest.mark.parametrize("steps_total", [0, 120])
+def test_a_count_of_no_name_behind_an_epoch_counts_all_epochs(tmp_path: Path, distance: int, steps_total: int) -> None:
+    log = tmp_path / "out.log"
+    lines = [
+        f"Epoch {epoch}/6: {5 * step}%| {step}/20 huber=0.4\n" for epoch in range(6) for step in range(0, 20, distance)
+    ]
+    log.write_text("".join(lines))
+    reading = LogProgress(log, "", None, steps_total)
+    assert [report.step for report in reading.read_to_end(1)] == [120 - distance]
+    assert reading.steps_by_last_line("", steps_total) == 120
+
+
+def test_samples_behind_an_epoch_count_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, "Epoch 1, {0}/60000, loss 0.4", range(64, 1000, 64)) == 0
 
 
 def test_of_a_count_of_no_name_another_total_than_the_stated_one_counts_nothing(tmp_path: Path) -> None:
