@@ -17,7 +17,7 @@ from typing import Any
 
 from .result_file import write_result
 from .step_export import export_step
-from .step_window import Call, Step, find_window, unwrapped
+from .step_window import Call, Step, awaited, find_window, unwrapped
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
@@ -198,7 +198,10 @@ class Recorder:
             return
         (self.folder / STEPPED_FILE).touch()
         self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
-        counts = {id(each): sum(step.optimizer is each for step in self.steps) for each in self.optimizers}
+        counts = {
+            id(each): sum(step.optimizer is each for step in self.steps)
+            for each in awaited(list(self.optimizers), self.steps)
+        }
         most = max(STEPS_MAX, STEPS_EACH_MAX * len(counts))
         if all(count >= 2 for count in counts.values()) or len(self.steps) >= most:
             self._finish(is_whole=True)
