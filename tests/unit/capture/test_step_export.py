@@ -150,6 +150,28 @@ class Texts(nn.Module):
         return answer
 
 
+class Translator(nn.Module):
+    """As tutorials write it: time is the first dimension, and the two languages say it in sentences of two lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(_WORDS, _WIDTH)
+        self.reader, self.writer = nn.GRU(_WIDTH, _WIDTH), nn.GRU(_WIDTH, _WIDTH)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        _, state = self.reader(self.words(source))
+        answer: Tensor = self.writer(self.words(target), state)[0]
+        return answer
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.*_flat_weights")  # of every recurrent network
+def test_sentences_of_two_lengths_have_their_batch_in_common(tmp_path: Path) -> None:
+    network, sentences = Translator(), (torch.ones(9, 5, dtype=torch.long), torch.ones(7, 5, dtype=torch.long))
+    assert export_network(torch, network, sentences, {}, tmp_path) == 5
+    one, two = (describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(size).forward_macs for size in (5, 10))
+    assert two == 2 * one > 0
+
+
 def test_bags_of_words_in_one_row_are_as_many_samples_as_there_are_bags(tmp_path: Path) -> None:
     words, begins = torch.ones(17, dtype=torch.long), torch.tensor([0, 3, 9])
     assert export_network(torch, Texts(), (words, begins), {}, tmp_path) == 3
