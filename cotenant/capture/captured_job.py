@@ -251,8 +251,8 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
         ),
         (
             result["closures"] > 1,
-            f"{result['optimizer_class']} evaluates its closure up to {result['closures']} times a step: a step takes "
-            "as much longer than predicted",
+            f"each batch is computed up to {result['closures']} times a step (in a closure, or with weights that are "
+            "moved on between, as by SAM): a step takes as much longer than predicted",
         ),
         (
             result["pads_sequences"],

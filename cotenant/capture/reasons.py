@@ -17,6 +17,8 @@ COMPLEX_NUMBERS: Final = "the network computes with complex numbers, for most of
 """What the program that converts says of a network that no export, by hand or otherwise, brings into a graph."""
 MEASURED: Final = "submit it without a graph: then it is measured"
 BY_HAND: Final = "export it by hand (docs/training_scripts.md), or submit it without a graph: then it is measured"
+PLAIN: Final = f"train the network without torch.jit, or {MEASURED}"
+_SCRIPTED: Final = "Exporting a ScriptModule"
 _SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "was killed", 11: "crashed", 6: "aborted"})
 _SIGXCPU: Final = 24
 _TOLD_CHARACTERS: Final = 200
@@ -110,14 +112,18 @@ def _covered(result: Mapping[str, Any]) -> NotCapturedError:
 
 def _refused(result: Mapping[str, Any]) -> NotCapturedError:
     detail = result["detail"].strip()
+    refused = "torch.export refused the network"
+    if _SCRIPTED in detail:
+        return NotCapturedError(
+            "torch.jit has compiled the network, and torch.export takes none of those", remedy=PLAIN
+        )
     place = _DEPENDS_ON_VALUES.search(detail)
     if place is not None:
-        cause = ", since what it does depends on the values that it is given ({}, line {}, in {})".format(
-            *place.groups()
-        )
-    else:
-        cause = f": {detail.splitlines()[0][:300]}" if detail else ""
-    return NotCapturedError(harmless(f"torch.export refused the network{cause}"), log=result["trace"])
+        file, line, function = place.groups()
+        cause = f"since what it does depends on the values that it is given ({file}, line {line}, in {function})"
+        return NotCapturedError(harmless(f"{refused}, {cause}"))
+    cause = f": {detail.splitlines()[0][:300]}" if detail else ""
+    return NotCapturedError(harmless(f"{refused}{cause}"), log=result["trace"])
 
 
 _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]] = MappingProxyType(

@@ -89,12 +89,28 @@ def job_columns(*, wide: bool) -> Sequence[Column]:
 
 
 def job_rows(jobs: Sequence[scheduling_pb2.Job], *, wide: bool, at_ms: int) -> list[Row]:
-    """Returns one row per job; where it waits or has failed, the reason stands below it."""
+    """Returns one row per job; where it waits or has failed, the reason stands below it.
+
+    What several jobs wait for is told once: a queue would be a page of the same sentence.
+    """
     names = {job.job_id: job.spec.name for job in jobs}
-    return [_job_row(job, names, wide=wide, at_ms=at_ms) for job in jobs]
+    told: dict[str, str] = {}
+    return [_job_row(job, names, told, wide=wide, at_ms=at_ms) for job in jobs]
 
 
-def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_ms: int) -> Row:
+def _reason_once(job: scheduling_pb2.Job, told: dict[str, str]) -> str:
+    """The reason of a job that waits; only its code where another job, which is named, has told it.
+
+    Args:
+        job: The job.
+        told: Reason without the name of its job -> the job that told it; grows.
+    """
+    reason = coded_reason(job.reason)
+    first = told.setdefault(re.sub(rf"\b{re.escape(job.job_id)}\b", "", reason), job.job_id)
+    return reason if first == job.job_id or not job.reason.code else f"{job.reason.code}, as {first}"
+
+
+def _job_row(job: scheduling_pb2.Job, names: dict[str, str], told: dict[str, str], *, wide: bool, at_ms: int) -> Row:
     phase = phase_name(job)
     cells = [
         job.job_id,
@@ -108,7 +124,8 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
     if wide:
         cells += [quantities.format_duration(at_ms - job.submitted_at_ms), *_wide_cells(job)]
     wants_note = phase in ("pending", "failed", "stopping") or (wide and phase == "running")
-    note = pause_text(job, at_ms) if phase == PAUSED else coded_reason(job.reason) if wants_note else ""
+    reason = _reason_once(job, told) if phase == "pending" else coded_reason(job.reason)
+    note = pause_text(job, at_ms) if phase == PAUSED else reason if wants_note else ""
     queued = queue_notes(job, at_ms)
     # A sentence that goes on has no full stop.
     notes = "; ".join(part for part in (note.removesuffix(".") if queued else note, *queued) if part)

@@ -35,7 +35,15 @@ from cotenant_agent.progress_reading.progress_recognition import (
     steps_of_last_epoch,
     steps_of_samples,
 )
-from cotenant_agent.progress_reading.step_counting import LOOP_MARK, PrintedStep, StepCounter, label_of
+from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter, is_of_epoch
+from cotenant_agent.progress_reading.step_counting import (
+    LOOP_MARK,
+    OF_EPOCH_MARK,
+    SPARSE_MARK,
+    PrintedStep,
+    StepCounter,
+    label_of,
+)
 from cotenant_agent.storage.durable_files import read_integer
 from cotenant_agent.system_clock import wall_ms
 
@@ -45,6 +53,7 @@ _AGE_MS_MAX = 2_000
 _LINE_END = re.compile("([\r\n]+)")
 _WRITES_OVER = re.compile("\r(?!\r*\n)")
 """In the end of a line: the next one is written over it. Windows ends a line with both characters."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,19}m")
 _LINE_LIMIT = 8192
 """Of a longer line the end is searched."""
 _WINDOW = 2048
@@ -200,7 +209,9 @@ class LogProgress:
     def _search_lines(self, lines: Sequence[_Line], rest: str, found: deque[_Found]) -> None:
         """Add what whole lines show to `found`, and keep what is left of the one that has not ended."""
         for line in lines:
-            self._search_line(line.text[-_LINE_LIMIT:], found, is_whole=True, is_written_over=line.is_written_over)
+            text = line.text[-_LINE_LIMIT:]
+            text = _COLOUR.sub("", text) if self._recognises and "\x1b" in text else text
+            self._search_line(text, found, is_whole=True, is_written_over=line.is_written_over)
             self._lines += 1
         if len(rest) > _LINE_LIMIT:
             # A line without an end, as of a script that prints blanks between its steps.
@@ -229,8 +240,8 @@ class LogProgress:
             settled = len(window) if is_last else _WINDOW - _OVERLAP
             end = self._search_window(window, settled, found)
             if is_last:
-                if is_written_over and self._recognises and not start and not end:
-                    found.extend(_loop(line))
+                if self._recognises and not start and not end:
+                    found.extend(_unnamed(line, self._steps_total, is_written_over=is_written_over))
                 return len(line)
             start += max(end, settled - _OVERLAP)
         return start
@@ -303,16 +314,23 @@ def _open_quietly(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _loop(line: str) -> list[_Found]:
-    """What a line that is written over counts in words that are not known."""
-    match = find_loop(line)
+def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Found]:
+    """What a line counts in words that are not known, or in none."""
+    match, mark = (find_loop(line) if is_written_over else None), LOOP_MARK
+    if match is None:
+        match, mark = find_sparse_counter(line), SPARSE_MARK
     if match is None:
         return []
     before = line[: match.start(STEP_GROUP)][-_LABEL_REACH:]
     item = _read_match(match, STEP_GROUP, before, 0)
     if item is None or is_other_work(item.printed.label):
         return []
-    printed = dataclasses.replace(item.printed, label=LOOP_MARK + item.printed.label)
+    if mark == SPARSE_MARK and item.printed.total:
+        if is_of_epoch(before):
+            mark = OF_EPOCH_MARK
+        elif steps_total not in (0, item.printed.total):
+            return []
+    printed = dataclasses.replace(item.printed, label=mark + item.printed.label)
     return [_Found(printed, printed_loss(before, line[match.end() :]))]
 
 

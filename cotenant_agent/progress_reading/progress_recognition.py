@@ -45,11 +45,21 @@ _BAR = rf"{LOOSE}(?=/{LOOSE}{_COLOUR} {{1,2}}{_COLOUR}(?:{_TIMES}|\[[=>.]|━|\[
 # A word begins behind no letter, but for the one that ends an order to the terminal, such as to erase the line.
 _BEGIN = r"(?:(?<![a-z])|(?<=\x1b\[[A-Z])|(?<=\x1b\[[0-9][A-Z]))"
 # First letters are looked at before anything else is: that halves the time of a search.
-_ELSEWHERE = "itération|iteraci[oó]n|iteraç[aã]o|iterazione|schritt|étape|paso|passo|krok|шаг|итерация|ステップ|스텝|第"
-_WORDS = f"step|iter|iteration|it|num_updates|updates?|batch|{_ELSEWHERE}"
-_WORD = rf"(?=[sinubépkшиス스第]){_BEGIN}(?:{_WORDS})(?: ?\((?:train|training)\))?"
+_ELSEWHERE = (
+    "itération|iteraci[oó]n|iteraç[aã]o|iterazione|iterasi|schritt|étape|paso|passo|krok"
+    "|шаг|итерация|ステップ|反復|스텝|迭代(?:次数|步数)?|步[数骤]"
+    "|第(?! {0,2}[0-9]{1,9} {0,2}(?:个|個)?(?:轮|輪|代|折|epoch|エポック))"
+)
+_WORDS = f"(?:step|iter|iteration)(?:[ _](?:no[.]?|num|number))?|it|num_updates|updates?|batch(?:[ _]idx)?|{_ELSEWHERE}"
+_COMPOUND = "(?:(?<=trainings)(?=schritt)|(?<=optimierungs)(?=schritt)|(?<=mini)(?=batch))"
+# In the plural it may be a setting or an episode's length; right before a loss it is neither.
+_MANY = (
+    r"(?:steps|iters|iterations)(?=(?: done| completed)?[\"']? {0,2}[:=]? {0,8}[0-9][0-9/,_ ]{0,20}[\"']?"
+    r"[\])|,;: \t\"']{0,6}(?:train(?:ing)?[ _/])?loss)(?: done| completed)?"
+)
+_WORD = rf"(?=[sinubépkшиス스第迭步反])(?:{_BEGIN}|{_COMPOUND})(?:{_WORDS}|{_MANY})(?: ?\((?:train|training)\))?"
 _DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
-_BETWEEN = r"[\"']? {0,2}[:=#]? {0,2}[\[(#\"']? {0,8}"
+_BETWEEN = r"(?:[\"']?[ \t]{0,2}[:=#\uff1a]?[ \t]{0,2}[\[(#\"']? {0,8}|[_-])"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
 _EPOCH_NUMBER = r"[\[(]? {0,4}[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?"
@@ -100,15 +110,18 @@ _LOOP_TOTAL_MIN = 20
 
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:download|map|token|load|filter|generat(?!ors?\b)|fetch|extract|eval|valid|test|predict|infer|pre-?process"
-    r"|prepar|cach|index|resolv|cast|scan|sanity)"
+    rf"|prepar|cach|index|resolv|cast|scan|sanity)|\bval(?: (?:{_WORDS}))?$"
+    r"|\b(?:warm ?up|remaining|max|left) (?:steps?|iter)"
+    r"|\b(?:episode|game|reward|return)\b.*\b(?:steps|iters|iterations)$"
 )
 
 # What has many steps, is read or made before training, or is no count; what else there is may be a loop's unit.
 _OUTER_LOOP = re.compile(
-    r"(?i)\b(?:epo[ckq]|époque|época|эпох|エポック|episod|épisode|round|runde|fold|trial|seed|repeat|generation"
+    r"(?i)\b(?:epo[ckq]|ep\b|époque|época|эпох|エポック|episod|épisode|round|runde|fold|trial|seed|repeat|generation"
     r"|gpu|device|rank|worker|node|file|shard|chunk|part|page|row|line|item|record|document|example|frame|video|user"
     r"|read|writ|copy|pars|decod|encod|convert|render|build|creat|augment|resiz|process|unpack|unzip|upload|import"
-    r"|sampl|imag|day|week|month|time|eta|elapsed|warm|val\b)"
+    r"|sampl|imag|day|week|month|time|eta|elapsed|warm|val\b"
+    r"|layer|class|stage|patience|counter|correct|score|reward|game)|/s\b"
 )
 
 # Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
@@ -225,7 +238,12 @@ def find_loop(text: str) -> re.Match[str] | None:
     # Of `epoch 3: sweep 12/400` the words behind the last number name the unit.
     unit = _DIGITS.split(text[: found.start(STEP_GROUP)])[-1]
     is_loop = total_behind(text, end, step) >= max(step, _LOOP_TOTAL_MIN)
-    return found if is_loop and _OUTER_LOOP.search(unit) is None else None
+    return found if is_loop and not is_outer_loop(unit) else None
+
+
+def is_outer_loop(unit: str) -> bool:
+    """Whether the words before a number say that it counts what has many steps, or something else than training."""
+    return _OUTER_LOOP.search(unit) is not None
 
 
 def is_beyond_stated(match: re.Match[str], steps_total: int) -> bool:

@@ -25,6 +25,16 @@ LOOP_MARK = "\r"
 
 Samples, bytes and what is printed now and then grow by more than one.
 """
+SPARSE_MARK = "\v"
+"""Before the label of a number that no word names: it counts only where it is printed at equal distances.
+
+Epochs, files and devices are printed one by one; samples grow by a multiple of a batch, that is of a power of two.
+"""
+OF_EPOCH_MARK = SPARSE_MARK * 2
+"""The same of a number behind that of an epoch, which it can be none of itself."""
+_SPARSE_VALUES_MIN = 3
+_SPARSE_DISTANCE_MIN = 5
+_BATCH_DIVISOR = 16
 _WORD = re.compile(r"[^\W\d_]{3,}")
 # Of colours, cursors and titles, whose text is nothing that a bar says.
 _TERMINAL_ORDER = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,128}\x07)")
@@ -81,6 +91,14 @@ class _Bar:
     def pass_steps(self, total: int) -> int:
         """The steps of a pass that is over: its last ones are not printed where numbers lie apart, or begin with 0."""
         return total if 0 < total - self.peak <= self.distance else self.peak
+
+    def is_even(self, distance_min: int) -> bool:
+        """Whether each number so far lies as many steps behind the one before, and the first one so from 0 or 1."""
+        distance = self.distance
+        if self.values < _SPARSE_VALUES_MIN or distance < distance_min or not distance % _BATCH_DIVISOR:
+            return False
+        is_from_beginning = self.first in (0, 1, distance - 1, distance)
+        return is_from_beginning and abs(self.first + (self.values - 1) * distance - self.peak) <= 1
 
     def take(self, printed: PrintedStep) -> None:
         if self.peak < 0:
@@ -194,6 +212,8 @@ class StepCounter:
         if label.startswith(LOOP_MARK):
             is_one_by_one = bar.first <= 1 and 2 * bar.values > bar.peak - bar.first
             return is_one_by_one and bar.values >= _LOOP_VALUES_MIN
+        if label.startswith(SPARSE_MARK):
+            return bar.is_even(1 if label.startswith(OF_EPOCH_MARK) else _SPARSE_DISTANCE_MIN)
         return bar.values >= self._values_min or bar.base > 0
 
     def _furthest(self) -> tuple[int, _Bar]:

@@ -33,6 +33,65 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                 """,
             settings=(20, "adam", "fp32", 1),
         ),
+        # Two passes over the same samples, with the weights moved on between them, by an optimizer around another one.
+        "sharpness_aware": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                class Aware(torch.optim.Optimizer):
+                    def __init__(self, parameters, base, **settings):
+                        super().__init__(parameters, settings)
+                        self.base = base(self.param_groups, **settings)
+
+                    @torch.no_grad()
+                    def climb(self):
+                        for each in self.param_groups[0]["params"]:
+                            self.state[each]["moved"] = 0.05 * each.grad.sign()
+                            each.add_(self.state[each]["moved"])
+                        self.zero_grad()
+
+                    @torch.no_grad()
+                    def descend(self):
+                        for each in self.param_groups[0]["params"]:
+                            each.sub_(self.state[each]["moved"])
+                        self.base.step(); self.zero_grad()
+
+                def make():
+                    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), (torch.randn(4, 64),), {}
+
+                if __name__ == "__main__":
+                    net = make()[0]
+                    optimizer = Aware(net.parameters(), torch.optim.AdamW, lr=1e-3)
+                    for step in range(100):
+                        x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+                        nn.functional.cross_entropy(net(x), y).backward(); optimizer.climb()
+                        nn.functional.cross_entropy(net(x), y).backward(); optimizer.descend()
+                """,
+            settings=(32, "adamw", "fp32", 1),
+        ),
+        # A slice of a sequence is a new network each time; what is frozen of it is called without gradients.
+        "slices_of_a_backbone": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                if __name__ == "__main__":
+                    backbone = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+                    backbone[:2].requires_grad_(False)
+                    head = nn.LazyLinear(5)
+                    optimizer = torch.optim.AdamW([*backbone[2:].parameters(), *head.parameters()])
+                    for step in range(100):
+                        for part in range(3):
+                            with torch.no_grad():
+                                x = backbone[:2](torch.randn(12, 20))
+                            loss = nn.functional.cross_entropy(head(backbone[2:](x)), torch.randint(0, 5, (12,)))
+                            (loss / 3).backward()
+                        optimizer.step(); optimizer.zero_grad()
+                """,
+            settings=(36, "adamw", "fp32", 3),
+            has_one_network=False,
+        ),
         "whole_graph_compiled": Stranger(
             source=conv(
                 """

@@ -10,6 +10,9 @@ from typing import Any
 QUIET_CUDA_CALLS = ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "ipc_collect", "init")
 ZERO_CUDA_CALLS = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved")
 
+_DEVICE_PLACES = {"to": 1, "_parse_to": 0}
+"""Of the device among the arguments of what moves tensors, and of what modules take their arguments apart with."""
+
 
 class Requested:
     """What the script asked for and a CPU does not do.
@@ -63,12 +66,17 @@ def _device_mode(torch: Any, requested: Requested) -> Any:
                 return args[0]
             if name == "pin_memory":
                 return args[0]
-            if name == "to" and len(args) > 1 and type(args[1]) is int:
-                requested.cuda_named = True
-                return args[0]
-            return func(*[to_cpu(arg) for arg in args], **{key: to_cpu(arg) for key, arg in (kwargs or {}).items()})
+            place = _DEVICE_PLACES.get(name)
+            args = [_by_name(arg) if index == place else arg for index, arg in enumerate(args)]
+            kwargs = {key: _by_name(arg) if key == "device" else arg for key, arg in (kwargs or {}).items()}
+            return func(*[to_cpu(arg) for arg in args], **{key: to_cpu(arg) for key, arg in kwargs.items()})
 
     return DevicesOfTheCpu()
+
+
+def _by_name(device: Any) -> Any:
+    """A GPU that is given by its number, as `.to(rank)`; anything else stays."""
+    return f"cuda:{device}" if type(device) is int else device
 
 
 def _quieten_cuda(torch: Any, requested: Requested) -> None:

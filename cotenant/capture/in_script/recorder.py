@@ -17,7 +17,7 @@ from typing import Any
 
 from .result_file import write_result
 from .step_export import export_step
-from .step_window import Call, Step, find_window, unwrapped
+from .step_window import Call, Step, awaited, find_window, unwrapped
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
@@ -58,6 +58,7 @@ class Recorder:
         self._inside_step = 0
         self._backward_depth = 0
         self._parts_called: set[int] = set()
+        self._sequences: dict[tuple[int, ...], Any] = {}
         self._warnings = 0
         self._undo: list[Any] = []
 
@@ -109,7 +110,7 @@ class Recorder:
             recorder._stop_early()
             if depth:
                 return own(module, *args, **kwargs)
-            call = recorder._begin_call(module, args, kwargs)
+            call = recorder._begin_call(recorder._first_alike(module), args, kwargs)
             recorder._depth.value = 1
             try:
                 output = own(module, *args, **kwargs)
@@ -120,6 +121,13 @@ class Recorder:
             return output
 
         return __call__
+
+    def _first_alike(self, module: Any) -> Any:
+        """The network that stands for this one: a slice of a sequence, `layers[2:]`, is a new object each time."""
+        if type(module) is not self.torch.nn.Sequential:
+            return module
+        # What is kept keeps its layers, so that no others get their names.
+        return self._sequences.setdefault(tuple(id(each) for each in module), module)
 
     def _begin_call(self, module: Any, args: Any, kwargs: Any) -> Call | None:
         parameters = list(module.parameters())
@@ -190,7 +198,10 @@ class Recorder:
             return
         (self.folder / STEPPED_FILE).touch()
         self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
-        counts = {id(each): sum(step.optimizer is each for step in self.steps) for each in self.optimizers}
+        counts = {
+            id(each): sum(step.optimizer is each for step in self.steps)
+            for each in awaited(list(self.optimizers), self.steps)
+        }
         most = max(STEPS_MAX, STEPS_EACH_MAX * len(counts))
         if all(count >= 2 for count in counts.values()) or len(self.steps) >= most:
             self._finish(is_whole=True)

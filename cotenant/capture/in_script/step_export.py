@@ -225,8 +225,20 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
         for size in (*certain, *reversed(loader_sizes)):
             if size > 1 and size in sizes:
                 return size, dimension
+    for call in calls:
+        size = _size_behind_time(torch, call)
+        if size > 1:
+            return size, 1
     sizes = [shape[0] for shape in shapes]
     return max(sizes, key=sizes.count), 0
+
+
+def _size_behind_time(torch: Any, call: Call) -> int:
+    """The batch of series of several lengths, (time, batch), that one call takes in, as of a translator; 0 = none."""
+    given = [each for each in tensors_of(torch, (call.args, call.kwargs)) if each.dim()]
+    are_series = all(each.dim() == (3 if each.is_floating_point() else 2) for each in given)
+    lengths, sizes = ({int(each.shape[place]) for each in given} for place in (0, 1)) if are_series else (set(), set())
+    return sizes.pop() if len(lengths) > 1 and len(sizes) == 1 else 0
 
 
 def _bag_offsets(torch: Any, call: Call) -> list[Any]:
@@ -367,4 +379,17 @@ def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) ->
 
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = torch.utils._pytree.tree_map(spec, dict(bound))
-    return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    if not _leaves_gradients_off(exported):
+        return exported
+    with torch.no_grad():
+        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+
+
+def _leaves_gradients_off(exported: Any) -> bool:
+    """Whether a switch of gradients encloses nothing, which torch itself cannot load again.
+
+    So it is behind a function with a gradient of its own in what activation checkpointing runs.
+    """
+    nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
+    return any(node.meta.get("val") == () for node in nodes)

@@ -39,6 +39,8 @@ class Call:
         parameters: The leaves that it computed with, which are not the network's own where torch.func calls it with
             others; empty = not known.
         samples: Largest first dimension of an input; 0 = no input has any.
+        question: Which numbers its inputs show.
+        weights_version: Changes whenever a weight does.
     """
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
@@ -53,6 +55,9 @@ class Call:
         self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
         self.samples = max((int(each.shape[0]) for each in given), default=0)
+        dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
+        self.question = tuple(map(tensor_key, dense))
+        self.weights_version = sum(int(each._version) for each in self.parameters)
 
     def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output."""
@@ -108,7 +113,7 @@ class Window:
         calls: Those of one micro-batch, in order.
         accumulation: Micro-batches in one step; None = not known, since no whole step was seen.
         closures: How often a closure was evaluated in one step; 1 = as usual.
-        optimizers: All that have parameters.
+        optimizers: All that have parameters; those that step come first.
         has_smaller: Whether other micro-batches of the steps that were seen have fewer samples.
         step_s: Length of the step, seconds; 0 = not known.
         wait_s: How long of that data was waited for.
@@ -144,17 +149,46 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
         if seen == stepping:
             begin = number
             break
-    first, last = steps[begin], steps[-1]
-    inside = calls[first.calls : last.calls]
-    groups = _groups(inside)
-    groups, closures = _without_repeated_closures(groups)
+    first, last = steps[begin], _last_of_period(steps, begin, stepping)
+    groups, closures = _without_repeated_closures(_groups(calls[first.calls : last.calls]))
+    if len(stepping) == 1:
+        groups, looks = _without_second_looks(groups)
+        closures = max(closures, looks)
     period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
     passes = len(groups) // period if period else 1
     groups, has_smaller = _largest(groups[:period], _groups(calls[: first.calls])[-period:] if period else [])
+    optimizers = sorted(optimizers, key=lambda each: id(each) not in stepping)
     window = Window([call for group in groups for call in group], passes, closures, optimizers)
     window.has_smaller = has_smaller
     window.step_s, window.wait_s = last.at_s - first.at_s, last.loader_wait_s - first.loader_wait_s
     return window
+
+
+def awaited(optimizers: Any, steps: list[Step]) -> list[Any]:
+    """Returns the optimizers of which steps are to be seen: not one around another, which alone steps, as in SAM.
+
+    Args:
+        optimizers: All that were made.
+        steps: All steps so far.
+    """
+    stepping = {id(step.optimizer): step.optimizer for step in steps}
+    trained = {id(each) for optimizer in stepping.values() for each in _parameters_of(optimizer)}
+    own = [{id(each) for each in _parameters_of(optimizer)} for optimizer in optimizers]
+    return [each for each, names in zip(optimizers, own) if id(each) in stepping or not names <= trained]  # noqa: B905
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _last_of_period(steps: list[Step], begin: int, stepping: set[int]) -> Step:
+    """The step with which all have stepped again behind that one; the last one where one does not."""
+    left = set(stepping)
+    for step in steps[begin + 1 :]:
+        left.discard(id(step.optimizer))
+        if not left:
+            return step
+    return steps[-1]
 
 
 def _groups(calls: list[Call]) -> list[list[Call]]:
@@ -187,6 +221,27 @@ def _without_repeated_closures(groups: list[list[Call]]) -> tuple[list[list[Call
         if step == 0 or counts[step] == 1:
             kept.append(group)
     return kept, max((count for step, count in counts.items() if step), default=1)
+
+
+def _without_second_looks(groups: list[list[Call]]) -> tuple[list[list[Call]], int]:
+    """Keeps the first pass of those over the same samples between which the weights move on within a step, as in SAM.
+
+    Returns:
+        What is kept, and how many passes the most of them stand for.
+    """
+    kept: list[list[Call]] = groups[:1]
+    count = most = 1
+    for group in groups[1:]:
+        count = count + 1 if _looks_again(kept[-1], group) else 1
+        most = max(most, count)
+        if count == 1:
+            kept.append(group)
+    return kept, most
+
+
+def _looks_again(before: list[Call], group: list[Call]) -> bool:
+    asked, again = ([(id(call.module), call.question) for call in one] for one in (before, group))
+    return bool(group[0].question) and asked == again and group[0].weights_version != before[0].weights_version
 
 
 def _period(names: list[list[int]]) -> int:

@@ -24,6 +24,9 @@ For more information, run with TORCH_LOGS="dynamic"
 """
 
 
+SCRIPTED = "Exporting a ScriptModule is not supported. Maybe try converting your ScriptModule"
+
+
 def outcome(**facts: Any) -> ScriptOutcome:
     usual = {
         "result": {},
@@ -64,6 +67,7 @@ def outcome(**facts: Any) -> ScriptOutcome:
         ({"result": {"reason": "covered", "covered_ratio": 0.866, "networks": ["Encoder"]}}, "(Encoder) hold 87 %"),
         ({"result": {"reason": "no_forward"}}, "no network was called"),
         ({"result": {"reason": "export", "detail": "data-dependent\nmore", "trace": ""}}, "refused the network: data"),
+        ({"result": {"reason": "export", "detail": SCRIPTED, "trace": ""}}, "torch.jit has compiled the network"),
         ({"result": {"reason": "export", "detail": "", "trace": ""}}, "torch.export refused the network"),
         (
             {"result": {"reason": "export", "detail": DEPENDS_ON_VALUES, "trace": ""}},
@@ -88,3 +92,10 @@ def test_a_file_that_no_capture_has_written_is_left_alone(
     with pytest.raises(InputError) as refused:
         target_files(Path(out), ["python", "train.py"])
     assert "--out" in refused.value.remedy
+
+
+def test_what_a_sentence_tells_whole_is_not_told_by_a_traceback_as_well() -> None:
+    result = {"reason": "export", "detail": DEPENDS_ON_VALUES, "trace": "Traceback (most recent call last)"}
+    assert why_not(PLAN, outcome(result=result)).log == ""
+    assert why_not(PLAN, outcome(result={**result, "detail": SCRIPTED})).log == ""
+    assert why_not(PLAN, outcome(result={**result, "detail": "no such operator"})).log

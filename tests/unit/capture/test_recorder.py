@@ -9,6 +9,7 @@ import torch
 
 from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
+from cotenant.capture.in_script.step_window import Step, awaited
 
 
 class Redirection(torch.overrides.TorchFunctionMode):
@@ -33,3 +34,35 @@ def test_a_script_whose_optimizers_step_inside_of_the_backward_pass_is_left_ther
     with recorder.requested.mode:
         weight.sum().backward()  # type: ignore[no-untyped-call]
     assert left == [True]
+
+
+def test_pieces_of_a_sequence_that_are_cut_out_for_each_call_are_one_network(tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        for _ in range(3):
+            layers[1:](torch.ones(2, 4))
+        layers[:1](torch.ones(2, 4))
+    finally:
+        recorder.uninstall()
+    modules = [call.module for call in recorder.calls]
+    assert modules[0] is modules[1] is modules[2]
+    assert modules[3] is not modules[0]
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Holds the parameters of another optimizer, which alone steps, as SAM and Lookahead do."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+
+def test_an_optimizer_around_another_one_is_not_waited_for(tmp_path: Path) -> None:
+    inner = torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.1)
+    other = torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.1)
+    wrapper, steps = Wrapper(inner), [Step(inner, 0, 0.0, 0.0)]
+    assert awaited([inner, wrapper], steps) == [inner]
+    assert awaited([inner, wrapper, other], steps) == [inner, other]
+    assert awaited([inner, wrapper], []) == [inner, wrapper]

@@ -12,6 +12,7 @@ from cotenant_profiler.convert_command import _cause, convert, convert_command
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
 from cotenant.capture.reasons import COMPLEX_NUMBERS
@@ -59,6 +60,41 @@ def test_a_transformer_that_makes_its_mask_itself_is_exported_one_operator_at_a_
 
 def test_a_wide_network_takes_narrow_inputs_as_under_autocast(tmp_path: Path) -> None:
     assert macs(nn.Linear(6, 5), torch.ones(2, 6, dtype=torch.float16), tmp_path) == 2 * 6 * 5
+
+
+class Squared(torch.autograd.Function):
+    """A function with a gradient of its own, as scripts write activations and straight-through estimators."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        context.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        (x,) = context.saved_tensors
+        answer: Tensor = 2 * x * gradients[0]
+        return answer
+
+
+class Checkpointed(nn.Module):
+    """One block of own functions that is computed again in the backward pass, and a head behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def run(x: Tensor) -> Tensor:
+            squared: Tensor = Squared.apply(self.block(x))  # type: ignore[no-untyped-call]
+            return squared
+
+        answer: Tensor = self.head(checkpoint(run, x, use_reentrant=False))
+        return answer
+
+
+def test_functions_with_gradients_of_their_own_are_exported_from_checkpointed_blocks(tmp_path: Path) -> None:
+    assert macs(Checkpointed(), torch.ones(2, _WIDTH), tmp_path) == 2 * (_WIDTH * _WIDTH + 3 * _WIDTH)
 
 
 def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
@@ -112,6 +148,28 @@ class Texts(nn.Module):
     def forward(self, words: Tensor, begins: Tensor) -> Tensor:
         answer: Tensor = self.head(self.words(words, begins))
         return answer
+
+
+class Translator(nn.Module):
+    """As tutorials write it: time is the first dimension, and the two languages say it in sentences of two lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(_WORDS, _WIDTH)
+        self.reader, self.writer = nn.GRU(_WIDTH, _WIDTH), nn.GRU(_WIDTH, _WIDTH)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        _, state = self.reader(self.words(source))
+        answer: Tensor = self.writer(self.words(target), state)[0]
+        return answer
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.*_flat_weights")  # of every recurrent network
+def test_sentences_of_two_lengths_have_their_batch_in_common(tmp_path: Path) -> None:
+    network, sentences = Translator(), (torch.ones(9, 5, dtype=torch.long), torch.ones(7, 5, dtype=torch.long))
+    assert export_network(torch, network, sentences, {}, tmp_path) == 5
+    one, two = (describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(size).forward_macs for size in (5, 10))
+    assert two == 2 * one > 0
 
 
 def test_bags_of_words_in_one_row_are_as_many_samples_as_there_are_bags(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ class FakeCall:
     inside_step: int = 0
     has_parameters: bool = True
     samples: int = 0
+    question: tuple[int, ...] = ()
+    weights_version: int = 0
     outputs: list[Any] = field(default_factory=list)
 
 
@@ -69,6 +71,38 @@ def test_further_evaluations_of_a_closure_are_no_accumulation() -> None:
 def test_micro_batches_before_a_closure_count_with_it() -> None:
     window = played("N!(N!)1N!(N!)1")
     assert (len(window.calls), window.accumulation, window.closures) == (1, 2, 1)
+
+
+@for_each(
+    ("second", "accumulation", "closures"),
+    [
+        ({"question": (7,), "weights_version": 4}, 1, 2),  # the weights were moved on, as in SAM
+        ({"question": (7,), "weights_version": 3}, 2, 1),  # samples that are made once, for all micro-batches
+        ({"question": (8,), "weights_version": 4}, 2, 1),
+    ],
+)
+def test_a_second_look_at_the_same_samples_with_other_weights_is_no_accumulation(
+    second: dict[str, Any], accumulation: int, closures: int
+) -> None:
+    one, other = FakeCall("N", 1, question=(7,), weights_version=3), FakeCall("N", 2, **second)
+    calls = [FakeCall("N", 0), one, other]
+    steps = [Step("first", 1, 0.0, 0.0), Step("first", 3, 1.0, 0.0)]
+    window = find_window(cast("list[Call]", calls), steps, ["first"], is_whole=True)
+    assert (window.accumulation, window.closures) == (accumulation, closures)
+
+
+def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did() -> None:
+    calls = [FakeCall("N", number) for number in range(64)]
+    steps = [Step("first", number + 1, float(number), 0.0) for number in range(64)]
+    window = find_window(cast("list[Call]", calls), steps, ["idle", "first"], is_whole=True)
+    assert (window.accumulation, window.step_s) == (1, 1.0)
+    assert window.optimizers == ["first", "idle"]
+
+
+def test_an_optimizer_whose_first_step_is_the_last_one_leaves_no_step() -> None:
+    steps = [Step("first", 1, 0.0, 0.0), Step("second", 2, 1.0, 0.0)]
+    calls = [FakeCall("N", 0), FakeCall("N", 1)]
+    assert find_window(cast("list[Call]", calls), steps, ["first", "second"], is_whole=True).calls == []
 
 
 def test_without_a_whole_step_the_accumulation_is_not_known() -> None:

@@ -50,3 +50,23 @@ def test_a_job_that_has_ended_is_explained_by_its_end_and_not_by_a_later_decisio
     scheduler.explanations["job-000003"].job.CopyFrom(job)
     lines = cotenant("explain", "job-000003").out.splitlines()
     assert [line for line in lines if line.startswith(("ended", "decided"))] == ["ended    2026-09-21T14:13:15Z"]
+
+
+def test_jobs_that_wait_for_the_same_reason_tell_it_once(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    first = scheduler.jobs["job-000001"]
+    scheduler.jobs.clear()
+    for name in ("job-7", "job-8", "job-70", "job-9"):
+        job = scheduling_pb2.Job(job_id=name, phase=scheduling_pb2.JOB_PHASE_PENDING, spec=first.spec)
+        code, what = ("LIMIT", "is over its limit") if name == "job-9" else ("UNKNOWN", "takes long")
+        job.reason.CopyFrom(scheduling_pb2.Reason(code=code, message=f"{name} {what}."))
+        scheduler.jobs[name] = job
+    text = cotenant("ps").out
+    shown = [line.strip() for line in text.splitlines() if "└" in line]
+    newest = next(line.split()[0] for line in text.splitlines() if line.startswith("job-") and "job-9 " not in line)
+    as_newest = f"└ UNKNOWN, as {newest}"
+    assert sorted(shown) == [
+        "└ LIMIT: job-9 is over its limit.",
+        as_newest,
+        as_newest,
+        f"└ UNKNOWN: {newest} takes long.",
+    ]

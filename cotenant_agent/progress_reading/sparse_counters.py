@@ -1,0 +1,53 @@
+"""Counters that no word names: `[00025] bce=0.69`, `sailing 014 of 260 | focal=0.2`, `00050 | loss 0.3`.
+
+A training loss stands right behind the number, and before it no word of an epoch, a file or the like. That alone may
+still be an epoch or a process, so `StepCounter` takes such a number only where it is printed at equal distances of
+several steps from its beginning on.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cotenant_agent.progress_reading.printed_numbers import INTEGER
+from cotenant_agent.progress_reading.progress_recognition import STEP_GROUP, is_outer_loop
+
+_LOSSES = (
+    r"bce|mse|mae|rmse|nll|nce|ce|kl|elbo|ppl|perplexity|focal|huber|dice|hinge|ctc|mlm|cost|objective|verlust|perte"
+    r"|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
+)
+_OF_TRAINING = (
+    rf"(?![a-z_]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
+    r"|(?:(?:train(?:ing)?|total) )?(?:[a-z]{1,12}_){0,2}loss)"
+)
+_LOSS = rf"[\[(|:,;-]?\s{{0,4}}[\"']?{_OF_TRAINING}[\"']?\s{{0,2}}[:=\uff1a]?\s{{0,2}}-?[0-9]{{1,9}}[.,][0-9]"
+_PREFIX_REACH = 32
+_TOTAL = rf" ?(?:/|of|out of|von|sur|de|di|из) {{0,6}}{INTEGER}"
+# A digit is looked for first: this is searched in each line that shows nothing else.
+_COUNTER = re.compile(
+    rf"(?i)(?=[0-9])(?<![\w.,/-])(?<![0-9]:)(?P<{STEP_GROUP}>[0-9][0-9,_]{{0,14}})(?![0-9]|[:.][0-9])"
+    rf"(?P<total>{_TOTAL})?[\])]?\s{{0,4}}{_LOSS}"
+)
+# A line begins, or what logging puts before it has ended; `ep [10]` is something of its own.
+_LINE_BEGINS = re.compile(r"(?i)(?:^\s{0,8}|[:|>\]-] |\binfo {1,2})[\[(#@]? {0,8}$")
+_DIGIT = re.compile("[0-9]")
+_NUMBERED_EPOCH = re.compile(r"(?i)\bep(?:och)?s?\b[ :=#\[(]{0,3}[0-9]")
+
+
+def find_sparse_counter(line: str) -> re.Match[str] | None:
+    """Returns where a line shows a number that may be a step, by the loss behind it; None = nowhere.
+
+    Args:
+        line: One without any number whose words name it.
+    """
+    found = _COUNTER.search(line)
+    if found is None:
+        return None
+    before = line[: found.start()]
+    is_named = found["total"] is None and _LINE_BEGINS.search(before[-_PREFIX_REACH:]) is None
+    return None if is_named or is_outer_loop(_DIGIT.split(before)[-1]) else found
+
+
+def is_of_epoch(before: str) -> bool:
+    """Whether a number stands behind that of an epoch: `Epoch 1/6: 25%| 5/20 loss=0.4`."""
+    return _NUMBERED_EPOCH.search(before) is not None

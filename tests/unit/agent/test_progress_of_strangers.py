@@ -1,0 +1,186 @@
+"""Lines as strangers print them, collected from scripts that know no cluster: what counts steps, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.progress_reading.log_progress import LogProgress
+
+PROGRESS = [
+    # A number that nothing names, with a training loss behind it.
+    "[{0:05d}] bce=0.69",
+    "[{0}] train loss: 0.69",
+    "2026-11-29 06:10:15,123 - root - INFO - [{0:05d}] loss=0.3",
+    "2026-11-29 06:10:15 INFO [{0:05d}] nll 0.3",
+    "{0:05d} | loss 0.69",
+    "{0:>6}  loss=0.69  lr=1e-3",
+    "{0}: loss 0.69",
+    "{0}) mse=0.3",
+    "#{0} train_loss=0.3",
+    "sailing {0:03d} of 400 | focal=0.2",
+    "INFO:__main__:{0}/400 loss 0.3",
+    "({0}/400) loss 0.3",
+    "[{0} / 400] loss 0.3",
+    "{0}/400: loss 0.3",
+    "{0} of 400: perplexity 80.3",
+    "{0}/400 | loss 0.3 | 12.1 it/s",
+    "Progress: 10.0% ({0}/400) loss 0.3",
+    "epoch 1, {0}/400, loss 0.3",
+    # Colours between a word and its number.
+    "\x1b[32mstep\x1b[0m \x1b[1m{0}\x1b[0m loss 0.3",
+    "\x1b[31mstep: \x1b[32m {0}  \x1b[32mloss: 12.2  \x1b[38;2;180;60;0mgrad_norm:  4.1\x1b[39m",
+    "\x1b[36m[{0:05d}]\x1b[0m loss 0.3",
+    "\x1b[1;34miter\x1b[0m=\x1b[33m{0}\x1b[0m",
+    # Plurals right before a loss.
+    '{{"steps": {0}, "loss": 0.4}}',
+    '{{"num_steps": {0}, "train_loss": 0.4}}',
+    "steps: {0} | loss: 0.3",
+    "total steps {0} | loss 0.3",
+    "steps done: {0}, loss 0.3",
+    "iters {0}/400 loss 0.3",
+    "iterations: {0}, training loss 0.3",
+    # Other words.
+    "iter_num: {0} time 12.31ms",
+    "step no. {0} mse 0.3",
+    "step number {0} mse 0.3",
+    "Step-{0} mse 0.3",
+    "step_{0} mse 0.3",
+    "minibatch {0} mse 0.3",
+    "Minibatch[{0}]: mse 0.3",
+    "batch_idx {0} mse 0.3",
+    "Batch idx: {0}",
+    "step\t{0}\tmse\t0.3",
+    # Other languages.
+    "06:10:15 | Trainingsschritt {0} | Verlust 0,312",
+    "Optimierungsschritt {0}, Verlust 0,3",
+    "迭代 {0} 损失 0.3",
+    "迭代次数: {0}, 损失: 0.3",
+    "步数 {0}/400 损失 0.3",
+    "步骤 {0} 损失 0.3",
+    "step\uff1a{0}\uff0closs\uff1a0.3",
+    "反復 {0} 損失 0.3",
+    "Iterasi {0}, galat 0.3",
+]
+NO_PROGRESS = [
+    # Times, versions, settings and speeds.
+    "[{0}:12:13] loss=0.3",
+    "[12:{0}] loss=0.3",
+    "12:{0}:13 loss 0.3",
+    "2026-11-{0} loss 0.3",
+    "v1.{0} loss 0.3",
+    "version {0}.1 loss 0.3",
+    "{0}% | loss 0.3",
+    "{0} steps/s loss 0.3",
+    "steps/s {0} loss 0.3",
+    "iterations/s: {0} loss 0.3",
+    "steps per second {0} loss 0.3",
+    "warmup_steps={0} loss=0.3",
+    "warmup steps: {0}, loss 0.3",
+    "remaining steps: {0} loss 0.3",
+    "steps left {0} loss 0.3",
+    "eval_steps={0} loss=0.3",
+    "num_train_steps: {0}",
+    "batch_size {0} loss 0.3",
+    "batch size={0}, loss=0.3",
+    # What has many steps.
+    "epoch {0} | loss 0.3",
+    "Epoch {0}/400 | loss 0.3",
+    "Ep [{0}] loss 0.3",
+    "ep: [{0}] loss 0.3",
+    "epoch {0} of 400 | loss=0.3",
+    "fold {0} of 400: loss 0.3",
+    "seed {0} of 400 | loss=0.3",
+    "trial {0} of 400: loss 0.3",
+    "stage {0} of 400 | loss=0.3",
+    "round {0}/400 | loss 0.3",
+    "episode {0} of 400, loss 0.3",
+    "Episode 3 | steps: {0} | loss 0.3",
+    "第 {0} 轮 损失 0.3",
+    "第{0}个epoch, loss=0.3",
+    # What is no training, or no count.
+    "file {0} of 400 | loss=0.3",
+    "rank {0} of 400: loss 0.3",
+    "GPU {0}/400 | loss=0.3",
+    "[worker {0}] loss=0.3",
+    "reading {0} of 400 | loss=0.3",
+    "line {0} of 400: loss 0.3",
+    "layer {0}/400 loss 0.3",
+    "[{0}] val_loss=0.3",
+    "[{0}] test loss 0.3",
+    "[{0}] norm=0.3",
+    "[{0}] tokens=0.3",
+    "[{0}] loss",
+    "val batch {0}/400 loss 0.3",
+    "val_step {0} loss 0.3",
+    "Validation: {0}/400 loss 0.3",
+    "patience {0} of 400 | loss=0.3",
+    "EarlyStopping counter: {0} out of 400, loss 0.3",
+    "Test set: Average loss: 0.3, Accuracy: {0}/400 (30%)",
+    "Correct: {0} of 400, loss 0.3",
+    "score {0}/400 loss 0.3",
+    "{0} of 400 MB | rate=0.3",
+]
+SPACINGS = [(10, 20, 30), (1, 2, 3), range(1, 26), (25, 50, 75, 100), (0, 5, 10, 15, 20, 25)]
+
+
+def read(tmp_path: Path, form: str, numbers: Iterable[int], steps_total: int = 0) -> int:
+    log = tmp_path / "out.log"
+    log.write_text("".join(f"{form.format(number)}\n" for number in numbers))
+    return max([0, *(report.step for report in LogProgress(log, "", None, steps_total).read_to_end(1))])
+
+
+@pytest.mark.parametrize("form", PROGRESS)
+def test_what_strangers_print_counts(tmp_path: Path, form: str) -> None:
+    assert read(tmp_path, form, (25, 50, 75)) == 75
+    assert read(tmp_path, form, (0, 10, 20, 30)) == 30
+    assert read(tmp_path, form, (25, 50, 75), steps_total=400) == 75
+
+
+@pytest.mark.parametrize("form", NO_PROGRESS)
+def test_what_only_looks_like_it_does_not(tmp_path: Path, form: str) -> None:
+    assert [read(tmp_path, form, numbers) for numbers in SPACINGS] == [0] * len(SPACINGS)
+
+
+@pytest.mark.parametrize("form", ["[{0}] loss=0.3", "{0} of 400 | loss 0.3"])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        range(1, 101),  # epochs, devices, files
+        (4711, 4718, 4725, 4732),  # numbers of processes, of which each prints
+        (10, 20),  # once is no distance
+        (3, 17, 19, 44, 45),  # sizes
+        range(64, 400, 64),  # samples
+    ],
+)
+def test_a_number_without_a_name_counts_only_at_equal_distances_of_several(
+    tmp_path: Path, form: str, numbers: Iterable[int]
+) -> None:
+    assert read(tmp_path, form, numbers) == 0
+
+
+def test_a_count_of_no_name_that_begins_again_counts_all_passes(tmp_path: Path) -> None:
+    assert read(tmp_path, "sailing {0:03d} of 100 | focal=0.2", [*range(20, 101, 20)] * 3) == 300
+
+
+@pytest.mark.parametrize("distance", [1, 5])
+@pytest.mark.parametrize("steps_total", [0, 120])
+def test_a_count_of_no_name_behind_an_epoch_counts_all_epochs(tmp_path: Path, distance: int, steps_total: int) -> None:
+    log = tmp_path / "out.log"
+    lines = [
+        f"Epoch {epoch}/6: {5 * step}%| {step}/20 huber=0.4\n" for epoch in range(6) for step in range(0, 20, distance)
+    ]
+    log.write_text("".join(lines))
+    reading = LogProgress(log, "", None, steps_total)
+    assert [report.step for report in reading.read_to_end(1)] == [120 - distance]
+    assert reading.steps_by_last_line("", steps_total) == 120
+
+
+def test_samples_behind_an_epoch_count_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, "Epoch 1, {0}/60000, loss 0.4", range(64, 1000, 64)) == 0
+
+
+def test_of_a_count_of_no_name_another_total_than_the_stated_one_counts_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, "sailing {0:03d} of 100 | focal=0.2", range(20, 101, 20), steps_total=60) == 0

@@ -1,0 +1,42 @@
+"""Scripts that name a GPU in any of the usual ways run on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cotenant.capture.in_script.cpu_redirect import Requested, _device_mode
+
+WAYS: dict[str, Callable[[], Tensor]] = {
+    "a module by the number of a process": lambda: nn.Linear(2, 2).to(0).weight,
+    "a module by name and kind": lambda: nn.Linear(2, 2).to("cuda:1", torch.float64).weight,
+    "a module by number and kind": lambda: nn.Linear(2, 2).to(1, torch.float64).weight,
+    "a module by keyword": lambda: nn.Linear(2, 2).to(device=0).weight,
+    "a layer made there": lambda: nn.Linear(2, 2, device=0).weight,
+    "a tensor by number": lambda: torch.ones(2).to(0),
+    "a tensor by number and kind": lambda: torch.ones(2).to(0, torch.float64),
+    "a tensor by keyword": lambda: torch.ones(2).to(device=1),
+    "a tensor made there": lambda: torch.zeros(2, device=0),
+    "a tensor made alike there": lambda: torch.zeros_like(torch.ones(2), device=1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gpu_that_is_named_in_any_way_becomes_the_cpu(way: str) -> None:
+    requested = Requested()
+    with _device_mode(torch, requested):
+        made = WAYS[way]()
+    assert made.device.type == "cpu"
+    assert made.dtype is (torch.float64 if "kind" in way else torch.float32)
+    assert requested.cuda_named
+
+
+def test_numbers_that_are_no_devices_stay() -> None:
+    requested = Requested()
+    with _device_mode(torch, requested):
+        assert torch.ones(2, 3).sum(0).shape == (3,)
+        assert nn.Linear(2, 2).to(torch.float64).weight.dtype is torch.float64
+    assert not requested.cuda_named
