@@ -256,9 +256,28 @@ def _admitted(admission: _Admission, decision: Decision) -> Decision | None:
     if isinstance(decision, Stop) and _is_in_vain(admission, decision, len(job.assignments)):
         return None
     if isinstance(decision, Reshape):
-        more = len(decision.assignments) - len(job.assignments)
-        return decision if more <= 0 or _obstacle(admission, job.request, more) is None else None
+        return decision if _may_reshape(admission, job, decision) else None
     return decision
+
+
+def _may_reshape(admission: _Admission, job: RunningJob, reshape: Reshape) -> bool:
+    """Say whether a running job may have so many GPUs: only fewer, or such as nobody waits for."""
+    more = len(reshape.assignments) - len(job.assignments)
+    if more <= 0:
+        return True
+    # The policy was shown no waiting job. What it gives away might just have been taken from a job for one of them.
+    if admission.turn.lane is NO_LANE and _may_anyone_start(admission.state):
+        return False
+    return _obstacle(admission, job.request, more) is None
+
+
+def _may_anyone_start(state: Queue) -> bool:
+    """Say whether a job waits for which its tenant's quota has room."""
+    for name, lane in state.waiting.lanes.items():
+        left = state.tenants.gpus_left(name.tenant)
+        if left is None or len(lane.wider_ids(left)) < len(lane):
+            return True
+    return False
 
 
 def _is_protected(admission: _Admission, request: JobRequest) -> bool:
