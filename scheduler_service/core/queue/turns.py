@@ -147,7 +147,7 @@ def _take_within_quota(state: Queue, turn: Turn, take_turn: Callable[[Turn], Abs
     for _ in range(ASKED_PER_TURN_MAX):
         left = state.tenants.gpus_left(turn.lane.tenant) if turn.lane is not NO_LANE else None
         lane = state.waiting.lanes.get(turn.lane)
-        if left == 0 and lane is not None:
+        if lane is not None and not _has_room(lane, left):
             too_wide = _too_wide(state, turn.lane.tenant, lane)
             decided = frozenset(job_id for one in too_wide for job_id in one.job_ids)
             rest = HoldRest(queue=lane.queue, decided=decided, reason=quota_reason(state, turn.lane.tenant))
@@ -273,11 +273,12 @@ def _may_reshape(admission: _Admission, job: RunningJob, reshape: Reshape) -> bo
 
 def _may_anyone_start(state: Queue) -> bool:
     """Say whether a job waits for which its tenant's quota has room."""
-    for name, lane in state.waiting.lanes.items():
-        left = state.tenants.gpus_left(name.tenant)
-        if left is None or len(lane.wider_ids(left)) < len(lane):
-            return True
-    return False
+    return any(_has_room(lane, state.tenants.gpus_left(name.tenant)) for name, lane in state.waiting.lanes.items())
+
+
+def _has_room(lane: Lane, gpus_left: int | None) -> bool:
+    """Say whether what is left of a quota (None = there is none) is enough for a job of a lane."""
+    return gpus_left is None or len(lane.wider_ids(gpus_left)) < len(lane)
 
 
 def _is_protected(admission: _Admission, request: JobRequest) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,28 +114,30 @@ class GrowsWhenNobodyWaits:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Hold the jobs that come later; without any let what runs have all GPUs."""
-        if view.now_ms < 4:
+        if not view.running:
             return Fifo().decide(view)
         reason = Reason(code="RESHAPES_OTHER")
-        holds = [Hold(job_id=one.request.job_id, reason=reason) for one in view.pending]
-        return holds or [
+        holds: list[Decision] = [Hold(job_id=one.request.job_id, reason=reason) for one in view.pending]
+        grow = [] if holds or view.now_ms < 4 else sorted(view.running)
+        return holds + [
             Reshape(job_id=job_id, reason=reason, assignments=ranked(sorted(view.gpus)), micro_batch_size=1)
-            for job_id in view.running
+            for job_id in grow
         ]
 
 
 @for_each(
-    ("terms", "rules", "grows"),
+    ("waiting", "rules", "grows"),
     [
-        ({"terms": QueueTerms(priority=100)}, {}, False),
-        ({"terms": QueueTerms(priority=-100)}, {}, False),
-        ({"tenant": "b"}, {"b": TenantRule(gpus_max=1)}, False),
-        ({"tenant": "b"}, {"b": TenantRule(is_closed=True)}, True),
-        ({"tenant": "b", "gpus": 2}, {"b": TenantRule(gpus_max=1)}, True),
+        ([{"terms": QueueTerms(priority=100)}], {}, False),
+        ([{"terms": QueueTerms(priority=-100)}], {}, False),
+        ([{"tenant": "b"}], {"b": TenantRule(gpus_max=1)}, False),
+        ([{"tenant": "b"}], {"b": TenantRule(is_closed=True)}, True),
+        ([{"tenant": "b", "gpus": 2}], {"b": TenantRule(gpus_max=1)}, True),
+        ([{"tenant": "a", "gpus": 2}, {"tenant": "b"}], {"a": TenantRule(gpus_max=2)}, False),
     ],
 )
 def test_no_running_job_grows_into_room_for_which_a_job_of_another_class_or_tenant_waits(
-    terms: dict[str, Any], rules: dict[str, TenantRule], grows: bool
+    waiting: list[dict[str, Any]], rules: dict[str, TenantRule], grows: bool
 ) -> None:
     engine = SchedulerEngine(make_policy=lambda name, parameters: GrowsWhenNobodyWaits(), policy="grows")
     engine.handle(events.NodeJoined(at_ms=1, node=node("n0", 2)))
@@ -142,10 +145,15 @@ def test_no_running_job_grows_into_room_for_which_a_job_of_another_class_or_tena
         engine.handle(queue_events.TenantsChosen(at_ms=1, rules=TenantRules(rules=rules)))
     elastic = job("runs", allowed_gpus=(1, 2), global_batch_size=2, share=Share.NEVER, tenant="a")
     engine.handle(events.JobSubmitted(at_ms=2, request=elastic))
-    running_job = engine.state.jobs["runs"]
-    report = {"job_id": "runs", "attempt": running_job.attempt, "fence": running_job.fence}
+    for number, terms in enumerate(waiting):
+        held = replace(terms.pop("terms", QueueTerms()), is_held=True)
+        engine.handle(events.JobSubmitted(at_ms=2, request=job(f"waits-{number}", terms=held, **terms)))
+        orders = engine.handle(queue_events.JobReleased(at_ms=3, job_id=f"waits-{number}"))
+        assert not orders
+    attempt = engine.state.jobs["runs"]
+    report = {"job_id": "runs", "attempt": attempt.attempt, "fence": attempt.fence}
     engine.handle(events.JobStarted(at_ms=3, **report))
-    orders = engine.handle(events.JobSubmitted(at_ms=4, request=job("waits", **terms)))
+    orders = engine.handle(events.TimerFired(at_ms=4))
     assert any(isinstance(order, commands.StopJob) for order in orders) is grows
 
 
