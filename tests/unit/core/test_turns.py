@@ -150,9 +150,8 @@ def test_no_running_job_grows_into_room_for_which_a_job_of_another_class_or_tena
         engine.handle(events.JobSubmitted(at_ms=2, request=job(f"waits-{number}", terms=held, **terms)))
         orders = engine.handle(queue_events.JobReleased(at_ms=3, job_id=f"waits-{number}"))
         assert not orders
-    attempt = engine.state.jobs["runs"]
-    report = {"job_id": "runs", "attempt": attempt.attempt, "fence": attempt.fence}
-    engine.handle(events.JobStarted(at_ms=3, **report))
+    runs = engine.state.jobs["runs"]
+    engine.handle(events.JobStarted(at_ms=3, job_id="runs", attempt=runs.attempt, fence=runs.fence))
     orders = engine.handle(events.TimerFired(at_ms=4))
     assert any(isinstance(order, commands.StopJob) for order in orders) is grows
 
