@@ -11,6 +11,11 @@ __version__ = "0.1.0"
 __all__ = ["Prediction", "fits", "predict"]
 
 
+def __dir__() -> list[str]:
+    """Names what is loaded when it is used, too, so that a notebook offers it."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever has the name)
     """Loads what predicts when it is used: a training script that imports `cotenant.job` pays nothing for it."""
     if name in __all__:

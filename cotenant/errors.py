@@ -11,6 +11,8 @@ class CotenantError(Exception):
         self.message = message
         self.remedy = remedy
         self.reason = reason
+        if remedy:  # who calls from Python reads it below the traceback
+            self.add_note(f"remedy: {remedy}")
 
 
 class InputError(CotenantError):

@@ -10,6 +10,7 @@ import click
 
 from cotenant.cli.job_lookup import ARRAY_PREFIX, find_job
 from cotenant.client import SchedulerClient
+from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2
 
 QUEUE_FLAGS = (
@@ -47,8 +48,10 @@ def find_parents(client: SchedulerClient, spec: scheduling_pb2.JobSpec) -> None:
 
     Raises:
         NotFoundError: No such job.
-        InputError: Several jobs could be meant.
+        InputError: Several jobs could be meant, or none is named where any end counts.
     """
+    if spec.after_any and not spec.after_job_ids:
+        raise InputError("after_any names no job", remedy="name the jobs in addition: --after job-12 --after-any")
     spec.after_job_ids[:] = [
         name if name.startswith(ARRAY_PREFIX) else find_job(client, name).job_id for name in spec.after_job_ids
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 
 from cotenant.names import NAME_PATTERN
@@ -205,7 +206,11 @@ def _priority(row: Row) -> int:
     named = PRIORITIES.get(row.text(PRIORITY_COLUMN).lower())
     if named is not None:
         return named
-    number = row.number(PRIORITY_COLUMN, least=-PRIORITY_MAX, most=PRIORITY_MAX)
-    if number != int(number):
-        raise row.error(f"{PRIORITY_COLUMN} is {row.text(PRIORITY_COLUMN)}, not low, normal, high or a whole number")
+    try:
+        number = float(row.text(PRIORITY_COLUMN))  # a data frame without all of them writes 100.0
+    except ValueError:
+        number = nan
+    if not (number.is_integer() and abs(number) <= PRIORITY_MAX):
+        told = f"not low, normal, high or a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+        raise row.error(f"{PRIORITY_COLUMN} is {row.text(PRIORITY_COLUMN)!r}, {told}")
     return int(number)

@@ -26,6 +26,7 @@ class ExpectedStart:
         wait_lower_ms: Lower end of the interval.
         wait_upper_ms: Upper end of the interval.
         depends_on: Jobs of unknown length that may have to end before; the first three.
+        held_by: Why it still waited at the end of the run with the expected lengths, in words; empty = it did not.
     """
 
     position: int
@@ -33,6 +34,7 @@ class ExpectedStart:
     wait_lower_ms: int = -1
     wait_upper_ms: int = -1
     depends_on: Sequence[str] = ()
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,11 @@ def expect_starts(
             break
         runs.append(starts)
     jobs = {
-        job_id: replace(_expected([*runs, middle], runs, job_id, now_ms), position=positions[job_id])
+        job_id: replace(
+            _expected([*runs, middle], runs, job_id, now_ms),
+            position=positions[job_id],
+            held_by=middle.held_by.get(job_id, ""),
+        )
         for job_id in waiting
     }
     return ExpectedStarts(jobs=jobs, runs=len(runs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant_simulator.run.accounts import Accounts
@@ -18,6 +18,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.cluster_view.progress_extrapolation import extrapolated
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.policy_registry import make_policy
@@ -39,10 +40,12 @@ class Starts:
     Attributes:
         at_ms: By job id; absent = not before the run ended.
         depend_on: Jobs of unknown length of which one had ended before, by job id; absent = none had.
+        held_by: Why those that did not start still waited at the end of the run, in words, by job id.
     """
 
     at_ms: Mapping[str, int]
     depend_on: Mapping[str, tuple[str, ...]]
+    held_by: Mapping[str, str] = field(default_factory=dict)
 
 
 class _PresentMachines(Machines):
@@ -186,7 +189,16 @@ class PresentRun:
                 simulation.advance(at_ms)
             act(subject)
             count += 1
-        return Starts(at_ms=self._starts, depend_on=self._depend_on)
+        left = [job_id for job_id in self._waiting if job_id not in self._starts]
+        return Starts(
+            at_ms=self._starts, depend_on=self._depend_on, held_by={job_id: self._why_held(job_id) for job_id in left}
+        )
+
+    def _why_held(self, job_id: str) -> str:
+        state = self.engine.state
+        known = state.decisions.get(job_id)
+        reason = state.waiting.holds.get(job_id) or (known.reason if known is not None else None)
+        return describe_reason(reason) if reason is not None else ""
 
     def _begin(self) -> None:
         simulation, state = self._simulation, self.engine.state

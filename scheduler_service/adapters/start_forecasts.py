@@ -47,6 +47,7 @@ class ExpectedWait:
         position: Among the waiting jobs by expected start, from 1.
         wait_ms: With the expected lengths; None = not known, with the two ends of the interval.
         depends_on: Jobs of unknown length that may have to end before.
+        held_by: Why it did not start in the simulation, in words; empty = it did.
     """
 
     position: int
@@ -54,6 +55,7 @@ class ExpectedWait:
     wait_lower_ms: int | None = None
     wait_upper_ms: int | None = None
     depends_on: tuple[str, ...] = ()
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +198,8 @@ class StartForecasts:
             await _end(process)
         if process.returncode != 0:
             lines = complaint.decode("utf-8", "replace").strip().splitlines()
-            raise ForecastError((lines or [f"the simulation ended with {process.returncode}"])[-1][:300])
+            complaint_line = (lines or [f"the simulation ended with {process.returncode}"])[-1]
+            raise ForecastError(complaint_line.removeprefix("error: ")[:300])
         return content
 
 
@@ -227,4 +230,7 @@ def _read(content: bytes, as_of_ms: int) -> Forecast:
 def _wait(fields: Mapping[str, Any]) -> ExpectedWait:
     times = {name: int(fields[name]) for name in ("wait_ms", "wait_lower_ms", "wait_upper_ms")}
     known = {name: value for name, value in times.items() if times["wait_ms"] >= 0}
-    return ExpectedWait(position=int(fields["position"]), depends_on=tuple(map(str, fields["depends_on"])), **known)
+    depends_on = tuple(map(str, fields["depends_on"]))
+    return ExpectedWait(
+        position=int(fields["position"]), depends_on=depends_on, held_by=str(fields.get("held_by", "")), **known
+    )

@@ -104,6 +104,15 @@ def test_the_doctor_works_in_a_plain_installation_and_says_what_is_missing(tmp_p
     assert "cotenant[agent]" in found["gpus"]["remedy"]
 
 
+def test_a_notebook_without_the_simulators_libraries_is_told_the_extra(tmp_path: Path) -> None:
+    lines = "import cotenant_simulator\ncotenant_simulator.simulate('jobs.csv', ['fifo'])"
+    environment = environment_without(ALL_MODULES, tmp_path)
+    command = [sys.executable, "-c", lines]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
+    assert "InputError: cotenant_simulator needs cotenant[simulator]: pip install " in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Traceback") == 1
+
+
 def test_policies_are_listed_without_a_scheduler_with_the_default_marked(tmp_path: Path) -> None:
     done = run(tmp_path, "policies", "list", without=[])
     assert done.returncode == 0

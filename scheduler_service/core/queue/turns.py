@@ -147,7 +147,7 @@ def _take_within_quota(state: Queue, turn: Turn, take_turn: Callable[[Turn], Abs
     for _ in range(ASKED_PER_TURN_MAX):
         left = state.tenants.gpus_left(turn.lane.tenant) if turn.lane is not NO_LANE else None
         lane = state.waiting.lanes.get(turn.lane)
-        if left == 0 and lane is not None:
+        if lane is not None and not _has_room(lane, left):
             too_wide = _too_wide(state, turn.lane.tenant, lane)
             decided = frozenset(job_id for one in too_wide for job_id in one.job_ids)
             rest = HoldRest(queue=lane.queue, decided=decided, reason=quota_reason(state, turn.lane.tenant))
@@ -256,9 +256,29 @@ def _admitted(admission: _Admission, decision: Decision) -> Decision | None:
     if isinstance(decision, Stop) and _is_in_vain(admission, decision, len(job.assignments)):
         return None
     if isinstance(decision, Reshape):
-        more = len(decision.assignments) - len(job.assignments)
-        return decision if more <= 0 or _obstacle(admission, job.request, more) is None else None
+        return decision if _may_reshape(admission, job, decision) else None
     return decision
+
+
+def _may_reshape(admission: _Admission, job: RunningJob, reshape: Reshape) -> bool:
+    """Say whether a running job may have so many GPUs: only fewer, or such as nobody waits for."""
+    more = len(reshape.assignments) - len(job.assignments)
+    if more <= 0:
+        return True
+    # The policy was shown no waiting job. What it gives away might just have been taken from a job for one of them.
+    if admission.turn.lane is NO_LANE and _may_anyone_start(admission.state):
+        return False
+    return _obstacle(admission, job.request, more) is None
+
+
+def _may_anyone_start(state: Queue) -> bool:
+    """Say whether a job waits for which its tenant's quota has room."""
+    return any(_has_room(lane, state.tenants.gpus_left(name.tenant)) for name, lane in state.waiting.lanes.items())
+
+
+def _has_room(lane: Lane, gpus_left: int | None) -> bool:
+    """Say whether what is left of a quota (None = there is none) is enough for a job of a lane."""
+    return gpus_left is None or len(lane.wider_ids(gpus_left)) < len(lane)
 
 
 def _is_protected(admission: _Admission, request: JobRequest) -> bool:

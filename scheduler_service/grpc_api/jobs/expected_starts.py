@@ -93,7 +93,7 @@ def _why_unknown(forecast: Forecast, wait: ExpectedWait) -> str:
         )
     if forecast.runs < RUNS_MIN:
         return "the queue is too long to be simulated often enough"
-    return "it did not start within the simulated time: see the reason"
+    return f"it did not start in the simulation: {wait.held_by.rstrip('.') or 'see the reason'}"
 
 
 def explanation_violations(request: scheduling_pb2.ExplainJobRequest) -> Iterator[FieldViolation]:

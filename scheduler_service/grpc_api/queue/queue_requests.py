@@ -84,7 +84,7 @@ class QueueRequests:
             job = known_job(self.engine, request.job_id)
             if job.phase in ENDED_PHASES:
                 raise WrongJobPhaseError(
-                    f"{job.job_id} is {job.phase.value}; only a held job can be released; submit it anew"
+                    f"{job.job_id} is {job.phase.value}; only a held job can be released; {_way_back(job)}"
                 )
             event = JobReleased(at_ms=0, job_id=job.job_id, actor=actor_of(self.caller))
             is_due = job.phase in (Phase.PENDING, Phase.STOPPING) and job.request.terms.is_held
@@ -224,7 +224,7 @@ class QueueRequests:
         """Return a job that waits; of one that is on its way the refusal says what can be done `otherwise`."""
         job = known_job(self.engine, job_id)
         if job.phase is not Phase.PENDING and job.phase not in or_in:
-            remedy = "submit it anew" if job.phase in ENDED_PHASES else otherwise
+            remedy = _way_back(job) if job.phase in ENDED_PHASES else otherwise
             raise WrongJobPhaseError(f"{job_id} is {job.phase.value}; only a pending job can be {deed}; {remedy}")
         return job
 
@@ -280,6 +280,11 @@ class QueueRequests:
                 f"jobs of tenant {spec.tenant!r} may have a priority of at most {most}, not {spec.priority}; use a "
                 "lower --priority, or ask an operator"
             )
+
+
+def _way_back(job: JobRecord) -> str:
+    """Return how a job that has ended may run again."""
+    return "`cotenant retry` hands it in again" if job.phase in _FAILED else "submit it anew"
 
 
 def _mutation(request: _Repeatable, propose: Callable[[], Proposal]) -> Mutation:

@@ -7,6 +7,7 @@ import doctest
 import logging
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,16 @@ def test_what_is_of_another_kind_is_refused_by_its_name_before_anything_else(set
 def test_what_simulates_is_named_where_it_is_looked_for() -> None:
     with pytest.raises(AttributeError, match=r"it is cotenant_simulator\.simulate"):
         package.simulate  # noqa: B018
+
+
+def test_a_notebook_is_offered_what_predicts() -> None:
+    assert {"Prediction", "fits", "predict"} <= set(dir(package))
+
+
+def test_a_traceback_ends_with_the_remedy() -> None:
+    with pytest.raises(InputError) as caught:
+        package.predict(GRAPHS / "mlp.onnx")
+    assert traceback.format_exception(caught.value)[-1] == "remedy: e.g. batch_size=64\n"
 
 
 def test_the_helper_of_scripts_loads_nothing_of_it() -> None:

@@ -35,6 +35,7 @@ submit --graph {absent} -- python train.py
 submit --graph {text} --batch-size 8 -- python train.py
 submit --graph {graph} --capture -- python train.py
 submit --env PATH -- python train.py
+submit --after-any -- python train.py
 submit --bind batch -- python train.py
 submit --bind n=x -- python train.py
 submit --step 5 -- python train.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from scheduler_service.core import commands, events, queue_events
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.codec import decode, encode
-from scheduler_service.core.decisions import Decision, Stop
+from scheduler_service.core.decisions import Decision, Hold, Reshape, Stop
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.queue.queue_terms import QueueTerms
@@ -19,6 +20,7 @@ from scheduler_service.core.queue.tenants import USED_TENANTS_MAX, TenantRule, T
 from scheduler_service.core.reasons.reason_remedies import describe_remedy
 from scheduler_service.core.records import Phase, Reason, Share
 from scheduler_service.policies.fifo import Fifo
+from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
 from tests.support.engine_play import Play
@@ -105,6 +107,53 @@ def test_a_policy_that_heeds_nothing_is_not_followed_and_the_job_reads_why() -> 
     assert not [order for order in orders if isinstance(order, commands.StopJob)]
     reason = engine.explain("j1").reason
     assert (reason.code, reason.job_ids) == ("PROTECTED", ("j0",))
+
+
+class GrowsWhenNobodyWaits:
+    """A policy that lets jobs wait for others, and gives idle GPUs away where it sees no job that waits."""
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Hold the jobs that come later; without any let what runs have all GPUs."""
+        if not view.running:
+            return Fifo().decide(view)
+        reason = Reason(code="RESHAPES_OTHER")
+        holds: list[Decision] = [Hold(job_id=one.request.job_id, reason=reason) for one in view.pending]
+        grow = [] if holds or view.now_ms < 4 else sorted(view.running)
+        return holds + [
+            Reshape(job_id=job_id, reason=reason, assignments=ranked(sorted(view.gpus)), micro_batch_size=1)
+            for job_id in grow
+        ]
+
+
+@for_each(
+    ("waiting", "rules", "grows"),
+    [
+        ([{"terms": QueueTerms(priority=100)}], {}, False),
+        ([{"terms": QueueTerms(priority=-100)}], {}, False),
+        ([{"tenant": "b"}], {"b": TenantRule(gpus_max=1)}, False),
+        ([{"tenant": "b"}], {"b": TenantRule(is_closed=True)}, True),
+        ([{"tenant": "b", "gpus": 2}], {"b": TenantRule(gpus_max=1)}, True),
+        ([{"tenant": "a", "gpus": 2}, {"tenant": "b"}], {"a": TenantRule(gpus_max=2)}, False),
+    ],
+)
+def test_no_running_job_grows_into_room_for_which_a_job_of_another_class_or_tenant_waits(
+    waiting: list[dict[str, Any]], rules: dict[str, TenantRule], grows: bool
+) -> None:
+    engine = SchedulerEngine(make_policy=lambda name, parameters: GrowsWhenNobodyWaits(), policy="grows")
+    engine.handle(events.NodeJoined(at_ms=1, node=node("n0", 2)))
+    if rules:
+        engine.handle(queue_events.TenantsChosen(at_ms=1, rules=TenantRules(rules=rules)))
+    elastic = job("runs", allowed_gpus=(1, 2), global_batch_size=2, share=Share.NEVER, tenant="a")
+    engine.handle(events.JobSubmitted(at_ms=2, request=elastic))
+    for number, terms in enumerate(waiting):
+        held = replace(terms.pop("terms", QueueTerms()), is_held=True)
+        engine.handle(events.JobSubmitted(at_ms=2, request=job(f"waits-{number}", terms=held, **terms)))
+        orders = engine.handle(queue_events.JobReleased(at_ms=3, job_id=f"waits-{number}"))
+        assert not orders
+    runs = engine.state.jobs["runs"]
+    engine.handle(events.JobStarted(at_ms=3, job_id="runs", attempt=runs.attempt, fence=runs.fence))
+    orders = engine.handle(events.TimerFired(at_ms=4))
+    assert any(isinstance(order, commands.StopJob) for order in orders) is grows
 
 
 def test_a_tenant_holds_no_more_gpus_than_its_quota() -> None:

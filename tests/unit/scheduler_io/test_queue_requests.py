@@ -114,7 +114,7 @@ def test_nobody_is_told_to_pause_or_cancel_what_has_ended() -> None:
     scene = Scene()
     ended = scene.submit()
     scene.fail(ended)
-    told = r"is failed; .*; submit it anew$"
+    told = r"is failed; .*; `cotenant retry` hands it in again$"
     with pytest.raises(WrongJobPhaseError, match=told):
         scene.do(scene.queue.hold(scheduling_pb2.HoldJobRequest(job_id=ended)))
     with pytest.raises(WrongJobPhaseError, match=told):

@@ -254,3 +254,7 @@ def test_every_option_has_the_name_of_a_flag() -> None:
 
     flags = {parameter.name for parameter in simulate.params} | {"parameters"}
     assert set(Options.__dataclass_fields__) <= flags
+
+
+def test_a_notebook_is_offered_what_simulates() -> None:
+    assert {"Comparison", "simulate"} <= set(dir(cotenant_simulator))

@@ -14,6 +14,7 @@ from cotenant_simulator.errors import InputError
 from cotenant_simulator.run.expected_starts import expect_starts
 from cotenant_simulator.run.present_run import PresentRun, Starts
 from scheduler_service.core import events
+from scheduler_service.core.queue.queue_terms import QueueTerms
 from scheduler_service.core.records import Share
 from tests.support.engine_play import Play
 from tests.support.scheduling import all_pairs, prediction
@@ -197,6 +198,18 @@ def test_what_cannot_be_is_said_in_words(changes: Mapping[str, object], why: str
         cluster.submit(name, steps=10, global_batch_size=64)
     with pytest.raises(InputError, match=why):
         cluster.expect(**changes)
+
+
+def test_a_job_that_starts_in_no_run_says_what_holds_it_with_the_changes() -> None:
+    cluster = Cluster()
+    cluster.submit("a", steps=100)
+    cluster.submit("b", steps=10)
+    cluster.play.submit("c", terms=QueueTerms(is_held=True))
+    found = cluster.expect(job_id="b", gpus=9)
+    assert (found["b"]["wait_ms"], found["c"]["wait_ms"]) == (-1, -1)
+    assert found["b"]["held_by"].startswith("9 GPU(s) of one kind are needed, but the cluster has 1 usable")
+    assert "cotenant release" in found["c"]["held_by"]
+    assert cluster.expect()["b"]["held_by"] == ""
 
 
 def test_jobs_that_start_stop_or_stand_still_now_are_gone_on_with() -> None:

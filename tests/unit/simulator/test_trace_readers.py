@@ -319,12 +319,16 @@ def test_a_broken_line_of_a_log_is_named(line: str, complaint: str, tmp_path: Pa
 def test_a_job_list_may_say_tenants_and_classes(tmp_path: Path) -> None:
     header = "job_id,submit_time_s,duration_s,num_gpus,tenant,priority\n"
     file = tmp_path / "jobs.csv"
-    file.write_text(header + "1,0,5,1,ann,high\n2,0,5,1,,\n3,0,5,1,bob,-7\n")
+    file.write_text(header + "1,0,5,1,ann,high\n2,0,5,1,,\n3,0,5,1,bob,-7.0\n")
     requests = [job.request for job in read_trace(file, Consent()).jobs]
     assert [(one.tenant, one.terms.priority) for one in requests] == [("ann", 100), ("", 0), ("bob", -7)]
-    for wrong in ("x y,0", "ann,urgent", "ann,1001", "ann,0.5"):
+    classes = "not low, normal, high or a whole number from -1000 to 1000"
+    for wrong, told in (
+        ("x y,0", "tenant"),
+        *((f"ann,{one}", classes) for one in ("urgent", "1001", "0.5", "nan", "inf")),
+    ):
         file.write_text(f"{header}1,0,5,1,{wrong}\n")
-        with pytest.raises(TraceError, match=r"jobs\.csv:2: (tenant|priority)"):
+        with pytest.raises(TraceError, match=rf"jobs\.csv:2: .*{told}"):
             read_trace(file, Consent())
 
 
