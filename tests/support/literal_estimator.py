@@ -32,6 +32,10 @@ class LiteralEstimator(JobEstimator):
         version: ServedVersion | None,
         confidence: float,
     ) -> None:
+        if settings.precision == "tf32" and device.peak("tf32") == device.peak("fp32"):
+            settings = replace(
+                settings, precision="fp32"
+            )  # of the devices that are asked about none rounds at one rate
         models = version.devices.get(device.name, {}) if version else {}
         work = JobWork(MeasuredGraph(graph), settings, device, models, tuple(version.devices) if version else ())
         super().__init__(work, settings.input_wait_ratio, confidence)
