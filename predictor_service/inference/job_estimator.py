@@ -210,6 +210,7 @@ class JobEstimator:
             network_novelty=self._work.network_novelty(model),
             vectors=asked[points],
             is_precision_new=model.is_precision_new(taught.settings.precision),
+            is_mode_new=not model.knows_mode(taught.settings.mode),
             excess=excess,
         )
 
