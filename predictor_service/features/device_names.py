@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -45,11 +45,18 @@ _NUMBERED_GENERATIONS: Final = (
     (r"rtx 40\d\d.*", Generation.ADA),
     (r"(rtx 30\d\d|rtx a\d|a\d).*", Generation.AMPERE),
     (r"(rtx 20\d\d|gtx 16\d\d|quadro rtx).*", Generation.TURING),
-    (r"gtx 10\d\d.*", Generation.PASCAL),
+    (r"(gtx 10\d\d|(quadro )?p\d|titan xp?\b).*", Generation.PASCAL),
+    (r"((quadro )?g?v\d|titan v\b).*", Generation.VOLTA),
+    (r"t\d.*", Generation.TURING),
+    (r"((quadro )?m\d|gtx 9\d\d).*", Generation.MAXWELL),
+    (r"((quadro )?k\d|gtx [67]\d\d).*", Generation.KEPLER),
+    (r"l\d.*", Generation.ADA),
+    (r"mi\d.*", Generation.CDNA),
     (r"(h\d|gh\d).*", Generation.HOPPER),
     (r"(b\d|gb\d).*", Generation.BLACKWELL),
 )
-_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+mig[\s_-]+(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
+# Pages of clouds leave out the word between a card and its slice.
+_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
 _MEMORY_SHARES_OF_SLICES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
@@ -98,7 +105,7 @@ def _resolve(name: str, memory_bytes: int) -> NamedDevice:
         elif meant:
             found = _usual(name, fitting if memory_bytes else meant)
             if found is None:
-                raise _several(name, [device.name for device in meant])
+                raise _several(name, meant, memory_bytes)
     if found is not None:
         return NamedDevice(device=replace(found, memory_bytes=memory_bytes) if memory_bytes else found)
     nearest = tuple(_nearest(name))
@@ -213,11 +220,17 @@ def _sharing_a_word(name: str, pattern: str) -> list[str]:
     return [full for full in DEVICE_TYPES if words & set(_words(full))]
 
 
-def _several(name: str, candidates: Iterable[str]) -> UnknownDeviceError:
-    listed = ", ".join(candidates)
+def _several(name: str, candidates: Sequence[DeviceType], memory_bytes: int) -> UnknownDeviceError:
+    listed = ", ".join(device.name for device in candidates)
+    remedy = "name one of them, or state its memory (device_memory_bytes, --device-memory)"
+    if memory_bytes:
+        remedy = (
+            f"none of them has {memory_bytes / GIBIBYTE:.4g} GiB: name one of them in full to be asked about with that "
+            "memory, or a slice by its own name (NVIDIA A100-SXM4-40GB MIG 3g.20gb)"
+        )
     return UnknownDeviceError(
         f"device {name!r} may be one of: {listed}",
-        remedy="name one of them, or state its memory (device_memory_bytes, --device-memory)",
+        remedy=remedy,
         details={"field": "device", "candidates": listed},
     )
 

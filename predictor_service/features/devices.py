@@ -87,6 +87,10 @@ class DeviceType:
         """Operations per second at a precision; one that the device lacks runs at the fp32 rate."""
         return self.peak_flops.get(precision, self.peak_flops["fp32"])
 
+    def has_units_for(self, precision: str) -> bool:
+        """Whether it multiplies at a precision in another way than in fp32; a driver ignores one that it cannot."""
+        return self.peak(precision) > self.peak("fp32") or self.generation in _TF32_BY_DEFAULT
+
     def convolution_precision(self, precision: str) -> str:
         """The precision in which convolutions of a job really run: the default of PyTorch where it says fp32."""
         return "tf32" if precision == "fp32" and self.generation in _TF32_BY_DEFAULT else precision

@@ -34,7 +34,7 @@ from predictor_service.regressors.candidates import BOUND_PARTNERS, CandidateBui
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
-from predictor_service.selection.folds import Fold, grouped_folds
+from predictor_service.selection.folds import GROUPS_MIN, Fold, grouped_folds
 from predictor_service.selection.incumbent import Incumbent
 from predictor_service.selection.local_bounds import (
     BRIEF,
@@ -199,7 +199,8 @@ def _fit_relative(task: FittingTask) -> FittedTarget:
     folds = grouped_folds(task.groups)
     families = len(frozenset[str]().union(*task.groups)) if task.groups else 0
     if len(task.measured) < ROWS_MIN or not folds:
-        raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
+        few = f"{len(task.measured)} rows of {families} families"
+        raise NotLearnable(f"{few} are too few, {ROWS_MIN} of {GROUPS_MIN} the least")
     encoded = task.target.encode(task.measured, task.analytical_estimate)
     incumbent = _incumbent(task)
     scored = score_candidates(_list_candidates(task), task.columns, encoded, folds, task.seed)

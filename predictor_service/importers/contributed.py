@@ -2,6 +2,9 @@
 
 A file holds rows already; they are checked like any others. Their graphs are those of the zoo, whose figures come from
 `datasets/zoo_features`, so that no graph file is needed. What was predicted there before is not read: it only judges.
+
+What was measured while others used the device (`--despite-load`) is rejected, as in a campaign: it would teach their
+load as the device's speed, and its ranges would hold on no other day.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, parse_row
 from predictor_service.errors import TrainingDataError
@@ -20,6 +23,9 @@ from predictor_service.importers.zoo_features import ZooFeatures
 SCHEMA: Final = "cotenant.contribution/1"
 _FILE_BYTES_MAX: Final = 8 << 20
 _FILES_MAX: Final = 1_000
+_FOREIGN_LOAD: Final = "foreign_load"
+_UNTOUCHED: Final = "leave the file as it was written"
+Row = TypeVar("Row", SoloRow, PairRow)
 
 
 def import_contributed(place: Path) -> ImportedSet:
@@ -35,8 +41,10 @@ def import_contributed(place: Path) -> ImportedSet:
     zoo = ZooFeatures.load()
     for path in paths:
         content = _read(path)
-        solo += [_with_features(row, zoo) for row in _rows(path, _cells(content["measured"].values()), SoloRow)]
-        pairs += list(_rows(path, (cells for rows in content["paired"].values() for cells in _cells(rows)), PairRow))
+        for name, cells in content["measured"].items():
+            solo += [_with_features(row, zoo) for row in _rows(f"{path.name}, {name}", [cells], SoloRow)]
+        for names, rows in content["paired"].items():
+            pairs += list(_rows(f"{path.name}, {names}", rows, PairRow))
     return ImportedSet(solo=solo, pairs=pairs)
 
 
@@ -55,18 +63,16 @@ def _read(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _cells(rows: Any) -> Iterator[Mapping[str, str]]:  # noqa: ANN401 (of a stranger's file)
+def _rows(source: str, rows: Any, row_type: type[Row]) -> Iterator[Row]:  # noqa: ANN401 (of a stranger's file)
     for cells in rows if isinstance(rows, Iterable) else (rows,):
         if not isinstance(cells, dict) or not all(isinstance(value, str) for value in cells.values()):
-            raise TrainingDataError("a row is not made of text cells", remedy="leave the file as it was written")
-        yield cells
-
-
-def _rows(path: Path, cells: Iterator[Mapping[str, str]], row_type: type[Any]) -> Iterator[Any]:
-    try:
-        yield from (parse_row(each, row_type, path.name) for each in cells)
-    except ProfileSchemaError as error:
-        raise TrainingDataError(str(error), remedy="leave the file as it was written") from error
+            raise TrainingDataError(f"{source}: a row is not made of text cells", remedy=_UNTOUCHED)
+        try:
+            row = parse_row(cells, row_type, source)
+        except ProfileSchemaError as error:
+            raise TrainingDataError(str(error), remedy=_UNTOUCHED) from error
+        is_contaminated = row.status == "ok" and _FOREIGN_LOAD in row.quality_flags
+        yield replace(row, status="rejected") if is_contaminated else row
 
 
 def _with_features(row: SoloRow, zoo: ZooFeatures) -> SoloRow:

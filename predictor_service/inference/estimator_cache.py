@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from cotenant.job_settings import JobSettings
@@ -41,6 +42,8 @@ class EstimatorCache:
         confidence: float,
     ) -> JobEstimator:
         """Returns the estimator of a job; one that is kept answers exactly as a new one would."""
+        if settings.precision == "tf32" and not device.has_units_for("tf32"):
+            settings = replace(settings, precision="fp32")
         shared = _key(graph, settings, device, confidence)
         key = (*shared, settings.input_wait_ratio)
         kept = self._kept.find(key, version)
@@ -51,12 +54,19 @@ class EstimatorCache:
             models = version.devices.get(device.name, {}) if version else {}
             measured = tuple(version.devices) if version else ()
             others = memory_model_of_others(version)
-            on_measured = others and JobWork(graph, settings, others.device, {MEMORY.name: others.model})
+            on_measured = others and JobWork(
+                graph, _as_kept_in_memory(settings), others.device, {MEMORY.name: others.model}
+            )
             work = JobWork(graph, settings, device, models, measured, on_measured=on_measured)
             self._work.keep(shared, work, graph.description.nodes, version)
         made = JobEstimator(work, settings.input_wait_ratio, confidence)
         self._kept.keep(key, made, graph.description.nodes, version)
         return made
+
+
+def _as_kept_in_memory(settings: JobSettings) -> JobSettings:
+    """TF32 shortens what is multiplied, not what is kept."""
+    return replace(settings, precision="fp32") if settings.precision == "tf32" else settings
 
 
 def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confidence: float) -> _Key:

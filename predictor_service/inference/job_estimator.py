@@ -209,7 +209,8 @@ class JobEstimator:
             novelty=near,
             network_novelty=self._work.network_novelty(model),
             vectors=asked[points],
-            is_precision_new=model.is_precision_new(self._work.settings.precision),
+            is_precision_new=model.is_precision_new(taught.settings.precision),
+            is_mode_new=not model.knows_mode(taught.settings.mode),
             excess=excess,
         )
 

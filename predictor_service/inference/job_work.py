@@ -69,7 +69,7 @@ class JobWork:
         self._familiar: dict[str, bool | None] = {}
         self._network_novelty: dict[str, FloatArray | None] = {}
         self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
-        self._taught: dict[int, JobWork] = {}
+        self._taught: dict[tuple[int, str], JobWork] = {}
 
     @cached_property
     def models(self) -> Mapping[str, ServedTarget]:
@@ -90,10 +90,19 @@ class JobWork:
 
         Memory is asked only about networks made of operators as measured ones; of times, few networks tell no others.
         """
-        settings, is_familiar = self.settings, self.is_familiar(model)
-        if settings.precision not in model.record.precisions or not model.knows_mode(settings.mode):
+        is_familiar = self.is_familiar(model)
+        if self._asked_precision(model) not in model.record.precisions or not model.knows_mode(self.settings.mode):
             return False
         return bool(is_familiar) if model.target is MEMORY else is_familiar is not False
+
+    def _asked_precision(self, model: ServedTarget) -> str:
+        """The precision about which a model is asked: where a card has no units for the job's, it computes in fp32.
+
+        The model of all types would answer else, whose card is another one: a T4 took a third of its time in bf16.
+        """
+        precision = self.settings.precision
+        is_known = precision in model.record.precisions or self.device.has_units_for(precision)
+        return precision if is_known or model.target is MEMORY or not model.record.is_public else "fp32"
 
     @cached_property
     def untaught(self) -> tuple[str, ...]:
@@ -109,21 +118,25 @@ class JobWork:
         return (f"device {self.device.name}, measured {measured}", *self.untaught)
 
     def as_taught(self, model: ServedTarget) -> JobWork:
-        """The job with the optimizer that a model is asked about, see `ServedTarget.asked_slots`.
+        """The job with the precision and the optimizer that a model is asked about, see `ServedTarget.asked_slots`.
 
         A model says by what factor physics is off. If the factor depended on numbers per parameter that hardly any row
         had, an optimizer that keeps less could seem to need more.
         """
         slots, settings = model.asked_slots, self.settings
-        if slots is None or settings.mode != "train" or slots == OPTIMIZER_SLOTS[settings.optimizer]:
+        if slots is None or settings.mode != "train":
+            slots = OPTIMIZER_SLOTS[settings.optimizer]
+        precision = self._asked_precision(model)
+        if slots == OPTIMIZER_SLOTS[settings.optimizer] and precision == settings.precision:
             return self
-        kept = self._taught.get(slots)
+        key = (slots, precision)
+        kept = self._taught.get(key)
         if kept is None:
-            optimizer = next(
-                (name for name, numbers in OPTIMIZER_SLOTS.items() if numbers == slots), settings.optimizer
-            )
-            taught = replace(settings, optimizer=optimizer)
-            kept = self._taught[slots] = JobWork(self.graph, taught, self.device, self._trained)
+            optimizer = settings.optimizer
+            if slots != OPTIMIZER_SLOTS[optimizer]:
+                optimizer = next((name for name, numbers in OPTIMIZER_SLOTS.items() if numbers == slots), optimizer)
+            taught = replace(settings, optimizer=optimizer, precision=precision)
+            kept = self._taught[key] = JobWork(self.graph, taught, self.device, self._trained)
         return kept
 
     def table(self, points: int) -> WorkTable:

@@ -15,7 +15,7 @@ from predictor_service.registry.manifest import OF_ALL_TYPES, Manifest, TargetRe
 from predictor_service.registry.network_bound import NetworkBound, places_of, within
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, bound_offset, few_groups_factor
-from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Target
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64
 _IS_TRAINING: Final = "is_training"
@@ -180,6 +180,7 @@ class ServedTarget:
         network_novelty: FloatArray | None = None,
         vectors: FloatArray | None = None,
         is_precision_new: bool = False,
+        is_mode_new: bool = False,
         excess: FloatArray | None = None,
     ) -> Bounded:
         """Predicts with an interval.
@@ -194,6 +195,7 @@ class ServedTarget:
             network_novelty: Of the jobs' networks, see `OperatorMix`: not families, networks held out teach the bound.
             vectors: Of the jobs, shape (rows, len(FEATURES)), which that bound sees.
             is_precision_new: Whether no training row has the job's precision.
+            is_mode_new: Whether none trained, or inferred, as the job does.
             excess: `TrainingDomain.excess` of the columns, where it is at hand.
         """
         raw = self._predict_clipped(columns)
@@ -204,15 +206,17 @@ class ServedTarget:
         half_width = self._as_measurable(half_width, analytical_estimate)
         if network_novelty is not None and vectors is not None and self._network_bound is not None:
             upper_99_offset = np.minimum(upper_99_offset, self._network_bound.offset(vectors, raw, network_novelty))
+        upwards = half_width
         if self.target is not SLOWDOWN:
             # What is smaller than all that was trained holds less; as bounds never fall, its own would be that of all.
             outside, above = self.record.domain.excess(columns) if excess is None else excess
+            above = outside if is_mode_new else above
             half_width = half_width + WIDER_PER_UNIT_OUTSIDE * (outside + float(is_precision_new))
             upper_99_offset = upper_99_offset + WIDER_PER_UNIT_OUTSIDE * (above + float(is_precision_new))
+            is_smaller = (outside > above) & (self.target is MEMORY and confidence <= _BOUND)
+            upwards = np.where(is_smaller, np.clip(upper_99_offset, 0.0, half_width), half_width)
         ends = np.empty((4, len(raw)))  # decoded at once: few rows are asked, and each call costs more than its rows
-        ends[0] = raw
-        ends[1] = raw - half_width
-        ends[2] = raw + half_width
+        ends[0], ends[1], ends[2] = raw, raw - half_width, raw + upwards
         ends[3] = raw + upper_99_offset
         if network_novelty is not None and confidence <= _BOUND:  # families held out teach the interval
             by_networks = (

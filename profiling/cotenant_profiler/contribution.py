@@ -27,7 +27,7 @@ from cotenant.prediction_questions import Questions, ask_offline, hash_of
 from cotenant.v1 import prediction_pb2
 from cotenant_profiler import system_clock, zoo
 from cotenant_profiler.bench import Bench
-from cotenant_profiler.contribution_rows import measure_network, measure_pair, settings_of
+from cotenant_profiler.contribution_rows import FOREIGN_LOAD, measure_network, measure_pair, settings_of
 from cotenant_profiler.contribution_time import TimePlan
 from cotenant_profiler.errors import JournalError
 from cotenant_profiler.measured_device import MeasuredDevice
@@ -245,6 +245,12 @@ def report(contribution: Contribution) -> str:
     failed = [name for name, row in content["measured"].items() if row["status"] != "ok"]
     pairs = sum(1 for rows in content["paired"].values() if rows)
     said = f"{statuses.count('ok')} of {len(content['networks'])} networks and {pairs} pairs in {contribution.path}"
+    disturbed = sum(1 for row in content["measured"].values() if FOREIGN_LOAD in row["quality_flags"].split("|"))
+    if disturbed:
+        said += (
+            f"; others used the device during {disturbed} of them: these teach nothing, measure into another file when "
+            "it is free"
+        )
     if failed:
         said += f"; did not run, or not in their time: {', '.join(failed)}"
     left = [*contribution.unmeasured(), *(f"{one} + {other}" for one, other in contribution.unpaired())]

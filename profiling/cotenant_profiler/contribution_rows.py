@@ -15,6 +15,7 @@ from cotenant_profiler.campaign import Method
 from cotenant_profiler.errors import OutOfMemoryError, ProfilerError
 from cotenant_profiler.job_spec import JobSpec
 
+FOREIGN_LOAD: Final = "foreign_load"
 _METHOD: Final = Method(window_ms=1_200, warm_up_ms=300, warm_up_ms_max=2_000, reference_ms=400)
 
 
@@ -122,5 +123,5 @@ def _solo_row(
 
 
 def _flags(found: Measurement) -> tuple[str, ...]:
-    foreign = ("foreign_load",) if found.foreign_ratio > _METHOD.foreign_ratio_max else ()
+    foreign = (FOREIGN_LOAD,) if found.foreign_ratio > _METHOD.foreign_ratio_max else ()
     return tuple(dict.fromkeys((*found.flags, *foreign)))

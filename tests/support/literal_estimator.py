@@ -32,6 +32,10 @@ class LiteralEstimator(JobEstimator):
         version: ServedVersion | None,
         confidence: float,
     ) -> None:
+        if settings.precision == "tf32" and device.peak("tf32") == device.peak("fp32"):
+            settings = replace(
+                settings, precision="fp32"
+            )  # of the devices that are asked about none rounds at one rate
         models = version.devices.get(device.name, {}) if version else {}
         work = JobWork(MeasuredGraph(graph), settings, device, models, tuple(version.devices) if version else ())
         super().__init__(work, settings.input_wait_ratio, confidence)
@@ -108,11 +112,20 @@ def bounded_of(
         half_width = np.maximum(half_width, 0.05 / analytical_estimate)
     outside = np.array([farthest_outside(model, row) for row in columns])
     outside += float(bool(record.precisions) and precision not in record.precisions)
+    if "is_training" in record.columns:
+        place = record.columns.index("is_training")
+        is_new = (columns[:, place] < record.domain.trained[0][place]) | (
+            columns[:, place] > record.domain.trained[1][place]
+        )
+        outside[:, 1] = np.where(is_new, outside[:, 0], outside[:, 1])
     half_width, offset = half_width + 0.25 * outside[:, 0], offset + 0.25 * outside[:, 1]
+    above = raw + half_width
+    if model.target is MEMORY and confidence <= 0.99:
+        above = np.where(outside[:, 0] > outside[:, 1], np.minimum(above, raw + offset), above)
     return Bounded(
         value=decoded(model.target, raw, analytical_estimate),
         lower=decoded(model.target, raw - half_width, analytical_estimate),
-        upper=decoded(model.target, raw + half_width, analytical_estimate),
+        upper=decoded(model.target, above, analytical_estimate),
         upper_99=decoded(model.target, raw + offset, analytical_estimate),
     )
 

@@ -71,6 +71,18 @@ def test_a_large_transformer_is_never_said_to_be_faster_than_its_products_at_the
     assert (found.value >= 1.05 * at_peak_ms).all()
 
 
+@for_each("name", GPUS)
+def test_tf32_is_never_said_to_take_longer_than_fp32(name: str) -> None:
+    model, device = load_step_model(), DEVICE_TYPES[name]
+    work = step_work(1, 16, 4096, convolution_macs_per_sample=0.0, depthwise_convolution_macs_per_sample=0.0)
+    for is_training in (True, False):
+        tf32, fp32 = (
+            model.time_ms(work, [StepKind(device=device, precision=precision, is_training=is_training)])
+            for precision in ("tf32", "fp32")
+        )
+        assert (tf32 <= fp32).all()
+
+
 def test_a_step_of_a_tiny_network_is_a_few_launches_and_only_its_upper_end_has_what_scripts_do() -> None:
     tiny = step_work(1, nodes=4.0, parameters=600.0, forward_macs_per_sample=600.0, convolution_macs_per_sample=0.0,
                      depthwise_convolution_macs_per_sample=0.0, traffic_bytes_per_sample=1e3)  # fmt: skip

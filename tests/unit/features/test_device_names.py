@@ -42,6 +42,8 @@ from tests.support.cases import for_each
         ("CPU_Standin", "cpu-standin"),
         (" NVIDIA H200 ", "NVIDIA H200"),
         ("a100-sxm4-40gb mig 2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb"),
+        ("B200 1g.23gb", "NVIDIA B200 MIG 1g.23gb"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb"),
     ],
 )
 def test_a_short_name_means_the_full_one(name: str, full: str) -> None:
@@ -85,6 +87,15 @@ def test_stated_memory_picks_one_of_several_types(name: str, memory_bytes: int, 
 def test_memory_that_none_of_several_types_has_is_asked_back() -> None:
     with pytest.raises(UnknownDeviceError, match="may be one of"):
         resolve_device("V100", 24 * GIBIBYTE)
+
+
+def test_memory_that_none_of_several_types_has_is_not_asked_for_again() -> None:
+    with pytest.raises(UnknownDeviceError) as caught:
+        resolve_device("a100", 20 * 10**9)
+    assert "none of them has 18.63 GiB: name one of them in full" in str(caught.value.remedy)
+    assert "state its memory" not in str(caught.value.remedy)
+    full = resolve_device("NVIDIA A100-SXM4-40GB", 20 * 10**9).device
+    assert (full.memory_bytes, full.generation) == (20 * 10**9, Generation.AMPERE)
 
 
 def test_other_memory_than_the_usual_does_not_make_a_known_type_unknown() -> None:
@@ -163,6 +174,16 @@ def test_what_no_device_is_called_is_refused_and_quoted_harmlessly(name: str, me
         ("NVIDIA B300", Generation.BLACKWELL),
         ("NVIDIA A800-SXM4-80GB", Generation.AMPERE),
         ("AMD Instinct MI999", Generation.CDNA),
+        ("Tesla V100-SXM2-32GB-LS", Generation.VOLTA),
+        ("Quadro GV100", Generation.VOLTA),
+        ("Quadro P6000", Generation.PASCAL),
+        ("NVIDIA T1000", Generation.TURING),
+        ("NVIDIA GeForce GTX 980 Ti", Generation.MAXWELL),
+        ("Quadro M6000", Generation.MAXWELL),
+        ("Tesla K20", Generation.KEPLER),
+        ("NVIDIA L20", Generation.ADA),
+        ("AMD MI355X", Generation.CDNA),
+        ("NVIDIA TITANIC", Generation.UNKNOWN),
         ("NVIDIA X990", Generation.UNKNOWN),
     ],
 )

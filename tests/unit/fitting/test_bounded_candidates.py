@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from predictor_service.features.devices import STANDIN_DEVICE
 from predictor_service.fitting.competition import list_candidates
+from predictor_service.fitting.conversion import NotLearnable
 from predictor_service.fitting.fit import FittingTask, fit_target
 from predictor_service.regressors import candidates
 from predictor_service.regressors.interface import FeatureArray, FloatArray
@@ -94,3 +95,18 @@ def test_only_the_forest_that_is_stored_has_more_trees(monkeypatch: pytest.Monke
 
     assert trees_of(fitted.files[fitted.record.file_name]) == 240
     assert {trees_of(model.to_onnx()) for model in fitted.score.held_out.models} == {60}
+
+
+@pytest.mark.parametrize(("rows", "families"), [(3, 3), (6, 2)])
+def test_rows_that_are_too_few_are_told_how_many_it_takes(rows: int, families: int) -> None:
+    task = FittingTask(
+        target=UTILIZATION,
+        device=STANDIN_DEVICE,
+        columns=np.ones((rows, len(UTILIZATION.columns)), dtype=np.float32),
+        measured=np.full(rows, 0.5),
+        analytical_estimate=np.ones(rows),
+        groups=[frozenset({f"family{row % families}"}) for row in range(rows)],
+        seed=0,
+    )
+    with pytest.raises(NotLearnable, match=f"{rows} rows of {families} families are too few, 6 of 3 the least"):
+        fit_target(task)

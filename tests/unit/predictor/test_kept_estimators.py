@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from cotenant.job_settings import JobSettings
+from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.inference import estimator_cache
 from predictor_service.inference.estimator_cache import EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
@@ -53,6 +55,22 @@ def test_a_kept_estimator_answers_exactly_as_a_new_one() -> None:
     forgetting = Predictor(GraphLibrary(InProcessDescriber(), None), holder(), estimators_max=0)
     for question in questions() * 2:
         assert without_id(keeping.predict_job(question)) == without_id(forgetting.predict_job(question))
+
+
+@pytest.mark.parametrize(
+    ("device", "is_one"), [("Tesla T4", True), ("AMD Instinct MI50", True), (DEVICE, True), ("NVIDIA A10", False)]
+)
+def test_tf32_is_fp32_where_nothing_multiplies_in_it(device: str, is_one: bool) -> None:
+    kept, graph = EstimatorCache(), MeasuredGraph(describe_graph(GRAPHS[FAMILIES[0]]))
+    version = holder().current()
+    found = {
+        precision: kept.find(
+            graph, JobSettings(global_batch_size=8, precision=precision), DEVICE_TYPES[device], version, 0.9
+        )
+        for precision in ("fp32", "tf32", "fp16")
+    }
+    assert (found["tf32"] is found["fp32"]) is is_one
+    assert found["fp16"] is not found["fp32"]
 
 
 def test_pairs_of_graphs_are_the_same_with_and_without_kept_estimators() -> None:

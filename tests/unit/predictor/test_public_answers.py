@@ -17,6 +17,7 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, Level, PairJob, RiskQuestion
 from predictor_service.inference.unusual_features import OF_OTHERS
 from predictor_service.registry.manifest import Manifest, TargetRecord, seal
+from predictor_service.registry.public_version import read_public_version
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.selection.operator_mix import OPERATORS, OperatorMix
@@ -35,9 +36,14 @@ NOTHING = dataclasses.replace(EVERYTHING, distance_max=0.0, near=0.0, far=0.0)
 def predictor_on(folder: Path, mix: OperatorMix | None = EVERYTHING, *, is_public: bool = True) -> Predictor:
     """Opens a predictor on the package, whose model of memory takes networks for known ones by a mix of operators."""
     packed = packed_version()
-    store = VersionStore(folder / "models")
     manifest = seal(dataclasses.replace(packed.manifest, version="", targets=changed(packed.manifest, mix, is_public)))
-    store.add(manifest, packed.files)
+    return served(folder, manifest, packed.files)
+
+
+def served(folder: Path, manifest: Manifest, files: Mapping[str, bytes]) -> Predictor:
+    """Opens a predictor on one version."""
+    store = VersionStore(folder / "models")
+    store.add(manifest, files)
     store.activate(manifest.version)
     versions = VersionHolder(store)
     versions.reload()
@@ -96,6 +102,26 @@ def test_a_device_type_without_rows_has_the_memory_that_others_measured_on_anoth
     assert here.upper_99 is not None
     assert there.upper_99 > here.upper_99
     assert there.lower < here.lower
+
+
+@pytest.mark.parametrize("device", [DEVICE, OTHER])
+def test_tf32_keeps_as_much_memory_as_fp32(tmp_path: Path, device: str) -> None:
+    predictor = predictor_on(tmp_path)
+    assert ask(predictor, device, precision="tf32").memory_bytes[:3] == pytest.approx(
+        ask(predictor, device).memory_bytes[:3]
+    )
+
+
+@pytest.mark.parametrize("device", ["Tesla T4", "Tesla K80", "Tesla P100-PCIE-16GB"])
+def test_a_card_without_units_for_bf16_is_answered_by_its_own_rows_of_fp32(tmp_path: Path, device: str) -> None:
+    packed = read_public_version()
+    assert packed is not None
+    predictor = served(tmp_path, packed.manifest, packed.files)
+    bf16, fp32 = (ask(predictor, device, precision=precision).step_ms for precision in ("bf16", "fp32"))
+    assert bf16.level is fp32.level is Level.GRAPH
+    assert bf16.value == pytest.approx(fp32.value, rel=0.5)
+    assert bf16.value <= fp32.value
+    assert bf16.unusual_features[1].startswith("precision bf16, trained")
 
 
 @pytest.mark.parametrize("settings", [{"precision": "fp16"}, {"mode": "infer", "optimizer": "sgd"}], ids=str)

@@ -12,6 +12,7 @@ from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
 from predictor_service.inference.unusual_features import UNUSUAL_MAX
 from predictor_service.selection.domain import MARGIN_MAX, learn_domain
+from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, dense_network, graphs
 from tests.support.predictor_service import open_predictor
 
@@ -65,7 +66,23 @@ def test_a_network_larger_than_the_device_does_not_fit() -> None:
     assert "DOES_NOT_FIT" not in codes(ask(graphs()["wide"]))
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+@for_each("settings", [{"mode": "infer"}, {"precision": "fp16"}, {"optimizer": "sgd"}, {}])
+def test_the_bound_of_memory_is_never_below_the_end_of_its_own_range(settings: dict[str, str]) -> None:
+    for name, graph in {**graphs(), "tiny": dense_network([2, 2])}.items():
+        for batch in (1, 16, 4096):
+            memory = ask(graph, batch=batch, **settings).memory_bytes
+            assert memory.upper_99 is not None
+            assert memory.lower <= memory.value <= memory.upper <= memory.upper_99 * (1 + 1e-9), (name, batch)
+
+
+def test_the_bound_of_a_mode_that_was_never_trained_is_wider() -> None:
+    known, other = (ask(graphs()["wide"], mode=mode).memory_bytes for mode in ("train", "infer"))
+    assert known.upper_99 is not None
+    assert other.upper_99 is not None
+    assert other.upper_99 / other.value > 1.2 * known.upper_99 / known.value
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_precision_that_was_never_trained_is_unusual_and_wider(precision: str) -> None:
     known, other = ask(graphs()["wide"]), ask(graphs()["wide"], precision=precision)
     assert f"precision {precision}, trained fp32" in other.memory_bytes.unusual_features

@@ -51,13 +51,21 @@ class FakeBench:
     What would take longer than its limit is given up then, as by the bench.
     """
 
-    def __init__(self, interrupted_at: int = -1, clock: FakeClock | None = None, **taken_ms: float) -> None:
+    def __init__(
+        self,
+        interrupted_at: int = -1,
+        clock: FakeClock | None = None,
+        *,
+        foreign_ratio: float = 0.0,
+        **taken_ms: float,
+    ) -> None:
         self.calls: list[str] = []
         self.limits_ms: list[float] = []
         self.closed = 0
         self._interrupted_at = interrupted_at
         self._clock = clock or FakeClock()
         self._taken_ms = taken_ms
+        self._foreign_ratio = foreign_ratio
 
     def __enter__(self) -> FakeBench:
         return self
@@ -82,7 +90,11 @@ class FakeBench:
         if needed_ms > self.limits_ms[-1]:
             raise WorkerError("no answer")
         figures = {"step_ms_mean": 5.0 * len(loads), "utilization_ratio": 0.9, "steps": 100.0}
-        return Measurement(figures=(figures,) * len(loads), references_ms=((5.0, 5.0),) * len(loads))
+        return Measurement(
+            figures=(figures,) * len(loads),
+            references_ms=((5.0, 5.0),) * len(loads),
+            foreign_ratio=self._foreign_ratio,
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -287,6 +299,26 @@ def test_a_hostile_contribution_is_refused_by_name(
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(TrainingDataError, match=said):
         import_set("contributed", path)
+
+
+@pytest.mark.parametrize("part", ["measured", "paired"])
+def test_a_refused_row_is_named_with_its_file(part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    run(monkeypatch, path, FakeBench())
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: {"vgg": 7}}))
+    with pytest.raises(TrainingDataError, match=r"mine\.json, vgg: .*text cells"):
+        import_set("contributed", path)
+
+
+def test_what_was_measured_under_the_load_of_others_teaches_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    found, _ = run(monkeypatch, path, FakeBench(foreign_ratio=0.5))
+    assert {row["status"] for row in found.content["measured"].values()} == {"ok"}
+    imported = import_set("contributed", path)
+    assert {*(row.status for row in imported.solo), *(row.status for row in imported.pairs)} == {"rejected"}
+    assert "others used the device during 4 of them: these teach nothing" in report(found)
 
 
 def test_an_absent_or_binary_contribution_is_refused(tmp_path: Path) -> None:
