@@ -41,6 +41,7 @@ ADDRESS_NAMES = {"address", "metrics_address", "scheduler", "predictor"}
 BARE = {
     "cotenant_agent/keeper/shim.py",
     "cotenant/job.py",
+    "profiling/cotenant_profiler/framework_server.py",
     "profiling/cotenant_profiler/plain_training.py",
     "profiling/cotenant_profiler/worker.py",
 }
