@@ -18,7 +18,7 @@ from cotenant.device_calibration import AnchorPair, DeviceCalibration, write_cal
 from cotenant.local_state import local_state_dir
 from cotenant.quantities import format_gib, format_ms, format_percent
 from cotenant.system_clock import now_ms
-from cotenant_profiler.calibration import PARTS, Listener, calibrate
+from cotenant_profiler.calibration import PARTS, Listener, calibrate, left_out
 from cotenant_profiler.campaign_run import open_device
 from cotenant_profiler.contribution import (
     PAIRS,
@@ -129,6 +129,8 @@ def _table(calibration: DeviceCalibration) -> str:
         for anchor in calibration.anchors
     ]
     rows += [(f"{pair.victim} with {pair.other}", _pair_text(pair)) for pair in calibration.pairs]
+    if missing := left_out(calibration):
+        rows.append(("left out", f"{', '.join(missing)}: no time or memory was left, or others used the device"))
     if calibration.foreign_load:
         rows.append(("note", "others used the device meanwhile: predictions get wider ranges; measure again when free"))
     return "\n".join(f"{name:<26}{text}" for name, text in rows)

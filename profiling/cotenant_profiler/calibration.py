@@ -284,6 +284,14 @@ def anchor_networks(device: MeasuredDevice) -> tuple[AnchorNetwork, ...]:
     return GPU_ANCHORS if isinstance(device, NvidiaDevice) else STANDIN_ANCHORS
 
 
+def left_out(calibration: DeviceCalibration) -> tuple[str, ...]:
+    """Return the parts of a whole calibration that a record lacks, networks by name; empty = it is whole."""
+    networks = STANDIN_ANCHORS if calibration.device == STANDIN_DEVICE else GPU_ANCHORS
+    measured = {anchor.network for anchor in calibration.anchors}
+    missing = [network.network for network in networks if network.network not in measured]
+    return (*missing, *(() if calibration.pairs else ("pairs of networks",)))
+
+
 def device_name(device: MeasuredDevice) -> str:
     """Return the device type by name, as an agent offers it."""
     return device.name if isinstance(device, NvidiaDevice) else STANDIN_DEVICE
