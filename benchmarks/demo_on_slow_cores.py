@@ -148,16 +148,15 @@ def _remove(folder: Path) -> None:
 
 
 def _move(root: int, groups: Mapping[int, Path], stop: threading.Event) -> None:
-    moved: set[int] = set()
+    cores: dict[int, int] = {}
     while not stop.wait(_LOOK_S):
         for pid in _descendants(root):
-            if pid in moved:
-                continue
             with contextlib.suppress(OSError):
-                allowed = os.sched_getaffinity(pid)
-                if len(allowed) == 1 and (group := groups.get(min(allowed))) is not None:
-                    (group / "cgroup.procs").write_text(str(pid))
-                    moved.add(pid)
+                core, *others = os.sched_getaffinity(pid)
+                # A process begins on the core of its parent and may change to another one.
+                if not others and core in groups and cores.get(pid) != core:
+                    (groups[core] / "cgroup.procs").write_text(str(pid))
+                    cores[pid] = core
 
 
 def _descendants(root: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -63,11 +63,20 @@ class _MeasurementWindow:
 
 
 class Bench:
-    """Measures jobs on one device."""
+    """Measures jobs on one device.
 
-    def __init__(self, device: MeasuredDevice, group: WeightedGroup) -> None:
+    Args:
+        device: An open one.
+        group: Of all measuring processes.
+        start_worker: Starts one that stays; None = by itself, as those for memory always start.
+    """
+
+    def __init__(
+        self, device: MeasuredDevice, group: WeightedGroup, start_worker: Callable[[], WorkerClient] | None = None
+    ) -> None:
         self._device = device
         self._group = group
+        self._start_worker = start_worker or (lambda: WorkerClient(device.place))
         self._workers: list[WorkerClient] = []
         self._until_ns: int | None = None
 
@@ -153,7 +162,7 @@ class Bench:
 
     def _at_least(self, count: int) -> list[WorkerClient]:
         while len(self._workers) < count:
-            worker = WorkerClient(self._device.place)
+            worker = self._start_worker()
             self._workers.append(worker)
             self._group.add(worker.pid)
         return self._workers[:count]

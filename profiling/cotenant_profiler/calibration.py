@@ -4,7 +4,9 @@ Everything runs in measuring processes of its own, one after the other, so that 
 device at once. What others do on the device meanwhile is watched, and said in the record.
 
 Where a driver reports a process' memory, a network's is read there. A stand-in device has none: all that a job's
-process holds counts, its script's data included, so each network is trained once more by a plain script for its memory.
+process holds counts, its script's data included, so each network is trained once more as by a plain script for its
+memory. There the framework is imported once, and all measuring processes are forked from that: on a slow core six
+imports would take longer than the minute.
 The minute is kept: a network or a pair that no longer fits into it is left out; without a network there is no record.
 """
 
@@ -12,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,7 +24,8 @@ from cotenant.device_calibration import Anchor, AnchorPair, DeviceCalibration, P
 from cotenant_profiler import system_clock
 from cotenant_profiler.anchor_pairs import measure_pairs
 from cotenant_profiler.bench import LEAD_MS
-from cotenant_profiler.errors import OutOfMemoryError, ProfilerError, WorkerError
+from cotenant_profiler.errors import ForkRefusedError, OutOfMemoryError, ProfilerError, WorkerError
+from cotenant_profiler.framework_client import FrameworkClient
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import MeasuredDevice
 from cotenant_profiler.nvidia_device import NvidiaDevice
@@ -38,7 +39,7 @@ Listener = Callable[[str], None]
 TIME_MS_MAX: Final = 60_000
 """For all of it."""
 PARTS: Final = 8
-"""Of which a listener is told where everything fits: rates, three networks, four pairs."""
+"""Of which a listener is told where everything fits: rates, three networks, four pairs, none of them once more."""
 RATE_MS: Final = 400
 WINDOW_MS: Final = 700
 WINDOWS: Final = 3
@@ -46,7 +47,6 @@ MEMORY_STEPS: Final = 12
 """As in the campaigns: the peak is that of the first steps."""
 _WARM_UP: Final = {"steps_min": 5, "duration_ms_min": 300, "duration_ms_max": 2_000}
 _LOOK_MS: Final = 500
-_SCRIPT: Final = "cotenant_profiler.plain_training"
 _TOO_SLOW: Final = (
     f"the device could not be measured within {TIME_MS_MAX // 1000} s: it is slow or others use it; "
     "calibrate it while it is free"
@@ -75,6 +75,7 @@ class _Calibrator:
         self._deadline_ns = system_clock.now_ns() + TIME_MS_MAX * 1_000_000
         # Of a device without a driver: starting a process costs more there than a measurement.
         self._kept_worker: WorkerClient | None = None
+        self._framework: FrameworkClient | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +85,13 @@ class _Calibrator:
     ) -> None:
         if self._kept_worker is not None:
             self._kept_worker.close()
+        if self._framework is not None:
+            self._framework.close()
+
+    def import_framework(self) -> None:
+        """Begin to import it where workers are forked; on a GPU each starts by itself."""
+        if not isinstance(self._device, NvidiaDevice):
+            self._framework = FrameworkClient(self._device.place.arguments)
 
     def refuse_busy(self) -> None:
         """Look at the device before anything of ours runs there."""
@@ -97,7 +105,7 @@ class _Calibrator:
         """Rates, copies, launches, host steps, context and workspace."""
         self._listener("measuring rates")
         with contextlib.ExitStack() as stack:
-            worker = stack.enter_context(WorkerClient(self._device.place))
+            worker = stack.enter_context(self._start_worker())
             context = self._ask(worker, "context")
             held_bytes = self._device.memory_bytes(worker.pid)
             if held_bytes is not None:
@@ -115,8 +123,8 @@ class _Calibrator:
         job = JobSpec(architecture=network.network, batch=network.batch_size)
         if self._kept_worker is not None:
             windows = self._windows(self._kept_worker, job)
-            return _anchor(network, windows, self._memory_of_a_script(network)), 0
-        with WorkerClient(self._device.place) as worker:
+            return _anchor(network, windows, self._memory_of_a_script(job)), 0
+        with self._start_worker() as worker:
             memory = self._ask(worker, "memory", job=job, steps=MEMORY_STEPS)
             held_bytes = self._device.memory_bytes(worker.pid) or memory["peak_bytes"]
             return _anchor(network, self._windows(worker, job), held_bytes), max(0, held_bytes - memory["peak_bytes"])
@@ -125,25 +133,35 @@ class _Calibrator:
         """Measure anchors together, while nothing but them is on the device and the minute lasts."""
         if self.foreign_load:
             return ()
-        return measure_pairs(self._device, anchors, remaining_ms=self._left_ms, listener=self._listener)
+        return measure_pairs(
+            self._device,
+            anchors,
+            remaining_ms=self._left_ms,
+            listener=self._listener,
+            start_worker=self._start_worker,
+        )
+
+    def _start_worker(self, keeps_freed_memory: bool | None = True) -> WorkerClient:
+        remaining_ms = self._remaining_ms()
+        if self._framework is not None:
+            try:
+                return self._framework.start(remaining_ms, keeps_freed_memory=keeps_freed_memory)
+            except ForkRefusedError:
+                self._framework.close()
+                self._framework = None
+            except WorkerError:
+                self._remaining_ms()
+                raise
+        return WorkerClient(self._device.place, keeps_freed_memory=keeps_freed_memory)
 
     def _windows(self, worker: WorkerClient, job: JobSpec) -> list[dict[str, Any]]:
         self._ask(worker, "prepare", job=job, **_WARM_UP)
         return [self._watched(worker, lambda: self._window(worker, job)) for _ in range(WINDOWS)]
 
-    def _memory_of_a_script(self, network: AnchorNetwork) -> int:
+    def _memory_of_a_script(self, job: JobSpec) -> int:
         """What an agent would count of a job that trains this network, bytes."""
-        numbers = (str(network.batch_size), str(MEMORY_STEPS))
-        command = [sys.executable, "-m", _SCRIPT, network.network, *numbers, *self._device.place.arguments]
-        try:
-            output = subprocess.run(
-                command, capture_output=True, check=True, text=True, timeout=self._remaining_ms() / 1e3
-            ).stdout
-            return int(output)
-        except subprocess.TimeoutExpired as error:
-            raise CalibrationTimeError(_TOO_SLOW) from error
-        except (subprocess.SubprocessError, ValueError) as error:
-            raise WorkerError(f"the training of {network.network} failed: {error}") from error
+        with self._start_worker(keeps_freed_memory=None) as worker:
+            return int(self._ask(worker, "script", job=job, steps=MEMORY_STEPS)["peak_bytes"])
 
     def _ask(self, worker: WorkerClient, do: str, **arguments: object) -> dict[str, Any]:
         try:
@@ -208,6 +226,7 @@ def calibrate(
     with _Calibrator(device, listener) as calibrator:
         if not despite_load:
             calibrator.refuse_busy()
+        calibrator.import_framework()
         figures = calibrator.measure_rates()
         measured = _measure_anchors(calibrator, anchor_networks(device))
         anchors = tuple(anchor for anchor, _ in measured)

@@ -6,6 +6,7 @@ ProfilerError
 ├── JournalError              the caller's: the results folder belongs to another campaign or is damaged
 ├── GraphExportError          the framework's: the exporter failed for this network
 └── WorkerError               ours or the machine's: a measuring process ended, was silent or refused a command
+    ├── ForkRefusedError      the machine's: no measuring process can be forked, each must start by itself
     └── OutOfMemoryError      the job's: it does not fit on the device
 """
 
@@ -39,6 +40,10 @@ class GraphExportError(ProfilerError):
 
 class WorkerError(ProfilerError):
     """A measuring process ended, stayed silent or refused a command."""
+
+
+class ForkRefusedError(WorkerError):
+    """Importing the framework started something that no forked process survives; the message says what."""
 
 
 class OutOfMemoryError(WorkerError):

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from cotenant_profiler import framework_baseline, resident_memory, zoo
+from cotenant_profiler import framework_baseline, zoo
 from cotenant_profiler.training_loop import SEED, build_optimizer
 
 SAMPLES: Final = 512
@@ -36,7 +36,7 @@ def train(network: str, batch: int, steps: int) -> int:
         torch.autograd.backward(loss)
         optimizer.step()
         loss.item()
-    return max(0, resident_memory.peak_resident_bytes() - framework_baseline.BASELINE_BYTES)
+    return framework_baseline.peak_beyond_framework_bytes()
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ many measurements, because starting Python and importing torch costs more than a
     prepare {job, steps_min, duration_ms_min, duration_ms_max}   build (or reuse) and warm up     -> {steady}
     measure {job, wait_ms, start_ns, warm_in_ms, window_ms, tail_ms}   step through the window    -> figures
     memory {job, steps}    peak resident memory of the first job of this process                  -> {peak_bytes, ...}
+    script {job, steps}    peak of a fresh process that trains as a user's script does            -> {peak_bytes}
     trace {job, wait_ms, samples, steps_min, duration_ms_max}   its memory at random instants     -> {samples}
     spin {start_ns, window_ms, cycles}   kernels of one block, one after the other, on a GPU       -> {kernels}
     hold {bytes}           take so much memory of a GPU and leave it again                        -> {}
@@ -21,13 +22,13 @@ import json
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from cotenant_profiler import device_memory, device_rates, system_clock
+from cotenant_profiler import device_memory, device_rates, framework_baseline, plain_training, system_clock
 from cotenant_profiler.errors import ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.memory_trace import sample_memory
@@ -51,6 +52,7 @@ class Worker:
             "prepare": self._prepare,
             "measure": self._measure,
             "memory": self._measure_memory,
+            "script": self._measure_script,
             "trace": self._trace_memory,
             "spin": self._spin,
             "hold": self._hold_memory,
@@ -111,6 +113,12 @@ class Worker:
                 loop.step()
         return dataclasses.asdict(memory)
 
+    def _measure_script(self, command: Command) -> Command:
+        if self._loops:
+            raise WorkerError("a script trains in a fresh process; this one has built jobs before")
+        spec = JobSpec(**command["job"])
+        return {"peak_bytes": plain_training.train(spec.architecture, spec.batch, command["steps"])}
+
     def _trace_memory(self, command: Command) -> Command:
         if self._loops:
             raise WorkerError("a trace of memory needs a fresh process; this one has built jobs before")
@@ -152,7 +160,7 @@ class Worker:
             images = torch.zeros(1, 8, 8, 8, device=place)
             device_rates.tiny_step(nn.Conv2d(8, 8, 3).to(place), images)()
         return {
-            "context_bytes": first.peak_bytes,
+            "context_bytes": first.peak_bytes + framework_baseline.imported_ahead_bytes(),
             "workspace_bytes": convolving.peak_bytes,
             "reserved_bytes": convolving.reserved_bytes,
         }
@@ -171,13 +179,17 @@ class Worker:
             raise WorkerError("this is about a GPU, and the worker has none")
 
 
-def main() -> None:
-    """Answer commands until the input ends."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Answer commands until the input ends.
+
+    Args:
+        arguments: Those of the command line; None = as it was started.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--core", type=int, help="the only core that this process may use, and its device")
     place.add_argument("--cuda", action="store_true", help="the device is the visible GPU")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     torch.set_num_threads(1)

@@ -8,8 +8,9 @@ import os
 import selectors
 import subprocess
 import sys
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import IO, Any, Protocol
 
 from cotenant_profiler import system_clock
 from cotenant_profiler.errors import OutOfMemoryError, WorkerError
@@ -18,7 +19,7 @@ from cotenant_profiler.measured_device import WorkerPlace
 
 START_TIMEOUT_MS = 120_000
 ANSWER_BYTES_MAX = 1 << 16
-_SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Freed memory stays with the process, as PyTorch keeps it on a GPU. Otherwise the allocator hands it back and fetches
 # it again in some steps and not in others, and equal steps take 5.6 or 9.5 ms.
 _KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
@@ -26,22 +27,65 @@ _KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRE
 _RETURN_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
-class WorkerClient:
-    """Starts a worker on a device and talks to it, one command at a time."""
+def allocator_environment(keeps_freed_memory: bool | None) -> Mapping[str, str]:
+    """Return what tells a worker's allocator what to do with freed memory; None = what it does by itself."""
+    if keeps_freed_memory is None:
+        return {}
+    return _KEEP_FREED_MEMORY if keeps_freed_memory else _RETURN_FREED_MEMORY
 
-    def __init__(self, place: WorkerPlace, *, keeps_freed_memory: bool = True) -> None:
+
+class WorkerProcess(Protocol):
+    """What is used of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Takes commands."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Gives answers."""
+
+    def poll(self) -> int | None:
+        """Return its exit code; None = it has none yet."""
+
+    def kill(self) -> None:
+        """End it."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return its exit code when it has ended."""
+
+
+class WorkerClient:
+    """Starts a worker on a device and talks to it, one command at a time.
+
+    Args:
+        place: How it gets onto the device.
+        keeps_freed_memory: Whether freed memory stays with the process; None = as in any script.
+    """
+
+    def __init__(self, place: WorkerPlace, *, keeps_freed_memory: bool | None = True) -> None:
         command = [sys.executable, "-m", "cotenant_profiler.worker", *place.arguments]
-        memory = _KEEP_FREED_MEMORY if keeps_freed_memory else _RETURN_FREED_MEMORY
-        self._process = subprocess.Popen(
+        self._process: WorkerProcess = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **_SINGLE_THREAD, **memory, **place.environment},
+            env={**os.environ, **SINGLE_THREAD, **allocator_environment(keeps_freed_memory), **place.environment},
             # A Ctrl-C is for the campaign, which then ends its workers in order.
             start_new_session=True,
         )
         self._received = b""
+
+    @classmethod
+    def of(cls, process: WorkerProcess) -> WorkerClient:
+        """Return the client of a worker that was started already."""
+        client = cls.__new__(cls)
+        client._process, client._received = process, b""
+        return client
 
     @property
     def pid(self) -> int:

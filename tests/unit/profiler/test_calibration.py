@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -15,7 +14,7 @@ from cotenant_profiler import calibration as module
 from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, planned_pairs
 from cotenant_profiler.anchor_pairs import pairs_of as measured_pairs
 from cotenant_profiler.calibration import PARTS, CalibrationTimeError, calibrate
-from cotenant_profiler.errors import OutOfMemoryError, WorkerError
+from cotenant_profiler.errors import ForkRefusedError, OutOfMemoryError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPlace
 
@@ -33,12 +32,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "context": {"context_bytes": 90_000_000, "workspace_bytes": 1_000_000, "reserved_bytes": 0},
     "rates": RATES,
     "memory": {"peak_bytes": WORKER_PEAK_BYTES},
+    "script": {"peak_bytes": SCRIPT_PEAK_BYTES},
     "prepare": {"steady": True},
     "measure": {"step_ms_mean": 10.0, "utilization_ratio": 0.9, "rate_check_ratio": 1.0},
 }
 ALIKE = (0.5, 0.606)
 """Of steps that take as long, as all do here."""
 PAIRS = [("resnet", "mlp", ALIKE), ("resnet", "mlp", (0.0, 0.0)), ("resnet", "lstm", ALIKE), ("mlp", "lstm", ALIKE)]
+WINDOWS_OF_A_PAIR = 5
 BOTH_WAYS = [
     sides
     for one, other, waits in PAIRS
@@ -67,11 +68,17 @@ class Machine:
         self.foreign_ratios = list(foreign_ratios)
         """Of one window after the other; the last one of all that follow."""
         self.workers: list[Worker] = []
+        self.frameworks: list[Framework] = []
         self.running: set[Worker] = set()
         self.together = 0
         self.parts: list[str] = []
         self.driver = "none"
         self.place = WorkerPlace(arguments=("--core", "1"))
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no process of ours is on it any more."""
+        return all(worker.is_closed for worker in self.workers) and all(each.is_closed for each in self.frameworks)
 
     def spend(self, what: str, timeout_ms: float) -> None:
         taken_ms = 1e3 * self.seconds_of.get(what, 1.0)
@@ -89,17 +96,36 @@ class Machine:
     def memory_bytes(self, pid: int) -> int | None:
         return self.driver_bytes
 
-    def run_script(self, command: Sequence[str], *, timeout: float, **_: object) -> SimpleNamespace:
-        try:
-            self.spend("script", 1e3 * timeout)
-        except TimeoutError as error:
-            raise subprocess.TimeoutExpired(command, timeout) from error
-        return SimpleNamespace(stdout=f"{SCRIPT_PEAK_BYTES}\n")
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Framework:
+    """The process of a machine that imports the framework once; `refuses` = nothing can be forked there."""
+
+    refuses = False
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._is_imported = False
+        self.is_closed = False
+        machine.frameworks.append(self)
+
+    def start(self, timeout_ms: float, *, keeps_freed_memory: bool | None) -> Worker:
+        if not self._is_imported:
+            try:
+                self._machine.spend("import", timeout_ms)
+            except TimeoutError as error:
+                raise WorkerError("was not imported") from error
+        if self.refuses:
+            raise ForkRefusedError("importing the framework started 2 threads")
+        self._is_imported = True
+        return Worker(self._machine, is_forked=True)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Worker:
@@ -107,8 +133,9 @@ class Worker:
 
     pid = 1
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, is_forked: bool = False) -> None:
         self._machine = machine
+        self.is_forked = is_forked
         self.is_closed = False
         machine.workers.append(self)
 
@@ -141,11 +168,11 @@ class Worker:
 
 def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalibration:
     for starter in (module, bench):
-        monkeypatch.setattr(starter, "WorkerClient", lambda place: Worker(machine))
+        monkeypatch.setattr(starter, "WorkerClient", lambda place, **_: Worker(machine))
+    monkeypatch.setattr(module, "FrameworkClient", lambda arguments: Framework(machine))
     monkeypatch.setattr(system_clock, "now_ns", lambda: machine.now_ns)
     monkeypatch.setattr(system_clock, "sleep_ms", lambda duration_ms: None)
     monkeypatch.setattr(system_clock, "sleep_until_ns", machine.sleep_until)
-    monkeypatch.setattr(subprocess, "run", machine.run_script)
     return calibrate(machine, now_ms=NOW_MS, listener=machine.parts.append)
 
 
@@ -169,7 +196,7 @@ def test_anchors_run_together_and_lose_what_both_took_longer_than_alone(monkeypa
     assert pairs_of(record) == BOTH_WAYS
     assert [each.slowdown_ratio for each in record.pairs] == pytest.approx([1.1] * len(BOTH_WAYS))
     assert len(machine.parts) == PARTS
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
 
 
 @pytest.mark.parametrize(("after_ms", "is_believed"), [(10.0, True), (11.4, True), (11.6, False), (8.4, False)])
@@ -208,7 +235,7 @@ def test_no_two_that_wait_stay_in_one_phase(steps_ms: tuple[float, float]) -> No
 def test_pairs_for_which_the_minute_is_short_are_left_out_and_the_networks_alone_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = Machine(seconds_of={**QUICK, "script": 14.0})
+    machine = Machine(seconds_of={**QUICK, "script": 17.0})
     record = calibrated(machine, monkeypatch)
     assert [each.network for each in record.anchors] == ["resnet", "mlp", "lstm"]
     assert record.pairs == ()
@@ -232,7 +259,7 @@ def test_a_measuring_process_that_dies_with_a_pair_costs_the_pairs_only(monkeypa
     monkeypatch.setattr(Worker, "receive", die)
     record = calibrated(machine, monkeypatch)
     assert (len(record.anchors), record.pairs) == (3, ())
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
 
 
 def test_a_pair_that_does_not_fit_the_memory_is_left_out_and_the_next_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +273,20 @@ def test_a_pair_that_does_not_fit_the_memory_is_left_out_and_the_next_is_tried(m
 
     monkeypatch.setattr(Worker, "receive", first_is_too_large)
     assert pairs_of(calibrated(machine, monkeypatch)) == BOTH_WAYS[2:]
+
+
+@pytest.mark.parametrize(("disturbed", "believed"), [(1, 4), (4, 4), (5, 3), (9, 0)])
+def test_a_pair_that_was_not_believed_is_measured_once_more_while_the_minute_lasts(
+    disturbed: int, believed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others use the device during the first pairs; each pair has four windows alone and one together."""
+    before = [0.0] * (1 + 1 + 3 * module.WINDOWS)
+    machine = Machine(
+        seconds_of={**QUICK, "measure": 0.01}, foreign_ratios=(*before, *[0.2] * (WINDOWS_OF_A_PAIR * disturbed), 0.0)
+    )
+    record = calibrated(machine, monkeypatch)
+    assert len(record.pairs) == 2 * believed
+    assert len(machine.parts) == PARTS + min(disturbed, 4)
 
 
 def test_nothing_is_learned_of_pairs_while_others_use_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,10 +303,10 @@ def test_networks_that_the_minute_does_not_hold_are_left_out(monkeypatch: pytest
     record = calibrated(machine, monkeypatch)
     assert [each.network for each in record.anchors] == ["resnet"]
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
 
 
-@pytest.mark.parametrize("slow_part", ["context", "rates", "script"])
+@pytest.mark.parametrize("slow_part", ["import", "context", "rates", "script"])
 def test_a_device_too_slow_for_one_network_is_refused_when_the_minute_is_over(
     monkeypatch: pytest.MonkeyPatch, slow_part: str
 ) -> None:
@@ -273,7 +314,27 @@ def test_a_device_too_slow_for_one_network_is_refused_when_the_minute_is_over(
     with pytest.raises(CalibrationTimeError, match="within 60 s"):
         calibrated(machine, monkeypatch)
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
-    assert all(worker.is_closed for worker in machine.workers)
+    assert machine.is_left
+
+
+def test_the_framework_is_imported_once_for_all_measuring_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(seconds_of={**QUICK, "import": 10.0})
+    calibrated(machine, monkeypatch)
+    assert (len(machine.frameworks), len(machine.parts)) == (1, PARTS)
+    assert [worker.is_forked for worker in machine.workers] == [
+        True
+    ] * 6  # rates and windows, three scripts, two paired
+    assert machine.is_left
+
+
+def test_where_nothing_can_be_forked_each_process_starts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Framework, "refuses", True)
+    machine = Machine(seconds_of=QUICK)
+    record = calibrated(machine, monkeypatch)
+    assert [each.memory_peak_bytes for each in record.anchors] == [SCRIPT_PEAK_BYTES] * 3
+    assert pairs_of(record) == BOTH_WAYS
+    assert (len(machine.frameworks), {worker.is_forked for worker in machine.workers}) == (1, {False})
+    assert machine.is_left
 
 
 @pytest.mark.endurance
