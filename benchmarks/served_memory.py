@@ -1,13 +1,13 @@
 """Memory that is served after an import, and the same rows learned by `evaluate --model fresh`, as JSON.
 
 The rows of timm models on an A100 are taken from datasets/public/gpumemnet. Every fourth network, then every fourth
-family, is held out by the hash of its name; the others are learned by `retrain` as a user's import would be, and the
-promoted version is asked about the held-out rows by `evaluate --model VERSION`; `--model fresh` learns the same rows by
-the same function, with the groups that are unseen held out inside them. XGBoost on the table's columns is the baseline
-of both. One model in COTENANT_BENCHMARK_EVERY (default 1) takes part. With --served-only the fresh model, minutes of
-work, is left out.
+family, is held out by the hash of its name; the others are learned as `retrain` learns a user's import, but without
+the models that come with the program, which the held-out rows have taught. That version is asked about these by
+`evaluate --model VERSION`; `--model fresh` learns the same rows by the same function, with the groups that are unseen
+held out inside them. XGBoost on the table's columns is the baseline of both. One model in COTENANT_BENCHMARK_EVERY
+(default 1) takes part. With --served-only the fresh model, minutes of work, is left out.
 
-Runs that failed are neither learned from nor judged (`learning/failed_runs.py`). The rows of the promoted version are
+Runs that failed are neither learned from nor judged (`learning/failed_runs.py`). The rows of the stored version are
 also told apart by the domain flag.
 
 With --cnn instead: each of the seven kinds of generated CNNs is held out in turn, the rest of the whole set is learned
@@ -41,9 +41,9 @@ from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.learning_task import BoolArray, FloatArray
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import read_profiles
-from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.served_version import ServedVersion
-from predictor_service.retraining.retraining_run import RetrainingPlan, retrain
+from predictor_service.registry.version_store import VersionStore
+from predictor_service.retraining.training import train
 from predictor_service.selection.targets import MEMORY
 from predictor_service.settings import default_datasets_dir
 
@@ -125,7 +125,8 @@ def _judge(rows: list[SoloRow], level: str, *, served_only: bool) -> dict[str, A
         chosen = frozenset(row.run_id for row in test)
         _write(root / "train" / "set", [row for row in rows if row.run_id not in chosen])
         _write(root / "test" / "set", test)
-        version = _served(root)
+        _tell(f"learning, for {level} never seen")
+        version = learn(root / "train", root / "models")
         served = _figures(_ask(root, level, version, data=root / "test" / "set"))
         judged = {"served": served, "served_of_runs_that_worked": _judge_working(version, root / "test" / "set")}
         if served_only:
@@ -175,14 +176,16 @@ def _write(folder: Path, rows: list[SoloRow]) -> None:
     write_rows(folder / "pairs.csv.gz", [], PairRow)
 
 
-def _served(root: Path) -> ServedVersion:
-    registry = ModelRegistry(root / "state" / "models", "a benchmark")
-    try:
-        plan = RetrainingPlan(state_dir=root / "state", datasets=root / "train")
-        version = registry.store.load(retrain(plan, registry, _tell).served)
-    finally:
-        registry.close()
-    shutil.rmtree(root / "state")
+def learn(datasets: Path, models: Path) -> ServedVersion:
+    """Learns data sets as `retrain` does and nothing else: models that come with the program were taught judged rows.
+
+    Args:
+        datasets: Folder of data sets.
+        models: Folder that is used meanwhile.
+    """
+    store = VersionStore(models)
+    version = store.load(train(datasets, store, 0))
+    shutil.rmtree(models)
     return version
 
 

@@ -101,21 +101,21 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
         Bytes by purpose; grows with the batch.
     """
     training, precision = settings.mode == "train", _cast_to(graph, settings.precision)
+    on_gpu = device.generation is not Generation.PROCESSOR
     is_mixed, scale = precision in MIXED_PRECISIONS, ACTIVATION_SCALE[precision]
     kept_bytes = graph.activation_bytes_saved_mixed if is_mixed else scale * graph.activation_bytes_saved
     gradients_bytes = graph.parameter_bytes if training else 0
+    widest_bytes = scale * _WIDEST_TENSORS_ALIVE * graph.widest_activation_bytes
     return MemoryBreakdown(
         weights_bytes=weights_bytes(graph.parameter_bytes, precision) + graph.buffer_bytes,
         gradients_bytes=gradients_bytes,
         optimizer_state_bytes=graph.parameter_bytes * OPTIMIZER_SLOTS[settings.optimizer] if training else 0,
         activations_bytes=(kept_bytes if training else 0) + scale * graph.output_bytes + graph.input_bytes,
-        workspace_bytes=scale * _WIDEST_TENSORS_ALIVE * graph.widest_activation_bytes,
+        workspace_bytes=max(widest_bytes, scale * graph.reserved_bytes - kept_bytes if training and on_gpu else 0.0),
         context_bytes=device.context_bytes,
         unfolded_bytes=scale * graph.largest_unfolded_bytes,
         loss_bytes=loss_bytes(graph.output_bytes) if training else 0,
-        update_bytes=update_bytes(gradients_bytes, settings.optimizer)
-        if device.generation is not Generation.PROCESSOR
-        else 0,
+        update_bytes=update_bytes(gradients_bytes, settings.optimizer) if on_gpu else 0,
     )
 
 

@@ -32,6 +32,7 @@ from predictor_service.importers.layer_list import (
     parse_layers,
     step_features,
 )
+from predictor_service.importers.layer_operators import reserved_bytes
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, has_table, read_table
 from predictor_service.importers.timm_features import TimmFeatures
@@ -201,4 +202,5 @@ def _layer_features(row: PublishedRow, channels: int, side: int) -> tuple[Featur
         work = count_work(layers, channels, side)
     except UnexplainedLayerError:
         return {}, ("layers_not_understood",)
-    return {**graph_features(work), **step_features(work, batch, device)}, ()
+    figures = {**graph_features(work), "reserved_bytes_per_sample": reserved_bytes(work)}
+    return {**figures, **step_features(work, batch, device)}, ()

@@ -21,8 +21,8 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.features.step_simulation import ForwardWork, simulate_step
 
-_ELEMENT_BYTES: Final = 4
-_MASK_BYTES: Final = 1
+ELEMENT_BYTES: Final = 4
+MASK_BYTES: Final = 1
 MAX_LAYERS: Final = 10_000
 _KERNELS: Final = (3, 1, 7, 5)
 _HALVINGS: Final = 8
@@ -38,8 +38,8 @@ _FAMILIES: Final = {
 _OTHERS: Final = "ReLU GELU SELU ELU SiLU Mish Tanh Sigmoid Softplus LeakyReLU PReLU Softmax softmax Identity"
 _FAMILY_OF: Final = _FAMILIES | dict.fromkeys(_OTHERS.split(), OperatorFamily.ACTIVATION)
 # What automatic differentiation of PyTorch keeps: these keep their output, dropout its mask, the rest their input.
-_KEEPS_OUTPUT: Final = frozenset({"ReLU", "Tanh", "Sigmoid", "Softmax", "softmax"})
-_KEEPS_NOTHING: Final = frozenset({"Identity", "dropout"})
+KEEPS_OUTPUT: Final = frozenset({"ReLU", "Tanh", "Sigmoid", "Softmax", "softmax"})
+KEEPS_NOTHING: Final = frozenset({"Identity", "dropout"})
 
 
 class UnexplainedLayerError(ValueError):
@@ -184,14 +184,14 @@ def graph_features(work: Sequence[Work]) -> dict[str, float]:
         "largest_forward_macs_per_sample": max(item.macs for item in work),
         "output_elements_per_sample": sum(outputs),
         "multiplying_output_elements_per_sample": sum(item.layer.elements for item in multiplying),
-        "widest_activation_bytes_per_sample": _ELEMENT_BYTES * max(outputs + joined),
-        "largest_transient_bytes_per_sample": _ELEMENT_BYTES
+        "widest_activation_bytes_per_sample": ELEMENT_BYTES * max(outputs + joined),
+        "largest_transient_bytes_per_sample": ELEMENT_BYTES
         * max(item.input_elements + item.layer.elements for item in work),
-        "largest_unfolded_bytes_per_sample": _ELEMENT_BYTES * max(item.unfolded_elements for item in work),
+        "largest_unfolded_bytes_per_sample": ELEMENT_BYTES * max(item.unfolded_elements for item in work),
         "saved_for_backward_bytes_per_sample": _saved_bytes(work),
-        "traffic_bytes_per_sample": _ELEMENT_BYTES * sum(item.input_elements + item.layer.elements for item in work),
-        "input_bytes_per_sample": _ELEMENT_BYTES * work[0].input_elements,
-        "output_bytes_per_sample": _ELEMENT_BYTES * outputs[-1],
+        "traffic_bytes_per_sample": ELEMENT_BYTES * sum(item.input_elements + item.layer.elements for item in work),
+        "input_bytes_per_sample": ELEMENT_BYTES * work[0].input_elements,
+        "output_bytes_per_sample": ELEMENT_BYTES * outputs[-1],
         "depth": len(multiplying),
         "nodes": len(work),
         "widest_channels": max(item.channels for item in work),
@@ -218,11 +218,11 @@ def step_features(work: Sequence[Work], batch: int, device: DeviceType) -> Mappi
     sizes = [(batch * item.side**2, item.channels, item.macs / item.layer.elements) for item in work]
     forward = ForwardWork(
         flops=2.0 * batch * macs,
-        traffic_bytes=_ELEMENT_BYTES * (batch * elements + parameters),
+        traffic_bytes=ELEMENT_BYTES * (batch * elements + parameters),
         is_product=macs > 0,
         product_sizes=np.array(sizes, dtype=np.float64).reshape(len(work), 3),
         parameters=float(parameters.sum()),
-        input_bytes=float(_ELEMENT_BYTES * batch * work[0].input_elements) if work else 0.0,
+        input_bytes=float(ELEMENT_BYTES * batch * work[0].input_elements) if work else 0.0,
         batch=batch,
     )
     return simulate_step(forward, device, "fp32")
@@ -238,11 +238,11 @@ def _saved_bytes(work: Sequence[Work]) -> int:
     masks, joined = 0, 0
     for place, item in enumerate(work):
         if item.layer.kind == "dropout":
-            masks += item.layer.elements * _MASK_BYTES
-        if item.layer.kind in _KEEPS_OUTPUT:
+            masks += item.layer.elements * MASK_BYTES
+        if item.layer.kind in KEEPS_OUTPUT:
             kept[place + 1] = item.layer.elements
         elif item.is_joined:
             joined += item.input_elements
-        elif item.layer.kind not in _KEEPS_NOTHING:
+        elif item.layer.kind not in KEEPS_NOTHING:
             kept[place] = item.input_elements
-    return _ELEMENT_BYTES * (sum(kept.values()) + joined) + masks
+    return ELEMENT_BYTES * (sum(kept.values()) + joined) + masks

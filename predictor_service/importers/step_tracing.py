@@ -11,6 +11,7 @@ matrix of scores is not. Workspaces of convolution libraries, allocator rounding
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -25,14 +26,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from predictor_service.features.graphs.allocator_replay import replay_events
 from predictor_service.features.graphs.operator_families import OperatorFamily
 from predictor_service.importers.shape_memory import ShapeMemory
 
 PEAK_BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Batches at which the peak is tabulated; between them it is at most the straight line, because it is convex."""
 
+_FREED: Final = -1
+
 # Consecutive batches, so that slopes are exact; above 1, because batch normalization cannot train on one sample.
 _FIRST_BATCH, _SECOND_BATCH = 2, 3
+_REPLAYED_BATCH: Final = 32
+"""What does not grow with the batch counts little beside what does."""
 
 _FAMILY_WORDS: Final = (
     (OperatorFamily.MATRIX_MULTIPLY, "mm matmul linear"),
@@ -83,6 +89,7 @@ class _Trace:
     families: Counter[str] = field(default_factory=Counter)
     forward_nodes: int = 0
     live_bytes: list[int] = field(default_factory=list)
+    events: tuple[tuple[int, int], ...] = ()
     output_bytes: int = 0
 
 
@@ -131,6 +138,8 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shapes = ShapeMemory()
         self._owned = owned
         self._sizes: dict[int, int] = {}
+        self._numbers = itertools.count(1)
+        self.events: list[tuple[int, int]] = []
         self._references: dict[int, weakref.ref[Any]] = {}
         self._total_bytes = 0
 
@@ -139,6 +148,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         output = self._shapes.run(func, args, kwargs or {})
         created_bytes = sum(self._follow(item) for item in tree_leaves(output) if isinstance(item, torch.Tensor))
         self.trace.live_bytes.append(self._total_bytes)
+        self.events += _workspaces(func._overloadpacket.__name__, args, output)
         if not self.forward:
             self.trace.backward_bytes += created_bytes
         elif created_bytes or (func._schema.is_mutable and not self._is_owned(output)):
@@ -157,11 +167,14 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return 0
         self._sizes[key] = storage.nbytes()
         self._total_bytes += storage.nbytes()
-        self._references[key] = weakref.ref(storage, self._forgetter(key))
+        number = next(self._numbers)
+        self.events.append((number, storage.nbytes()))
+        self._references[key] = weakref.ref(storage, self._forgetter(key, number))
         return storage.nbytes()
 
-    def _forgetter(self, key: int) -> Callable[[object], None]:
+    def _forgetter(self, key: int, number: int) -> Callable[[object], None]:
         def forget(_: object) -> None:
+            self.events.append((number, _FREED))
             self._total_bytes -= self._sizes.pop(key, 0)
             self._references.pop(key, None)
 
@@ -187,6 +200,14 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.macs[OperatorFamily.ATTENTION] += scores * (query.shape[-1] + value.shape[-1])
         self.trace.families[OperatorFamily.ATTENTION] += 1
         self.trace.score_bytes = max(self.trace.score_bytes, scores * query.element_size())
+
+
+def _workspaces(name: str, arguments: Sequence[Any], output: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401 (of any operator)
+    """Room for copies of input and output of a convolution without groups, see `allocator_replay`."""
+    if name == "convolution" and arguments[8] == 1:
+        yield 0, arguments[0].nbytes + output.nbytes
+    elif name == "convolution_backward" and arguments[9] == 1:
+        yield from ((0, arguments[0].nbytes + arguments[1].nbytes) for _ in range(2))
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -263,6 +284,7 @@ def trace_step(model: torch.nn.Module, sample_shape: Sequence[int]) -> dict[str,
         features[f"{name}_per_sample"] = per_sample
         if name in _WITH_CONSTANT:
             features[f"{name}_constant"] = constant
+    features["reserved_bytes_per_sample"] = _reserved_bytes(first, second)
     for family in _COUNTED_FAMILIES:
         features[f"{family.value}_nodes"] = second.families[family]
     for family in _MULTIPLYING:
@@ -342,8 +364,23 @@ def _trace(model: torch.nn.Module, shape: Sequence[int]) -> _Trace:
         loss = torch.stack([item.sum() for item in outputs]).sum()
         del outputs
         loss.backward()  # type: ignore[no-untyped-call]
+    tracer.trace.events = tuple(tracer.events)  # as the step ended: what is left is freed later
     tracer.trace.saved_bytes, tracer.trace.saved_tensors = sum(saved.values()), len(saved)
     return tracer.trace
+
+
+def _reserved_bytes(first: _Trace, second: _Trace) -> int:
+    """What the allocator reserves for a sample, of a batch to which sizes at both are extended.
+
+    Raises:
+        RuntimeError: Tensors come and go in another order at each batch.
+    """
+    if [number for number, _ in first.events] != [number for number, _ in second.events]:
+        raise RuntimeError("tensors are freed in another order at another batch")
+    steps = (_REPLAYED_BATCH - _FIRST_BATCH) // (_SECOND_BATCH - _FIRST_BATCH)
+    pairs = zip(first.events, second.events, strict=True)
+    extended = ((number, size + steps * (other - size)) for (number, size), (_, other) in pairs)
+    return replay_events(extended) // _REPLAYED_BATCH
 
 
 def _line(first: int, second: int) -> tuple[int, int]:

@@ -28,6 +28,7 @@ _LINES: Final = {
     "activation_bytes_saved": "saved_for_backward_bytes",
     "input_bytes": "input_bytes",
     "output_bytes": "output_bytes",
+    "reserved_bytes": "reserved_bytes",
 }
 
 

@@ -26,7 +26,7 @@ from predictor_service.selection.nearness import Nearness
 from predictor_service.selection.operator_mix import OperatorMix
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 22
+LEARNING_VERSION: Final = 23
 """Raise it with every change of estimates, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 

@@ -127,7 +127,7 @@ def _job(job: JobFacts, with_graph: bool) -> tuple[dict[str, float], dict[str, s
     }
     numbers = {
         **{f"set.{name}": value for name, value in job.raw.items()},
-        **({f"graph.{name}": value for name, value in job.graph.items()} if with_graph else {}),
+        **({f"graph.{name}": value for name, value in _judged_figures(job)} if with_graph else {}),
         **{name: value for name, value in alone.items() if value is not None},
         "batch": float(job.batch),
         "sub_batch": float(job.micro_batch_size),
@@ -135,6 +135,11 @@ def _job(job: JobFacts, with_graph: bool) -> tuple[dict[str, float], dict[str, s
         "input_wait_ratio": job.input_wait_ratio,
     }
     return numbers, _labels(job)
+
+
+def _judged_figures(job: JobFacts) -> Iterator[tuple[str, float]]:
+    """Without what the allocator reserves, which served models alone count: these methods were judged without it."""
+    return (item for item in job.graph.items() if not item[0].startswith("reserved_bytes"))
 
 
 def _labels(job: JobFacts) -> dict[str, str]:

@@ -34,7 +34,7 @@ _NODES_MAX: Final = 100_000
 _FIGURE_MAX: Final = 1e18
 _SIZES: Final = NEEDED | {
     "parameter_bytes", "buffer_bytes", "forward_flops", "input_bytes", "output_bytes", "traffic_bytes",
-    "allocated_bytes", "largest_unfolded_bytes", "depth", "recurrent_steps", "lstm_steps",
+    "allocated_bytes", "reserved_bytes", "largest_unfolded_bytes", "depth", "recurrent_steps", "lstm_steps",
 }  # fmt: skip
 _MULTIPLYING: Final = tuple(family for family in OperatorFamily if family in MULTIPLYING_FAMILIES)
 
@@ -81,6 +81,7 @@ def describe_figures(facts: Mapping[str, float], batch: int) -> GraphFeatures | 
         operator_families=tuple(family for family in OperatorFamily for _ in range(counts[family])),
         operator_flops=flops,
         operator_traffic_bytes=moved_bytes,
+        reserved_bytes=round(figures.get("reserved_bytes", 0.0)),
     )
 
 

@@ -23,7 +23,7 @@ from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
 from predictor_service.features.graphs.graph_measurement import ParameterCount
 from predictor_service.features.graphs.operator_families import OperatorFamily
 
-SCHEMA: Final = "cotenant.graph_description/4"
+SCHEMA: Final = "cotenant.graph_description/5"
 """Raise it with every change of what is counted: stored descriptions are a cache, and older ones are computed anew."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto
 
 from predictor_service.errors import GraphError
+from predictor_service.features.graphs.affine import Affine
 from predictor_service.features.graphs.batch_lines import BatchLines, fit_lines, scale_lines, worst_deviation_ratio
 from predictor_service.features.graphs.constant_folding import fold_small_constants
 from predictor_service.features.graphs.dead_nodes import drop_dead_nodes
@@ -28,6 +30,7 @@ from predictor_service.features.graphs.graph_nodes import flatten
 from predictor_service.features.graphs.onnx_graph import read_graph_bytes
 from predictor_service.features.graphs.shape_inference import ShapeTable, infer_shapes, infer_shapes_symbolically
 from predictor_service.features.graphs.split_sequences import unroll_split_sequences
+from predictor_service.features.graphs.step_operators import reserved_bytes
 from predictor_service.features.graphs.weight_inputs import find_weight_inputs
 
 SCALARS: Final = (
@@ -41,6 +44,7 @@ SCALARS: Final = (
     "largest_unfolded_bytes",
     "recurrent_steps",
     "lstm_steps",
+    "reserved_bytes",
 )
 """Names of the totals that every extraction has."""
 
@@ -126,9 +130,13 @@ def extract(data: bytes, bindings: Mapping[str, int], limits: GraphLimits) -> Ex
     warnings = _warn_about_inputs(structure, bound, weights)
     if bound.exported_batch is None:
         lines, measurement, table = _follow_symbolic_batch(subject, warnings)
+        batch = _SECOND_BATCH
     else:
         lines, measurement, table = _follow_fixed_batch(subject, bound.exported_batch, warnings)
+        batch = bound.exported_batch
     _warn_about_measurement(measurement, structure, warnings)
+    reserved = _follow_reserved(structure, table, batch)
+    lines = dataclasses.replace(lines, scalars={**lines.scalars, "reserved_bytes": reserved})
     return Extraction(
         graph_sha256=graph.graph_sha256,
         stored=count_parameters(structure, table),
@@ -138,6 +146,12 @@ def extract(data: bytes, bindings: Mapping[str, int], limits: GraphLimits) -> Ex
         symbols=bound.symbols,
         warnings=tuple(warnings),
     )
+
+
+def _follow_reserved(structure: GraphStructure, table: ShapeTable, batch: int) -> Affine:
+    """What the allocator reserves, from a replay at one batch: sizes of tensors are in proportion to it."""
+    found = reserved_bytes(structure.nodes, structure.roles, structure.fused, table)
+    return Affine(0, found // batch) if batch else Affine(found, 0)
 
 
 def _simplify(graph: GraphProto) -> None:

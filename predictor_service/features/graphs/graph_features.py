@@ -28,6 +28,8 @@ class GraphFeatures:
         input_bytes: Graph inputs.
         output_bytes: Graph outputs.
         traffic_bytes: Read and written by all operators when nothing stays in a cache.
+        reserved_bytes: What PyTorch's allocator takes from the device for the tensors of a training step, workspaces of
+            convolutions included and parameters and their gradients not; 0 = not known. See `allocator_replay`.
         largest_unfolded_bytes: Largest input of a convolution when that is computed as one matrix product.
         widest_activation_bytes: Largest output of one operator.
         depth: Multiplying operators on the longest path.
@@ -65,3 +67,4 @@ class GraphFeatures:
     operator_families: tuple[OperatorFamily, ...]
     operator_flops: FloatArray
     operator_traffic_bytes: FloatArray
+    reserved_bytes: int = 0

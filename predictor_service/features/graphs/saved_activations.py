@@ -83,11 +83,11 @@ def saved_activation_bytes(
         node = nodes[index]
         if not any(name in roles.trainable for name in node.outputs):
             continue
-        kept = fused[index] if index in fused else Kept(tuple(_saved_tensors(node, roles.trainable)))
+        kept = fused[index] if index in fused else Kept(tuple(saved_tensors(node, roles.trainable)))
         for name in kept.names:
             storages.add(owners.get(name, name))
             widths.keep(node, name)
-        unnamed = _unnamed_bytes(node, roles.trainable, table) + _row_bytes(kept, table)
+        unnamed = unnamed_bytes_of(node, roles.trainable, table) + row_bytes(kept, table)
         unnamed_bytes += unnamed
         unnamed_mixed_bytes += unnamed // 2 if node.op_type in _RECURRENT_STATES else unnamed
     shapes = (table.get(name) for name in storages if name in produced and name not in roles.constants)
@@ -95,7 +95,8 @@ def saved_activation_bytes(
     return SavedBytes(unnamed_bytes + named_bytes, unnamed_mixed_bytes + widths.kept_bytes(produced))
 
 
-def _saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
+def saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
+    """Names of the tensors that an operator's backward pass reads, where it is no part of a piece."""
     operator = node.op_type
     if operator in _KEEPS_INPUT:
         yield node.input(0)
@@ -120,7 +121,7 @@ def _saved_factors(factors: Sequence[str], trainable: Set[str]) -> Iterable[str]
             yield name
 
 
-def _unnamed_bytes(node: GraphNode, trainable: Set[str], table: ShapeTable) -> int:
+def unnamed_bytes_of(node: GraphNode, trainable: Set[str], table: ShapeTable) -> int:
     """Positions of the maxima, dropout masks, gates of recurrent layers, mean and deviation of what is normalized."""
     output = table.get(node.outputs[0])
     if output is None:
@@ -137,7 +138,7 @@ def _unnamed_bytes(node: GraphNode, trainable: Set[str], table: ShapeTable) -> i
     return output.size_bytes * _RECURRENT_STATES.get(node.op_type, 0)
 
 
-def _row_bytes(kept: Kept, table: ShapeTable) -> int:
+def row_bytes(kept: Kept, table: ShapeTable) -> int:
     """One number for each row of a matrix of scores."""
     scores = table.get(kept.rows_of) if kept.rows_of else None
     if scores is None or not scores.dims:

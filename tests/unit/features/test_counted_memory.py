@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from onnx import TensorProto
 
@@ -70,6 +72,24 @@ def test_an_update_takes_one_more_tensor_for_each_weight_on_a_gpu_and_none_on_a_
     gpu, weights = A100.name, features.parameter_bytes
     assert [taken(name, gpu) for name in ("sgd", "momentum", "adam", "adamw")] == [0, weights, weights, weights]
     assert taken("adam", gpu, "infer") == taken("adam", STANDIN_DEVICE) == 0
+
+
+def test_what_the_allocator_reserves_counts_in_training_on_a_gpu_where_it_is_known() -> None:
+    features = describe_graph(vgg16().SerializeToString()).at_batch(8)
+    widest_bytes = 2 * features.widest_activation_bytes
+
+    def workspace(reserved_bytes: int, device: str = A100.name, **settings: str) -> float:
+        job = JobSettings(global_batch_size=8, **settings)  # type: ignore[arg-type]
+        known = dataclasses.replace(features, reserved_bytes=reserved_bytes)
+        return count_memory(known, job, DEVICE_TYPES[device]).workspace_bytes
+
+    reserved = features.activation_bytes_saved + 3 * features.widest_activation_bytes
+    assert features.reserved_bytes > features.activation_bytes_saved
+    assert workspace(reserved) == 3 * features.widest_activation_bytes
+    assert workspace(0) == workspace(features.activation_bytes_saved) == widest_bytes
+    assert workspace(reserved, mode="infer") == workspace(reserved, device=STANDIN_DEVICE) == widest_bytes
+    half = workspace(reserved, precision="fp16")
+    assert half == 0.5 * reserved - features.activation_bytes_saved_mixed
 
 
 def test_a_bound_in_mixed_precision_which_no_row_has_is_a_quarter_farther() -> None:

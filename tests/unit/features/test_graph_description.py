@@ -25,7 +25,7 @@ def test_another_schema_is_refused() -> None:
     text = describe_graph(perceptron().SerializeToString()).to_json()
 
     with pytest.raises(ValueError, match="describe the graph again"):
-        GraphDescription.from_json(text.replace("graph_description/4", "graph_description/3"))
+        GraphDescription.from_json(text.replace("graph_description/5", "graph_description/3"))
 
 
 def test_the_json_is_plain() -> None:

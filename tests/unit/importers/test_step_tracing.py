@@ -18,6 +18,8 @@ from predictor_service.importers.step_tracing import PEAK_BATCHES, trace_step
 from tests.support.cases import for_each
 
 STANDIN = Path(__file__).parents[3] / "datasets" / "cpu_standin"
+REPLAYED_ALIKE = {"lenet", "mlp", "mlp_deep", "mobilenet"}
+"""Elsewhere small tensors of a trace and a graph are cut from other blocks, and rests differ."""
 
 
 def traced(*layers: nn.Module, shape: tuple[int, ...] = (3, 8, 8)) -> dict[str, float]:
@@ -142,6 +144,14 @@ def test_the_trace_agrees_with_the_graph_to_the_byte(architecture: str) -> None:
     assert features["parameters"] == graph.stored.parameters
     assert features["forward_macs_per_sample"] == graph.scalars["forward_macs"].per_sample
     assert kept == graph.scalars["activation_bytes_saved"].per_sample
+    if architecture in REPLAYED_ALIKE:
+        assert features["reserved_bytes_per_sample"] == graph.scalars["reserved_bytes"].per_sample
+
+
+def test_what_is_reserved_extends_to_a_batch_beside_which_constants_count_little() -> None:
+    narrow = traced(on_meta(nn.Linear, 8, 1000), on_meta(nn.Linear, 1000, 8), shape=(8,))
+    # The hidden tensor, its gradient and the output; gradients of parameters stay and are left out.
+    assert 2 * 4000 <= narrow["reserved_bytes_per_sample"] <= 2 * 4000 + 3 * 32
 
 
 def test_remembering_shapes_changes_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:

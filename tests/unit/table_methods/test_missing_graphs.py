@@ -13,6 +13,7 @@ from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.selection.targets import MEMORY, TARGETS, Target
 from predictor_service.table_methods.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
+from predictor_service.table_methods.raw_columns import learn_columns
 from tests.support.cases import for_each
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
 from tests.support.solo_learning_tasks import memory_problem, without_graphs
@@ -114,3 +115,14 @@ def test_the_method_for_jobs_alone_never_calls_a_row_without_its_graph_familiar(
     forecast = described_method(MEMORY, "architecture").fit(learning_task, seed=0).predict(asked)
     assert np.isfinite([getattr(forecast, name) for name in _BOUNDS]).all()
     assert not forecast.in_domain.any()
+
+
+def test_what_an_allocator_reserves_is_no_column_of_methods_that_were_judged_without_it() -> None:
+    plain = memory_problem(architectures=6)
+    jobs = tuple(
+        dataclasses.replace(job, graph={**job.graph, "reserved_bytes_per_sample": float(place)})
+        for place, job in enumerate(plain.jobs)
+    )
+    known = dataclasses.replace(plain, jobs=jobs)
+    learned, table = (learn_columns(each, "architecture", with_graph=True) for each in (plain, known))
+    assert np.array_equal(learned.table(plain), table.table(known))
