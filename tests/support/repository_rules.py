@@ -19,6 +19,8 @@ LONGER_FILES_LINES_MAX = {"cotenant/job.py": 450}
 FUNCTION_LINES_MAX = 60
 MAKE_TARGETS_MAX = 13
 FILE_BYTES_MAX = 2 * 1024 * 1024
+# Data choose the methods of the models that ship anew at each training: a forest takes half a MiB more than a process.
+_LARGER_FILES = {"predictor_service/registry/public_models.tar.xz": 3 * 1024 * 1024}
 GENERATED_FOLDER = "cotenant/v1/"
 # Modules of the product that programs do not reach, and why they are there nevertheless.
 AWAITING_THEIR_PROGRAM: dict[str, str] = {}
@@ -152,14 +154,12 @@ def _matches(tree: Tree, pattern: re.Pattern[str], suffixes: tuple[str, ...], re
 
 
 def files_are_small_and_end_with_a_newline(tree: Tree) -> list[str]:
-    """No file is over 2 MiB, every text file ends with exactly one newline."""
+    """No file is over 2 MiB, the models that ship over 3; every text file ends with exactly one newline."""
     complaints = []
     for path in tree.paths:
-        content = (tree.root / path).read_bytes()
-        if len(content) > FILE_BYTES_MAX:
-            complaints.append(
-                f"{path}: {len(content)} bytes, at most {FILE_BYTES_MAX}; large data do not belong in git"
-            )
+        content, most = (tree.root / path).read_bytes(), _LARGER_FILES.get(path, FILE_BYTES_MAX)
+        if len(content) > most:
+            complaints.append(f"{path}: {len(content)} bytes, at most {most}; large data do not belong in git")
         is_text = b"\0" not in content and not path.startswith(GENERATED_FOLDER) and not path.endswith(".json")
         if is_text and content and (not content.endswith(b"\n") or content.endswith(b"\n\n")):
             complaints.append(f"{path}: must end with exactly one newline")
